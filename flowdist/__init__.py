@@ -1,0 +1,26 @@
+"""flowdist: declare multi-role distributed training, run it elastically, test its failures before they happen.
+
+The names that a topology file uses are imported on first use, so that `import flowdist.worker` in a
+training script costs nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from flowdist.dsl import Node, On, Restart, Role, Topology, Workload
+
+__all__ = ["Node", "On", "Restart", "Role", "Topology", "Workload", "__version__"]
+
+
+def __getattr__(name: str) -> object:
+    # PEP 562: the one place where the house allows a module __getattr__, because importing the DSL (msgspec)
+    # into every worker would cost each of them its import time.
+    if name in __all__:
+        import flowdist.dsl  # heavy: only for topology files
+
+        return getattr(flowdist.dsl, name)
+    raise AttributeError(f"module 'flowdist' has no attribute {name!r}")

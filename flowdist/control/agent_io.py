@@ -1,0 +1,182 @@
+"""What the pure agent is told by its node, and what it tells its node to do.
+
+Inputs are facts about processes; outputs are orders to the process driver, real or simulated. Messages to and from
+the controller (`messages.py`) are inputs and outputs of the same machine.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from flowdist.control.effects import StartReplica
+from flowdist.control.ids import Addresses, ReplicaId, WorldName
+from flowdist.control.messages import ToAgent, ToController
+from flowdist.graph import FailureKind
+
+
+class Connected(msgspec.Struct, frozen=True, tag=True):
+    """The connection to the controller is up (again)."""
+
+
+class Disconnected(msgspec.Struct, frozen=True, tag=True):
+    """The connection to the controller is lost. Workers go on until the lease runs out."""
+
+
+class WorkersSpawned(msgspec.Struct, frozen=True, tag=True):
+    """All workers of the attempt run; `ports` were chosen for it by name."""
+
+    replica: ReplicaId
+    attempt: int
+    ports: tuple[tuple[str, int], ...] = ()
+
+
+class SpawnFailed(msgspec.Struct, frozen=True, tag=True):
+    """No worker of the attempt runs: its command could not be started."""
+
+    replica: ReplicaId
+    attempt: int
+    detail: str = ""
+
+
+class WorkerExited(msgspec.Struct, frozen=True, tag=True):
+    """One worker ended. `kind` tells an oom apart where the driver can see it."""
+
+    replica: ReplicaId
+    attempt: int
+    local_rank: int
+    exit_code: int = 0
+    signal: str | None = None
+    kind: FailureKind | None = None
+    detail: str = ""
+
+
+class WorkerReady(msgspec.Struct, frozen=True, tag=True):
+    """A worker called flowdist.worker.ready()."""
+
+    replica: ReplicaId
+    attempt: int
+    local_rank: int
+
+
+class ProbePassed(msgspec.Struct, frozen=True, tag=True):
+    """The readiness check of the attempt (tcp, http, file, log) passed."""
+
+    replica: ReplicaId
+    attempt: int
+
+
+class WorkerProgressed(msgspec.Struct, frozen=True, tag=True):
+    replica: ReplicaId
+    attempt: int
+    local_rank: int
+    step: int
+
+
+class WorkerOffered(msgspec.Struct, frozen=True, tag=True):
+    """A worker called flowdist.worker.commit(path)."""
+
+    replica: ReplicaId
+    attempt: int
+    generation: int
+    path: str
+    step: int
+
+
+class StoreBound(msgspec.Struct, frozen=True, tag=True):
+    world: WorldName
+    generation: int
+    port: int
+
+
+class StoreExited(msgspec.Struct, frozen=True, tag=True):
+    """The store host ended, asked or not."""
+
+    world: WorldName
+    generation: int
+    detail: str = ""
+
+
+class LeaveRequested(msgspec.Struct, frozen=True, tag=True):
+    """The agent got SIGTERM: stop what runs, then leave."""
+
+
+class AgentTimePassed(msgspec.Struct, frozen=True, tag=True):
+    """The deadline that the agent named has come."""
+
+
+AgentInput = (
+    Connected
+    | Disconnected
+    | WorkersSpawned
+    | SpawnFailed
+    | WorkerExited
+    | WorkerReady
+    | ProbePassed
+    | WorkerProgressed
+    | WorkerOffered
+    | StoreBound
+    | StoreExited
+    | LeaveRequested
+    | AgentTimePassed
+    | ToAgent
+)
+
+
+class Send(msgspec.Struct, frozen=True, tag=True):
+    """To the controller; dropped by the driver while there is no connection."""
+
+    message: ToController
+
+
+class SpawnWorkers(msgspec.Struct, frozen=True, tag=True):
+    """Start all workers of the attempt, then answer WorkersSpawned or SpawnFailed; watch its readiness check, if any."""
+
+    start: StartReplica
+
+
+class SignalWorkers(msgspec.Struct, frozen=True, tag=True):
+    """Signal the process groups of all workers of the attempt that still run: "TERM" or "KILL"."""
+
+    replica: ReplicaId
+    attempt: int
+    signal: str
+
+
+class WritePeers(msgspec.Struct, frozen=True, tag=True):
+    """Tell the workers of the attempt the addresses of the roles that they depend on."""
+
+    replica: ReplicaId
+    attempt: int
+    addresses: Addresses
+
+
+class AnswerWorker(msgspec.Struct, frozen=True, tag=True):
+    """Answer a worker's commit."""
+
+    replica: ReplicaId
+    attempt: int
+    path: str
+    accepted: bool
+    reason: str = ""
+
+
+class BindStore(msgspec.Struct, frozen=True, tag=True):
+    """Bind a listening socket and start a store host on it; answer StoreBound, later StoreExited."""
+
+    world: WorldName
+    generation: int
+    eager: bool = True
+
+
+class KillStore(msgspec.Struct, frozen=True, tag=True):
+    world: WorldName
+    generation: int
+
+
+class EndAgent(msgspec.Struct, frozen=True, tag=True):
+    """The agent process is done."""
+
+    reason: str = ""
+
+
+AgentOutput = Send | SpawnWorkers | SignalWorkers | WritePeers | AnswerWorker | BindStore | KillStore | EndAgent

@@ -1,0 +1,100 @@
+"""What is to be done. Effects with a `node` are orders for the agent of that node; drivers carry the rest out."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from flowdist.control.ids import Addresses, NodeName, ReplicaId, WorldName
+
+Outcome = Literal["succeeded", "failed", "cancelled"]
+
+
+class OpenStore(msgspec.Struct, frozen=True, tag=True):
+    """Bind a fresh store for a generation. `eager` says that its workers will want it at once."""
+
+    node: NodeName
+    world: WorldName
+    generation: int
+    eager: bool = True
+
+
+class CloseStore(msgspec.Struct, frozen=True, tag=True):
+    node: NodeName
+    world: WorldName
+    generation: int
+
+
+class StartReplica(msgspec.Struct, frozen=True, tag=True):
+    """Start the workers of one replica. Ranks are those of its first worker, the others follow on.
+
+    Sizes count workers, `group_` counts replicas of the world, `role_` spans the role. `gpus` are device numbers of
+    the node. `addresses` are those of the roles that this one has a gate on, as far as they run.
+    """
+
+    node: NodeName
+    replica: ReplicaId
+    attempt: int
+    world: WorldName
+    generation: int
+    rank: int
+    world_size: int
+    group_rank: int
+    group_world_size: int
+    role_rank: int
+    role_world_size: int
+    source_rank: int
+    master_addr: str
+    master_port: int
+    restarts: int = 0  # incidents of the role that were counted so far
+    gpus: tuple[int, ...] = ()
+    addresses: Addresses = ()
+
+
+class StopReplica(msgspec.Struct, frozen=True, tag=True):
+    """SIGTERM, then SIGKILL when `grace_ns` has passed; no SIGTERM at all when it is 0."""
+
+    node: NodeName
+    replica: ReplicaId
+    attempt: int
+    grace_ns: int
+
+
+class TellPeers(msgspec.Struct, frozen=True, tag=True):
+    """Addresses that a running replica depends on have changed."""
+
+    node: NodeName
+    replica: ReplicaId
+    attempt: int
+    addresses: Addresses
+
+
+class AnswerCheckpoint(msgspec.Struct, frozen=True, tag=True):
+    """Whether an offered checkpoint is now the latest of the role."""
+
+    node: NodeName
+    replica: ReplicaId
+    attempt: int
+    path: str
+    step: int
+    accepted: bool
+    reason: str = ""
+
+
+class Notify(msgspec.Struct, frozen=True, tag=True):
+    """A decision or a fact in words: the same text in the terminal, the record and the tests."""
+
+    text: str
+    level: Literal["info", "warning", "error"] = "info"
+
+
+class FinishJob(msgspec.Struct, frozen=True, tag=True):
+    """The job is over and nothing of it runs any more (R18)."""
+
+    outcome: Outcome
+    reason: str = ""
+
+
+Order = OpenStore | CloseStore | StartReplica | StopReplica | TellPeers | AnswerCheckpoint
+Effect = Order | Notify | FinishJob

@@ -1,0 +1,170 @@
+"""What happened. Every event about a replica carries its attempt: news of an earlier one is ignored (R20)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from flowdist.control.ids import NodeName, ReplicaId, WorldName
+from flowdist.graph import FailureKind, NodeSpec
+
+
+class ReplicaExited(msgspec.Struct, frozen=True, tag=True):
+    """A replica's processes ended unasked. `kind` is None for success: all its workers exited with 0 (R16).
+
+    Otherwise code, signal and local rank are those of its first failing worker; `detail` is one line about it.
+    """
+
+    replica: ReplicaId
+    attempt: int
+    kind: FailureKind | None = None
+    exit_code: int = 0
+    signal: str | None = None  # without SIG: "KILL"
+    local_rank: int = 0
+    detail: str = ""
+
+
+class InventoryItem(msgspec.Struct, frozen=True):
+    """What an agent knows of one attempt of a replica. `exited` is set once it has ended unasked."""
+
+    replica: ReplicaId
+    attempt: int
+    phase: str  # "starting" | "running" | "ready" | "stopped" | "exited"
+    ports: tuple[tuple[str, int], ...] = ()
+    exited: ReplicaExited | None = None
+
+
+class NodeJoined(msgspec.Struct, frozen=True, tag=True):
+    """An agent connected, for the first time or again. `incarnation` grows when it has lost what it ran."""
+
+    node: NodeName
+    spec: NodeSpec
+    address: str = "127.0.0.1"
+    incarnation: int = 1
+    inventory: tuple[InventoryItem, ...] = ()
+
+
+class NodeLeft(msgspec.Struct, frozen=True, tag=True):
+    """An agent said goodbye; nothing of it runs any more."""
+
+    node: NodeName
+
+
+class NodeGone(msgspec.Struct, frozen=True, tag=True):
+    """Proven by somebody who lives and knows: the node's agent is dead and nothing of it runs any more."""
+
+    node: NodeName
+    cause: str = "its agent died"
+
+
+class NodeSilent(msgspec.Struct, frozen=True, tag=True):
+    """The lease of the node has run out, plus the margin: its agent has fenced, nothing of it runs any more."""
+
+    node: NodeName
+
+
+class NodeHeard(msgspec.Struct, frozen=True, tag=True):
+    """A silent node sent a heartbeat again. It is of no use before it has joined anew."""
+
+    node: NodeName
+
+
+class StoreOpened(msgspec.Struct, frozen=True, tag=True):
+    """The store of a generation is bound: its port may be told."""
+
+    world: WorldName
+    generation: int
+    port: int
+
+
+class StoreLost(msgspec.Struct, frozen=True, tag=True):
+    """The store host of a generation died, or could not be started."""
+
+    world: WorldName
+    generation: int
+    detail: str = ""
+
+
+class ReplicaStarted(msgspec.Struct, frozen=True, tag=True):
+    """All workers of the replica run. `ports` are those that the agent chose for it, by name."""
+
+    replica: ReplicaId
+    attempt: int
+    ports: tuple[tuple[str, int], ...] = ()
+
+
+class ReplicaReady(msgspec.Struct, frozen=True, tag=True):
+    """The replica passed its readiness check."""
+
+    replica: ReplicaId
+    attempt: int
+
+
+class ReplicaProgressed(msgspec.Struct, frozen=True, tag=True):
+    """A worker reported progress. `step` is the least advanced worker's of the replica."""
+
+    replica: ReplicaId
+    attempt: int
+    step: int
+
+
+class ReplicaStopped(msgspec.Struct, frozen=True, tag=True):
+    """All workers of the replica ended after a stop that it was told: neither success nor failure (R16)."""
+
+    replica: ReplicaId
+    attempt: int
+
+
+class ReplicaUnkillable(msgspec.Struct, frozen=True, tag=True):
+    """A worker of the replica outlives SIGKILL (R6): its node is of no use any more."""
+
+    replica: ReplicaId
+    attempt: int
+
+
+class CheckpointOffered(msgspec.Struct, frozen=True, tag=True):
+    """A worker asks to publish a checkpoint as the latest of its role (R19)."""
+
+    replica: ReplicaId
+    attempt: int
+    generation: int
+    path: str
+    step: int = 0
+
+
+class ScaleRequested(msgspec.Struct, frozen=True, tag=True):
+    """The operator wants the role to have this many replicas."""
+
+    role: str
+    replicas: int
+
+
+class CancelRequested(msgspec.Struct, frozen=True, tag=True):
+    """The operator wants the job to end. `now` skips every grace."""
+
+    reason: str = "cancelled by the operator"
+    now: bool = False
+
+
+class TimePassed(msgspec.Struct, frozen=True, tag=True):
+    """The deadline that the controller named has come."""
+
+
+Event = (
+    NodeJoined
+    | NodeLeft
+    | NodeGone
+    | NodeSilent
+    | NodeHeard
+    | StoreOpened
+    | StoreLost
+    | ReplicaStarted
+    | ReplicaReady
+    | ReplicaProgressed
+    | ReplicaExited
+    | ReplicaStopped
+    | ReplicaUnkillable
+    | CheckpointOffered
+    | ScaleRequested
+    | CancelRequested
+    | TimePassed
+)

@@ -1,0 +1,20 @@
+"""How replicas and worlds are named."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class ReplicaId(NamedTuple):
+    """One member of a role. Sorts by role, then by number; reads `trainer/0`."""
+
+    role: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.role}/{self.index}"
+
+
+NodeName = str
+WorldName = str  # the role of a gang, `ps/0` for a replica that is a world of its own
+Addresses = tuple[tuple[str, str], ...]  # ("ps:rpc", "host:port,host:port"): all replicas of a role, in order

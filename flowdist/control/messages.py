@@ -1,0 +1,100 @@
+"""What controller and agents say to each other.
+
+Messages are idempotent and level-triggered: an agent that connects (again) sends its whole inventory with Join, and
+the controller reconciles. Every message of the controller carries its epoch, every message of an agent its
+incarnation; lower ones are refused (R20).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from flowdist.control.effects import Order
+from flowdist.control.events import (
+    CheckpointOffered,
+    InventoryItem,
+    ReplicaExited,
+    ReplicaProgressed,
+    ReplicaReady,
+    ReplicaStarted,
+    ReplicaStopped,
+    ReplicaUnkillable,
+    StoreLost,
+    StoreOpened,
+)
+from flowdist.control.ids import NodeName
+from flowdist.graph import NodeSpec
+
+Reported = (
+    StoreOpened
+    | StoreLost
+    | ReplicaStarted
+    | ReplicaReady
+    | ReplicaProgressed
+    | ReplicaExited
+    | ReplicaStopped
+    | ReplicaUnkillable
+    | CheckpointOffered
+)
+
+
+class Join(msgspec.Struct, frozen=True, tag=True):
+    """The first message of a connection; becomes NodeJoined."""
+
+    node: NodeName
+    incarnation: int
+    spec: NodeSpec
+    address: str
+    sent_ns: int
+    inventory: tuple[InventoryItem, ...] = ()
+
+
+class Heartbeat(msgspec.Struct, frozen=True, tag=True):
+    """`sent_ns` is the agent's own clock; it comes back in the answer, so that the two clocks need not agree."""
+
+    node: NodeName
+    incarnation: int
+    sent_ns: int
+
+
+class Report(msgspec.Struct, frozen=True, tag=True):
+    """Something happened on the node; becomes that event."""
+
+    node: NodeName
+    incarnation: int
+    event: Reported
+
+
+class Leave(msgspec.Struct, frozen=True, tag=True):
+    """Nothing runs on the node any more and its agent ends; becomes NodeLeft."""
+
+    node: NodeName
+    incarnation: int
+
+
+class Acked(msgspec.Struct, frozen=True, tag=True):
+    """Join or Heartbeat of `sent_ns` was heard: the lease counts from its sending (R19)."""
+
+    epoch: int
+    sent_ns: int
+
+
+class Rejoin(msgspec.Struct, frozen=True, tag=True):
+    """The controller has given the node up: kill what runs, then join with a new incarnation."""
+
+    epoch: int
+
+
+class Ordered(msgspec.Struct, frozen=True, tag=True):
+    epoch: int
+    order: Order
+
+
+class Dismissed(msgspec.Struct, frozen=True, tag=True):
+    """The job is over: the agent ends."""
+
+    epoch: int
+
+
+ToController = Join | Heartbeat | Report | Leave
+ToAgent = Acked | Rejoin | Ordered | Dismissed

@@ -1,0 +1,184 @@
+"""What is to run, and by which rules: the compiled topology.
+
+Every field holds what the user asked for or the default that applies to it, so that a reader of the graph never
+has to know a default. Durations are nanoseconds (`_ns`), memory is bytes. Mappings are tuples of pairs in the order
+in which the user wrote them, so that equal graphs are equal bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from flowdist.graph.units import MINUTE, MS, SECOND
+
+RoleKind = Literal["task", "service"]
+Scope = Literal["replica", "role", "domain", "job"]
+GateCondition = Literal["started", "ready", "succeeded"]
+OnRestart = Literal["reconnect", "restart"]
+Action = Literal["restart", "fail", "ignore"]
+Then = Literal["fail", "ignore"]
+FailureKind = Literal[
+    "exit", "signal", "oom", "hang", "start_failed", "unready", "unkillable", "store_lost", "preempted", "node_lost"
+]
+Pairs = tuple[tuple[str, str], ...]
+
+
+class Resources(msgspec.Struct, frozen=True):
+    """What one replica needs. cpu in cores (fractions allowed), gpu in whole devices, memory in bytes."""
+
+    cpu: float = 1.0
+    gpu: int = 0
+    memory: int = 0
+
+
+class NodeSpec(msgspec.Struct, frozen=True):
+    """What one node offers. cpu in cores, gpu in devices, memory in bytes."""
+
+    name: str
+    cpu: float = 8.0
+    gpu: int = 0
+    memory: int = 32 << 30
+    labels: Pairs = ()
+
+
+class Cluster(msgspec.Struct, frozen=True):
+    """The nodes of the job. `given` is false when the topology names none: then `run` uses this machine as one node."""
+
+    nodes: tuple[NodeSpec, ...] = ()
+    min_nodes: int = 1
+    given: bool = True
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """One `On(...)`: the first rule that matches a failure decides (R9). None matches everything."""
+
+    do: Action
+    kind: FailureKind | None = None
+    exit: int | None = None
+    signal: str | None = None  # without SIG: "SEGV"
+    counted: bool = True
+
+
+class RestartPolicy(msgspec.Struct, frozen=True):
+    """What a failure of the role restarts, how often, and what comes after that (R5, R7, R9, R10, R11)."""
+
+    scope: Scope = "role"
+    max_restarts: int = 0
+    within_ns: int | None = None  # None: over the whole job
+    then: Then = "fail"
+    rules: tuple[Rule, ...] = ()
+    backoff_ns: int = 1 * SECOND  # before the second counted restart; the first waits for nothing
+    backoff_max_ns: int = 1 * MINUTE
+    backoff_reset_ns: int = 10 * MINUTE  # this long without a counted incident starts the back-off anew
+
+
+class Readiness(msgspec.Struct, frozen=True):
+    """How a replica shows that it is ready. `target` is the port, file or expression; empty for `call`."""
+
+    how: Literal["tcp", "http", "file", "log", "call"]
+    target: str = ""
+
+
+class Gate(msgspec.Struct, frozen=True):
+    """An edge of the graph: I start once `role` is so far, and do `on_restart` when it comes back anew."""
+
+    role: str
+    condition: GateCondition = "started"
+    on_restart: OnRestart = "reconnect"
+
+
+class WorkloadSpec(msgspec.Struct, frozen=True):
+    """How the simulator plays a worker of the role: steps of `step_ns` after `startup_ns`, a checkpoint every so often."""
+
+    steps: int = 600
+    step_ns: int = 1 * SECOND
+    startup_ns: int = 5 * SECOND
+    checkpoint_every_ns: int = 1 * MINUTE
+    checkpoint_ns: int = 1 * SECOND
+    restore_ns: int = 0
+
+
+class RoleSpec(msgspec.Struct, frozen=True):
+    """A homogeneous group of replicas: one command, one resource request, one restart policy."""
+
+    name: str
+    command: tuple[str, ...]  # macros are still in it: they are known at start
+    kind: RoleKind = "task"
+    min_replicas: int = 1
+    max_replicas: int = 1
+    procs: int = 1
+    resources: Resources = Resources()
+    env: Pairs = ()
+    ports: tuple[str, ...] = ()
+    workdir: str = ""  # absolute; empty: the folder of the topology
+    gang: bool = True
+    primary: bool = True
+    gates: tuple[Gate, ...] = ()
+    restart: RestartPolicy | None = None
+    ready: Readiness | None = None
+    ready_timeout_ns: int = 5 * MINUTE
+    state: Literal["none", "memory", "checkpoint"] = "none"
+    grace_ns: int = 10 * SECOND
+    stop_grace_ns: int = 2 * SECOND
+    drain_ns: int = 30 * SECOND
+    join_window_ns: int = 10 * SECOND
+    pending_timeout_ns: int = 10 * MINUTE
+    finish_timeout_ns: int = 5 * MINUTE
+    cooldown_ns: int = 30 * SECOND
+    hang_after_ns: int | None = None
+    start_timeout_ns: int | None = None
+    preload: tuple[str, ...] = ()
+    warm: bool = True
+    workload: WorkloadSpec = WorkloadSpec()
+    address_edges: tuple[str, ...] = ()  # roles whose addresses stand in my command or env
+
+    def gate_on(self, role: str) -> Gate | None:
+        return next((gate for gate in self.gates if gate.role == role), None)
+
+
+class Domain(msgspec.Struct, frozen=True):
+    """Roles that the user wants restarted together."""
+
+    name: str
+    roles: tuple[str, ...]
+
+
+class JobOptions(msgspec.Struct, frozen=True):
+    """Numbers that belong to the job rather than to a role."""
+
+    heartbeat_ns: int = 500 * MS
+    lease_ns: int = 4 * SECOND
+    lease_margin_ns: int = 1 * SECOND  # the agent fences so long before, the controller replaces so long after (R19)
+    cause_window_ns: int = 2 * SECOND  # R7
+    min_uptime_ns: int = 60 * SECOND  # R8
+    free_incidents_max: int = 5  # R8
+    unkillable_after_ns: int = 30 * SECOND  # R6
+
+
+class RoleGraph(msgspec.Struct, frozen=True):
+    """A compiled topology. Roles stand in the order in which the user declared them, gates only point to known roles."""
+
+    name: str
+    roles: tuple[RoleSpec, ...]
+    domains: tuple[Domain, ...] = ()
+    cluster: Cluster = Cluster()
+    options: JobOptions = JobOptions()
+    checkpoint_dir: str = ""  # empty: checkpoints/ of the run's folder
+    source: str = ""  # the topology file, absolute
+    format: int = 1
+
+    def role(self, name: str) -> RoleSpec:
+        """The role of that name; KeyError if there is none."""
+        for role in self.roles:
+            if role.name == name:
+                return role
+        raise KeyError(name)
+
+    def dependents(self, name: str) -> tuple[tuple[RoleSpec, Gate], ...]:
+        """The roles with a gate on `name`, each with that gate."""
+        return tuple((role, gate) for role in self.roles for gate in role.gates if gate.role == name)
+
+    def domain_of(self, name: str) -> Domain | None:
+        return next((domain for domain in self.domains if name in domain.roles), None)
