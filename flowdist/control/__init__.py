@@ -1,7 +1,7 @@
 """Every decision, once: events in, effects out. No I/O, no clock, no randomness.
 
-    effects = controller.handle(event, now)      # now: integer nanoseconds since the start of the job
-    controller.deadline()                        # when to call handle(TimePassed(), now), or None
+effects = controller.handle(event, now)      # now: integer nanoseconds since the start of the job
+controller.deadline()                        # when to call handle(TimePassed(), now), or None
 """
 
 from flowdist.control.ids import ReplicaId

@@ -129,7 +129,7 @@ class Send(msgspec.Struct, frozen=True, tag=True):
 
 
 class SpawnWorkers(msgspec.Struct, frozen=True, tag=True):
-    """Start all workers of the attempt, then answer WorkersSpawned or SpawnFailed; watch its readiness check, if any."""
+    """Start all workers of the attempt, answer WorkersSpawned or SpawnFailed; watch its readiness check, if any."""
 
     start: StartReplica
 

@@ -9,7 +9,7 @@ class ReplicaId(NamedTuple):
     """One member of a role. Sorts by role, then by number; reads `trainer/0`."""
 
     role: str
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody wants of an id
 
     def __str__(self) -> str:
         return f"{self.role}/{self.index}"

@@ -90,7 +90,7 @@ class Gate(msgspec.Struct, frozen=True):
 
 
 class WorkloadSpec(msgspec.Struct, frozen=True):
-    """How the simulator plays a worker of the role: steps of `step_ns` after `startup_ns`, a checkpoint every so often."""
+    """How the simulator plays a worker: steps of `step_ns` after `startup_ns`, a checkpoint every so often."""
 
     steps: int = 600
     step_ns: int = 1 * SECOND
@@ -158,7 +158,7 @@ class JobOptions(msgspec.Struct, frozen=True):
 
 
 class RoleGraph(msgspec.Struct, frozen=True):
-    """A compiled topology. Roles stand in the order in which the user declared them, gates only point to known roles."""
+    """A compiled topology. Roles stand in the order of their declaration; gates point to earlier ones."""
 
     name: str
     roles: tuple[RoleSpec, ...]

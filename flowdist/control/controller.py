@@ -1,0 +1,382 @@
+"""The one loop: an event is written down as a fact, then the job is settled from its state alone.
+
+    controller = Controller(graph, known_nodes=("node0", "node1"))
+    effects = controller.handle(NodeJoined(...), now=0)
+
+Time is told, never asked: `now` is in nanoseconds since the start of the job and does not decrease. What is late, or
+of an attempt, a generation or an incarnation that is over, changes nothing (R20).
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from flowdist.control import events as ev
+from flowdist.control.deadlines import Due
+from flowdist.control.effects import AnswerCheckpoint, CloseStore, Effect, StopReplica
+from flowdist.control.ending import begin_ending, hurry, judge_success, settle_ending
+from flowdist.control.ids import NodeName, ReplicaId
+from flowdist.control.judge import Failure
+from flowdist.control.membership import form_worlds, missing_nodes, note_formed, start_members
+from flowdist.control.nodes import join, lose_node
+from flowdist.control.peers import update_addresses
+from flowdist.control.placement import explain, unplace
+from flowdist.control.recovery import advance, fail, lose, open_incident, retire
+from flowdist.control.state import JobState, Replica, World, new_job
+from flowdist.graph import RoleGraph, format_duration
+
+SETTLE_ROUNDS_MAX = 1000  # each round gives up a seat, a world or an incident: more means a bug
+
+
+class Controller:
+    """`known_nodes` are expected to join: a gang below its maximum waits `join_window` for them, not for others."""
+
+    def __init__(self, graph: RoleGraph, known_nodes: tuple[NodeName, ...] = ()) -> None:
+        self.state = new_job(graph, known_nodes)
+        patience = max(role.pending_timeout_ns for role in graph.roles)
+        self.state.due.set(Due("admission"), patience)
+
+    def handle(self, event: ev.Event, now: int) -> list[Effect]:
+        """What follows from the event. ValueError when time runs backwards; nothing follows once the job is over."""
+        job = self.state
+        if now < job.now:
+            raise ValueError(f"time runs backwards: {now} after {job.now}")
+        job.now = now
+        if job.outcome is not None:
+            return []
+        job.effects = []
+        for due in job.due.pop_due(now):
+            if job.ending is None:
+                _expire(job, due)
+        _record(job, event)
+        _settle(job)
+        return job.effects
+
+    def deadline(self) -> int | None:
+        """When to call handle(TimePassed(), now) at the latest; None: never."""
+        return self.state.due.next() if self.state.outcome is None else None
+
+
+def _record(job: JobState, event: ev.Event) -> None:
+    match event:
+        case ev.NodeJoined():
+            for item in join(job, event):
+                _record_item(job, item)
+        case ev.NodeLeft():
+            lose_node(job, event.node, f"{event.node} left")
+        case ev.NodeGone():
+            lose_node(job, event.node, f"{event.node} is gone: {event.cause}")
+        case ev.NodeSilent():
+            silence = format_duration(job.graph.options.lease_ns + job.graph.options.lease_margin_ns)
+            lose_node(job, event.node, f"{event.node} is lost: not heard for {silence}")
+        case ev.StoreOpened():
+            _store_opened(job, event)
+        case ev.StoreLost():
+            _store_lost(job, event)
+        case ev.ReplicaStarted() | ev.ReplicaReady() | ev.ReplicaProgressed():
+            _record_running(job, event)
+        case ev.ReplicaExited():
+            _exited(job, event)
+        case ev.ReplicaStopped():
+            _stopped(job, event)
+        case ev.ReplicaUnkillable():
+            _unkillable(job, event)
+        case ev.CheckpointOffered():
+            _offered(job, event)
+        case ev.ScaleRequested():
+            _scale(job, event)
+        case ev.CancelRequested():
+            begin_ending(job, "cancelled", event.reason)
+            if event.now:
+                hurry(job)
+        case ev.NodeHeard() | ev.TimePassed():
+            pass
+        case _:
+            assert_never(event)
+
+
+def _settle(job: JobState) -> None:
+    """Until nothing changes: incidents go on, roles succeed, worlds form, addresses are told."""
+    for _ in range(SETTLE_ROUNDS_MAX):
+        before = _marks(job)
+        if job.ending is None:
+            advance(job)
+            judge_success(job)
+        if job.ending is None:
+            form_worlds(job)
+            update_addresses(job)
+        if job.ending is not None:
+            settle_ending(job)
+        if job.outcome is not None or _marks(job) == before:
+            return
+    raise AssertionError("the job does not settle")
+
+
+def _marks(job: JobState) -> tuple[int, int, int, bool]:
+    """Changes whenever a round of settling has done something that another round could build on."""
+    closed = len(job.incidents) - len(job.open)
+    over = sum(world.phase in ("waiting", "succeeded", "ended") for world in job.worlds.values())
+    return (len(job.effects), closed, over, job.ending is not None)
+
+
+def _current(job: JobState, replica: ReplicaId, attempt: int) -> Replica | None:
+    """The replica, if that attempt of it is the present one and not over (R20)."""
+    found = job.replicas.get(replica)
+    if found is None or found.attempt != attempt or not found.is_live:
+        return None
+    return found
+
+
+def _record_item(job: JobState, item: ev.InventoryItem) -> None:
+    """A line of an inventory says what events would have said, had they arrived."""
+    if item.phase in ("running", "ready"):
+        _record_running(job, ev.ReplicaStarted(item.replica, item.attempt, item.ports))
+    if item.phase == "ready":
+        _record_running(job, ev.ReplicaReady(item.replica, item.attempt))
+    if item.phase == "stopped":
+        _stopped(job, ev.ReplicaStopped(item.replica, item.attempt))
+    if item.exited is not None:
+        _exited(job, item.exited)
+
+
+def _record_running(job: JobState, event: ev.ReplicaStarted | ev.ReplicaReady | ev.ReplicaProgressed) -> None:
+    replica = _current(job, event.replica, event.attempt)
+    if replica is None:
+        return
+    world, role = job.worlds[replica.world], job.role_of(replica.id)
+    match event:
+        case ev.ReplicaStarted():
+            replica.ports, replica.ports_node = event.ports, replica.node
+            if replica.phase == "starting":
+                replica.phase = "running"
+                if role.spec.ready is not None:
+                    job.due.set(Due("ready", str(replica.id)), job.now + role.spec.ready_timeout_ns)
+                note_formed(job, world)
+        case ev.ReplicaReady():
+            if replica.phase == "running" and role.spec.ready is not None:
+                replica.phase = "ready"
+                job.due.clear(Due("ready", str(replica.id)))
+                job.notify(f"{replica.id}: ready")
+        case ev.ReplicaProgressed():
+            replica.step = event.step
+            if event.step > world.step:
+                world.step, world.progressed = event.step, True
+
+
+def _exited(job: JobState, event: ev.ReplicaExited) -> None:
+    replica = _current(job, event.replica, event.attempt)
+    if replica is None:
+        return
+    role, world = job.role_of(replica.id), job.worlds[replica.world]
+    was_up = replica.is_up
+    job.due.clear(Due("ready", str(replica.id)))
+    if job.ending is not None:
+        succeeded = event.kind is None and role.spec.kind == "task" and was_up
+        replica.phase = "succeeded" if succeeded else "gone"
+    elif event.kind is None and role.spec.kind == "task":
+        replica.phase = "succeeded"
+        _note_success(job, replica, world)
+    else:
+        replica.phase = "gone"
+        replica.member_since = 0
+        fail(job, Failure(replica.id, event.kind or "exit", _why(event, role.spec.kind), event.exit_code, event.signal))
+
+
+def _note_success(job: JobState, replica: Replica, world: World) -> None:
+    role = job.role_of(replica.id)
+    members = job.members_of(world)
+    if not all(member.phase == "succeeded" for member in members):
+        if world.phase == "running":  # the world is closing (R17)
+            job.due.set_once(Due("finish", world.name), job.now + role.spec.finish_timeout_ns)
+        return
+    job.due.clear(Due("finish", world.name))
+    world.phase = "succeeded"
+    if world.incident is not None:
+        job.incident(world.incident).worlds.pop(world.name, None)
+        world.incident = None
+    if world.store_node is not None:
+        job.emit(CloseStore(world.store_node, world.name, world.generation))
+        world.store_node = None
+    for member in members:
+        unplace(job, member)
+
+
+def _why(event: ev.ReplicaExited, role_kind: str) -> str:
+    """`exit code 3: ValueError: bad shape`, in the words that torchrun's users know."""
+    if event.kind is None:
+        return f"a service must not end, but it exited with {event.exit_code}"
+    what = f"signal SIG{event.signal}" if event.signal else f"exit code {event.exit_code}"
+    words = {
+        "oom": "out of memory",
+        "start_failed": "its command could not be started",
+        "hang": "it hangs",
+        "unready": "it did not get ready in time",
+    }
+    what = words.get(event.kind, what)
+    return f"{what}: {event.detail}" if event.detail else what
+
+
+def _stopped(job: JobState, event: ev.ReplicaStopped) -> None:
+    replica = _current(job, event.replica, event.attempt)
+    if replica is None:
+        return
+    was_up = replica.is_up
+    job.due.clear(Due("ready", str(replica.id)))
+    replica.phase = "gone"
+    if was_up and job.ending is None:
+        replica.member_since = 0
+        lose(job, [replica], str(replica.id), f"{replica.id} was stopped by its node")
+
+
+def _unkillable(job: JobState, event: ev.ReplicaUnkillable) -> None:
+    """It outlives SIGKILL: its node is of no use, its GPUs stay taken, what else runs there is killed (R6)."""
+    replica = _current(job, event.replica, event.attempt)
+    if replica is None or replica.node is None:
+        return
+    name, gpus = replica.node, replica.gpus
+    node = job.nodes[name]
+    lost = [job.replicas[other] for other in node.replicas if job.replicas[other].is_up]
+    job.known_nodes.pop(name, None)
+    node.usable = False
+    replica.phase = "gone"
+    unplace(job, replica)
+    node.stuck[replica.id] = gpus
+    for other in lost:
+        if other is not replica:
+            other.phase = "stopping"
+            job.due.clear(Due("ready", str(other.id)))
+            job.emit(StopReplica(name, other.id, other.attempt, 0))
+    cause = f"{name} is lost: a worker of {replica.id} outlives SIGKILL"
+    job.notify(cause, "error")
+    if lost and job.ending is None:
+        lose(job, lost, name, cause)
+
+
+def _store_opened(job: JobState, event: ev.StoreOpened) -> None:
+    world = job.worlds.get(event.world)
+    if world is not None and world.phase == "opening" and world.generation == event.generation and not job.ending:
+        world.store_port = event.port
+        start_members(job, world)
+
+
+def _store_lost(job: JobState, event: ev.StoreLost) -> None:
+    """The death of a store host is an incident of its world: nobody's code is at fault."""
+    world = job.worlds.get(event.world)
+    if world is None or world.generation != event.generation or world.store_node is None or job.ending:
+        return
+    cause = f"the store of {world.name} (generation {world.generation}) died" + (event.detail and f": {event.detail}")
+    if world.phase in ("opening", "running"):
+        world.store_node = None
+        open_incident(
+            job,
+            kind="store_lost",
+            root=world.name,
+            root_role=None,
+            reason=cause,
+            because="not counted",
+            counted=False,
+            seeds=[world.name],
+        )
+
+
+def _offered(job: JobState, event: ev.CheckpointOffered) -> None:
+    """A checkpoint becomes the latest for the present generation only (R19)."""
+    replica = job.replicas.get(event.replica)
+    if replica is None or replica.order is None or replica.attempt != event.attempt:
+        return
+    world = job.worlds[replica.world]
+    accepted = replica.is_live and event.generation == world.generation
+    reason = "" if accepted else f"generation {event.generation} of {world.name} is over"
+    if accepted:
+        world.checkpoint = event
+    job.emit(AnswerCheckpoint(replica.order.node, replica.id, event.attempt, event.path, event.step, accepted, reason))
+
+
+def _scale(job: JobState, event: ev.ScaleRequested) -> None:
+    role = job.roles.get(event.role)
+    if role is None or job.ending is not None or role.outcome is not None:
+        job.notify(f"scale {event.role}={event.replicas} is refused: no such role runs", "warning")
+        return
+    low, high = role.spec.min_replicas, role.spec.max_replicas
+    if not low <= event.replicas <= high:
+        text = f"scale {event.role}={event.replicas} is refused: {event.role} has replicas={low}:{high}"
+        job.notify(text, "warning")
+        return
+    role.target = event.replicas
+    job.notify(f"{event.role}: scaled to {event.replicas} replicas by the operator")
+    if role.spec.gang:
+        _scale_gang(job, job.worlds[role.worlds[0]], event.replicas)
+        return
+    running = [replica for replica in job.replicas_of(role) if replica.node is not None]
+    for replica in running[event.replicas :]:
+        retire(job, job.worlds[replica.world], "shrunk", role.spec.grace_ns)
+        if not replica.is_live and replica.phase in ("waiting", "gone"):
+            unplace(job, replica)
+
+
+def _scale_gang(job: JobState, world: World, count: int) -> None:
+    closing = any(replica.phase == "succeeded" for replica in job.members_of(world))
+    if world.phase != "running" or closing:
+        return
+    if count >= len(world.members):
+        world.grow_at_once = True
+        return
+    leaving = [str(replica) for replica in world.members[count:]]
+    open_incident(
+        job,
+        kind="scaled",
+        root=leaving[-1],
+        root_role=None,
+        reason=f"the operator takes {', '.join(leaving)} away",
+        because="a change of membership, not counted",
+        counted=False,
+        seeds=[world.name],
+    )
+
+
+def _expire(job: JobState, due: Due) -> None:
+    match due.what:
+        case "admission":
+            short = next(role for role in job.roles.values() if role.outcome is None)
+            begin_ending(job, "failed", f"no room for all roles in time: {explain(job, short)}")
+        case "pending":
+            role = job.roles[due.name]
+            waited = format_duration(role.spec.pending_timeout_ns)
+            begin_ending(job, "failed", f"{due.name} was below its minimum for {waited}: {explain(job, role)}")
+        case "ready":
+            _unready(job, _by_name(job, due.name))
+        case "window":
+            job.worlds[due.name].window_over = True
+            for name in missing_nodes(job):  # not waited for again
+                job.known_nodes.pop(name)
+        case "finish":
+            _unfinished(job, job.worlds[due.name])
+        case "verdict":
+            incident = job.incident(int(due.name))
+            begin_ending(job, "failed", f"{incident.reason}; role {incident.root_role} has used up its budget")
+        case "backoff" | "cooldown":
+            pass  # settling looks whether they are there
+        case _:
+            assert_never(due.what)
+
+
+def _by_name(job: JobState, name: str) -> Replica:
+    role, _, index = name.rpartition("/")
+    return job.replicas[ReplicaId(role, int(index))]
+
+
+def _unready(job: JobState, replica: Replica) -> None:
+    spec = job.role_of(replica.id).spec
+    if replica.phase == "running":
+        why = f"it did not get ready within {format_duration(spec.ready_timeout_ns)}"
+        replica.member_since = 0
+        fail(job, Failure(replica.id, "unready", why))
+
+
+def _unfinished(job: JobState, world: World) -> None:
+    """The first member finished long ago: whoever has not is held to hang (R17)."""
+    late = next((replica for replica in job.members_of(world) if replica.is_up), None)
+    if late is not None and world.phase == "running":
+        timeout = format_duration(job.role_of(late.id).spec.finish_timeout_ns)
+        late.member_since = 0
+        fail(job, Failure(late.id, "hang", f"it did not finish within {timeout} after the first of {world.name}"))

@@ -1,0 +1,74 @@
+"""When something is due, by name: an indexed heap, so that asking for the next one costs nothing.
+
+There are no timer objects. A deadline is a name with a time; setting it again replaces it, and an entry of the heap
+that no longer agrees with the index is dropped when it comes up.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+What = Literal[
+    "admission",  # the minima of all roles have to be placed by then (R2)
+    "backoff",  # of an incident: its worlds may start again (R10)
+    "cooldown",  # of a world: it may grow (R13)
+    "finish",  # of a world: its first replica has finished, the rest has to (R17)
+    "pending",  # of a role: it has to reach its minimum (R12)
+    "ready",  # of a replica: it has to pass its readiness check
+    "verdict",  # of an incident: nothing upstream has failed, so it fails the job (R7)
+    "window",  # of a world: it forms without those that did not come (R2)
+]
+
+
+class Due(NamedTuple):
+    what: What
+    name: str = ""
+
+
+class Deadlines:
+    def __init__(self) -> None:
+        self._at: dict[Due, int] = {}
+        self._heap: list[tuple[int, Due]] = []
+
+    def __contains__(self, due: Due) -> bool:
+        return due in self._at
+
+    def __iter__(self) -> Iterator[Due]:
+        return iter(self._at)
+
+    def at(self, due: Due) -> int | None:
+        return self._at.get(due)
+
+    def set(self, due: Due, ns: int) -> None:
+        if self._at.get(due) != ns:
+            self._at[due] = ns
+            heapq.heappush(self._heap, (ns, due))
+
+    def set_once(self, due: Due, ns: int) -> None:
+        """Set it unless it is set already: for what counts from the first time."""
+        if due not in self._at:
+            self.set(due, ns)
+
+    def clear(self, due: Due) -> None:
+        self._at.pop(due, None)
+
+    def clear_all(self) -> None:
+        self._at.clear()
+        self._heap.clear()
+
+    def next(self) -> int | None:
+        """The earliest time, or None."""
+        while self._heap and self._at.get(self._heap[0][1]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def pop_due(self, now: int) -> list[Due]:
+        """What is due by now, in order of time, then name; it is cleared."""
+        due = []
+        while (ns := self.next()) is not None and ns <= now:
+            _, name = heapq.heappop(self._heap)
+            del self._at[name]
+            due.append(name)
+        return due

@@ -1,0 +1,120 @@
+"""What must be true of a job after every event, in the words of the domain.
+
+`JobState.check()` runs this in the simulator and in the tests. Each assertion names what is wrong.
+"""
+
+from __future__ import annotations
+
+from flowdist.control.deadlines import Due
+from flowdist.control.state import JobState, Replica, World, free_on
+
+
+def check_job(job: JobState) -> None:
+    for name in job.nodes:
+        _check_node(job, name)
+    for replica in job.replicas.values():
+        _check_replica(job, replica)
+    for world in job.worlds.values():
+        _check_world(job, world)
+    _check_incidents(job)
+    _check_budgets(job)
+    _check_outcome(job)
+
+
+def _check_node(job: JobState, name: str) -> None:
+    """Nothing is given twice: no node is over its capacity, no GPU is in two replicas."""
+    node = job.nodes[name]
+    free = free_on(job, name)
+    assert min(free) >= 0, f"{name} is over its capacity: {free}"
+    held = [gpu for replica in node.replicas for gpu in job.replicas[replica].gpus]
+    held += [gpu for gpus in node.stuck.values() for gpu in gpus]
+    assert len(held) == len(set(held)), f"a GPU of {name} is in two replicas: {held}"
+    for replica in node.replicas:
+        assert job.replicas[replica].node == name, f"{replica} is not on {name}"
+
+
+def _check_replica(job: JobState, replica: Replica) -> None:
+    name = str(replica.id)
+    role = job.role_of(replica.id)
+    if replica.node is not None:
+        assert replica.id in job.nodes[replica.node].replicas, f"{name} has a seat that {replica.node} does not know"
+        wanted = role.spec.resources.gpu
+        assert len(replica.gpus) == wanted, f"{name} has {len(replica.gpus)} GPUs, not {wanted}"
+    else:
+        assert not replica.is_live, f"{name} is {replica.phase} without a node"
+        assert not replica.gpus, f"{name} keeps GPUs without a node"
+    if replica.is_live:
+        assert replica.attempt > 0 and replica.order is not None, f"{name} runs without an order"
+        assert replica.order.node == replica.node, f"{name} was started elsewhere"
+        assert job.nodes[replica.order.node].usable or replica.phase == "stopping", f"{name} runs on a lost node"
+    waits_for_ready = replica.phase == "running" and role.spec.ready is not None and job.ending is None
+    assert (Due("ready", name) in job.due) == waits_for_ready, f"{name}: ready deadline while {replica.phase}"
+
+
+def _check_world(job: JobState, world: World) -> None:
+    members = job.members_of(world)
+    role = job.roles[world.role]
+    assert list(world.members) == sorted(world.members), f"the members of {world.name} are out of order"
+    assert all(member in world.pool for member in world.members), f"{world.name} has a member of another world"
+    live = [str(replica.id) for replica in members if replica.is_live]
+    strangers = [str(r) for r in world.pool if r not in world.members and job.replicas[r].is_live]
+    assert not strangers, f"{strangers} run outside the generation of {world.name}"
+    if world.phase in ("waiting", "opening", "succeeded", "ended"):
+        assert not live, f"{world.name} is {world.phase}, but {live} run"
+    if world.phase in ("opening", "running") and role.spec.gang:
+        count = len(members)
+        assert role.spec.min_replicas <= count <= role.spec.max_replicas, f"{world.name} formed with {count}"
+    if world.phase == "opening":
+        assert all(replica.node is not None for replica in members), f"{world.name} opens without seats"
+    if world.phase == "running":
+        _check_running(job, world, members)
+
+
+def _check_running(job: JobState, world: World, members: list[Replica]) -> None:
+    """One generation, no hole in it, ranks 0..N-1; whoever is lost has led to a decision."""
+    procs = job.roles[world.role].spec.procs
+    if job.ending is None:
+        phases = [replica.phase for replica in members]
+        assert not {"gone", "waiting", "ended"} & set(phases), f"{world.name} runs on with members {phases}"
+    orders = [replica.order for replica in members]
+    for i, order in enumerate(orders):
+        assert order is not None and order.generation == world.generation, f"{world.name} mixes generations"
+        assert order.rank == i * procs and order.world_size == len(members) * procs, f"{world.name}: ranks have holes"
+        assert 0 <= order.source_rank < order.world_size, f"{world.name}: the source rank is nobody's"
+
+
+def _check_incidents(job: JobState) -> None:
+    """A world is in one open incident at most; nothing of a restart set starts before all of it is gone (R6)."""
+    assert list(job.open) == [i.number for i in job.incidents if i.is_open], "the open incidents are miscounted"
+    for incident in job.open_incidents():
+        for name in incident.worlds:
+            world = job.worlds[name]
+            assert world.incident == incident.number, f"{name} is in incident {incident.number} and {world.incident}"
+            if incident.phase == "stopping":
+                up = [str(replica.id) for replica in job.members_of(world) if replica.is_up]
+                assert not up, f"{up} are up while incident {incident.number} stops"
+    for world in job.worlds.values():
+        if world.incident is not None:
+            assert world.name in job.incident(world.incident).worlds, f"{world.name} is not in its incident"
+
+
+def _check_budgets(job: JobState) -> None:
+    """Each charge is one incident's, and no role is ever restarted more often than its budget allows (R7, R11)."""
+    for role in job.roles.values():
+        charged = [i.opened_ns for i in job.incidents if i.charged_to == role.spec.name]
+        assert sorted(role.charges) == sorted(charged), f"{role.spec.name} was charged {role.charges}, not {charged}"
+        policy = role.spec.restart
+        if policy is None:
+            assert not charged, f"{role.spec.name} is charged without a budget"
+        elif policy.within_ns is None:
+            assert len(charged) <= policy.max_restarts, f"{role.spec.name} is over its budget"
+
+
+def _check_outcome(job: JobState) -> None:
+    """A terminal state means that nothing runs any more (R18)."""
+    if job.outcome is None:
+        return
+    live = [str(replica.id) for replica in job.replicas.values() if replica.is_live]
+    assert not live, f"the job has {job.outcome}, but {live} run"
+    assert not job.open, "the job is over with open incidents"
+    assert all(role.outcome is not None for role in job.roles.values()), "the job is over with unfinished roles"

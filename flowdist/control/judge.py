@@ -1,0 +1,103 @@
+"""What a failure means: restart, fail or ignore, and whether it counts (R5, R8, R9, R11).
+
+Nothing is changed here. A verdict says in words which of the user's rules decided.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from flowdist.control.ids import ReplicaId
+from flowdist.control.state import JobState, Role
+from flowdist.graph import FailureKind, RestartPolicy, Rule, format_duration
+from flowdist.graph.model import Action, Scope
+
+# Nobody's code is at fault: without a rule these re-form without counting, in roles with no policy too (R8).
+FREE_KINDS: frozenset[str] = frozenset({"node_lost", "preempted", "store_lost", "unkillable"})
+
+
+class Failure(NamedTuple):
+    """One replica's failure, as judged. `why` is one line for people: `exit code 3: ValueError: ...`."""
+
+    replica: ReplicaId
+    kind: FailureKind
+    why: str
+    exit_code: int = 0
+    signal: str | None = None
+
+
+class Verdict(NamedTuple):
+    """`exhausted` tells a used-up budget apart: a failure upstream can still take the blame for it (R7)."""
+
+    action: Action
+    counted: bool
+    scope: Scope
+    because: str
+    exhausted: bool = False
+
+
+def judge(job: JobState, failure: Failure, *, caused: bool = False) -> Verdict:
+    """`caused`: something upstream, or in the same incident, is the root cause, so this one charges nobody."""
+    role = job.role_of(failure.replica)
+    policy = role.spec.restart
+    rule = matching_rule(policy, failure)
+    scope: Scope = policy.scope if policy else "role"
+    if rule is not None and rule.do != "restart":
+        return Verdict(rule.do, False, scope, f"rule {describe_rule(rule)} says {rule.do}")
+    if policy is None:
+        if failure.kind in FREE_KINDS:
+            return Verdict("restart", False, "role", "a change of membership")
+        return Verdict("fail", False, scope, f"role {role.spec.name} has no restart policy")
+    free = failure.kind in FREE_KINDS and rule is None
+    if free or caused or (rule is not None and not rule.counted):
+        return Verdict("restart", False, scope, "not counted")
+    return _within_budget(job, role, policy, scope)
+
+
+def _within_budget(job: JobState, role: Role, policy: RestartPolicy, scope: Scope) -> Verdict:
+    used = charges_in_window(job, role)
+    budget = f"{policy.max_restarts} restart{'s' * (policy.max_restarts != 1)}"
+    if policy.within_ns is not None:
+        budget += f" within {format_duration(policy.within_ns)}"
+    if used < policy.max_restarts:
+        return Verdict("restart", True, scope, f"restart {used + 1} of {budget}")
+    return Verdict(
+        policy.then, False, scope, f"role {role.spec.name} has used up its budget of {budget}", exhausted=True
+    )
+
+
+def charges_in_window(job: JobState, role: Role) -> int:
+    """Incidents charged to the role that its window still sees, with those that are still open."""
+    policy = role.spec.restart
+    pending = [
+        incident.opened_ns
+        for incident in job.open_incidents()
+        if incident.counted and incident.root_role == role.spec.name
+    ]
+    charges = role.charges + pending
+    if policy is None or policy.within_ns is None:
+        return len(charges)
+    return sum(1 for at in charges if at > job.now - policy.within_ns)
+
+
+def matching_rule(policy: RestartPolicy | None, failure: Failure) -> Rule | None:
+    """The first rule that matches decides (R9)."""
+    if policy is None:
+        return None
+    return next((rule for rule in policy.rules if _matches(rule, failure)), None)
+
+
+def _matches(rule: Rule, failure: Failure) -> bool:
+    if rule.kind is not None and rule.kind != failure.kind:
+        return False
+    if rule.exit is not None and (failure.kind != "exit" or rule.exit != failure.exit_code):
+        return False
+    return rule.signal is None or (failure.kind == "signal" and rule.signal == failure.signal)
+
+
+def describe_rule(rule: Rule) -> str:
+    """The rule as the user wrote it, roughly."""
+    parts = [f'"{rule.kind}"'] if rule.kind else []
+    parts += [f"exit={rule.exit}"] if rule.exit is not None else []
+    parts += [f'signal="{rule.signal}"'] if rule.signal else []
+    return f"On({', '.join(parts)})"

@@ -1,0 +1,99 @@
+"""Nodes come, come back and are lost.
+
+A silent node has fenced by the time that it is called silent, one that is gone is proven dead: in both cases nothing
+of it runs any more (R19), and each loss leads to a decision (R12).
+"""
+
+from __future__ import annotations
+
+from flowdist.control.effects import OpenStore, StopReplica
+from flowdist.control.events import InventoryItem, NodeJoined, ReplicaExited
+from flowdist.control.ids import NodeName
+from flowdist.control.membership import abandon_opening
+from flowdist.control.placement import unplace
+from flowdist.control.recovery import lose
+from flowdist.control.state import JobState, Node, Replica
+from flowdist.graph.model import FailureKind
+
+
+def join(job: JobState, event: NodeJoined) -> list[InventoryItem]:
+    """Write the node down. Returns the items of its inventory that are news to be recorded."""
+    known = job.nodes.get(event.node)
+    if known is not None and event.incarnation < known.incarnation:
+        return []
+    same = known is not None and known.usable and event.incarnation == known.incarnation
+    if known is not None and known.usable and not same:
+        lose_node(job, event.node, f"{event.node} came back without what it ran")
+    job.known_nodes[event.node] = None
+    if not same:
+        joined = known.joined if known is not None else len(job.nodes)
+        node = Node(event.spec, event.address, event.incarnation, joined)
+        if known is not None:
+            node.stuck = known.stuck
+        job.nodes[event.node] = node
+        job.notify(f"{event.node} joined")
+    return _reconcile(job, event) if known is not None and same else _refuse_strays(job, event)
+
+
+def _refuse_strays(job: JobState, event: NodeJoined) -> list[InventoryItem]:
+    """A node that starts anew should run nothing; what it runs all the same is stopped."""
+    for item in event.inventory:
+        if item.phase in ("starting", "running", "ready"):
+            job.emit(StopReplica(event.node, item.replica, item.attempt, 0))
+    return []
+
+
+def _reconcile(job: JobState, event: NodeJoined) -> list[InventoryItem]:
+    """The connection was lost, not the node: orders may have been lost with it. Say again what is not so."""
+    items = {(item.replica, item.attempt): item for item in event.inventory}
+    news = []
+    for item in event.inventory:
+        replica = job.replicas.get(item.replica)
+        if replica is not None and replica.node == event.node and replica.attempt == item.attempt and replica.is_live:
+            news.append(item)
+        elif item.phase in ("starting", "running", "ready"):
+            job.emit(StopReplica(event.node, item.replica, item.attempt, 0))
+    for name in list(job.nodes[event.node].replicas):
+        replica = job.replicas[name]
+        if replica.is_live and (replica.id, replica.attempt) not in items:
+            news += _say_again(job, replica)
+    for world in job.worlds.values():
+        if world.phase == "opening" and world.store_node == event.node:
+            job.emit(OpenStore(event.node, world.name, world.generation))
+    return news
+
+
+def _say_again(job: JobState, replica: Replica) -> list[InventoryItem]:
+    if replica.phase == "starting" and replica.order is not None:
+        job.emit(replica.order)
+        return []
+    kind: FailureKind = "start_failed"
+    exited = ReplicaExited(replica.id, replica.attempt, kind, detail="its agent does not know it any more")
+    return [InventoryItem(replica.id, replica.attempt, "exited", exited=exited)]
+
+
+def lose_node(job: JobState, name: NodeName, cause: str) -> None:
+    """Nothing runs there any more: its replicas are lost, its seats are free."""
+    node = job.nodes.get(name)
+    if node is None or not node.usable:
+        job.known_nodes.pop(name, None)
+        return
+    node.usable = False
+    job.known_nodes.pop(name, None)
+    lost: list[Replica] = []
+    for replica in [job.replicas[replica] for replica in node.replicas]:
+        if replica.is_up:
+            lost.append(replica)
+        if replica.is_live:
+            replica.phase = "gone"
+            replica.member_since = 0
+        unplace(job, replica)
+        replica.ports, replica.ports_node = (), None
+    job.notify(f"{cause}, and with it {', '.join(str(replica.id) for replica in lost)}" if lost else cause, "warning")
+    for world in job.worlds.values():
+        if world.phase == "opening" and any(replica.node is None for replica in job.members_of(world)):
+            abandon_opening(job, world)
+        if world.store_node == name:
+            world.store_node = None
+    if job.ending is None and lost:
+        lose(job, lost, name, cause)

@@ -1,0 +1,348 @@
+"""Incidents: one cause, the set of worlds that restarts because of it, and who pays for it.
+
+All of a restart set is gone before anything of it starts again (R6). An incident closes when all of it runs again, and
+is charged then, once, to the role of its root cause (R7). Two incidents whose sets meet become one.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from flowdist.control.closure import closure, scope_worlds, upstream_of
+from flowdist.control.deadlines import Due
+from flowdist.control.effects import CloseStore, StopReplica
+from flowdist.control.ending import begin_ending
+from flowdist.control.ids import ReplicaId, WorldName
+from flowdist.control.judge import FREE_KINDS, Failure, Verdict, judge
+from flowdist.control.placement import unplace
+from flowdist.control.state import Incident, JobState, Replica, Role, World
+from flowdist.graph import format_duration
+
+CHOSEN_KINDS: frozenset[str] = frozenset({"joined", "scaled", "address_changed"})  # nobody failed: full grace
+
+
+def fail(job: JobState, failure: Failure) -> None:
+    """A replica failed by itself. Judge it, then open an incident, join one, ignore it or fail the job."""
+    replica = job.replicas[failure.replica]
+    world = job.worlds[replica.world]
+    inside = job.incident(world.incident) if world.incident is not None else None
+    if inside is not None and replica.id in inside.restarted:
+        close(job, inside, f"{replica.id} failed again")
+        inside = None
+    cause = upstream_incident(job, failure.replica.role)
+    verdict = judge(job, failure, caused=inside is not None or cause is not None)
+    reason = f"{replica.id} failed on {replica.node}: {failure.why}"
+    if verdict.action == "fail" and not _may_be_excused(job, verdict, failure):
+        job.notify(f"{reason}; {verdict.because}", "error")
+        begin_ending(job, "failed", f"{reason}; {verdict.because}")
+    elif verdict.action == "ignore":
+        job.notify(f"{reason}; ignored: {verdict.because}", "warning")
+        ignore(job, replica)
+    else:
+        _restart(job, failure, verdict, inside, cause, reason)
+
+
+def _may_be_excused(job: JobState, verdict: Verdict, failure: Failure) -> bool:
+    """A budget is not used up by what something upstream has caused: its failure may be reported a moment later."""
+    names = upstream_of(job.graph, failure.replica.role)
+    return verdict.exhausted and any(replica.is_live for name in names for replica in job.replicas_of(job.roles[name]))
+
+
+def _restart(
+    job: JobState, failure: Failure, verdict: Verdict, inside: Incident | None, cause: Incident | None, reason: str
+) -> None:
+    seeds = scope_worlds(job, failure.replica, verdict.scope)
+    if failure.kind in FREE_KINDS:  # a change of membership restarts the world, whatever the scope for failures is
+        seeds = [job.replicas[failure.replica].world]
+    joined = inside or (cause if cause is not None and cause.is_open else None)
+    if joined is not None:
+        joined.lost.setdefault(failure.replica, failure.why)
+        job.notify(f"{reason}; part of incident {joined.number} ({joined.root})", "warning")
+        extend(job, joined, seeds)
+        return
+    if cause is not None:
+        verdict = verdict._replace(because=f"caused by incident {cause.number} ({cause.root}), not counted")
+    incident = open_incident(
+        job,
+        kind=failure.kind,
+        root=str(failure.replica),
+        root_role=failure.replica.role if verdict.counted or verdict.exhausted else None,
+        reason=reason,
+        because=verdict.because,
+        counted=verdict.counted,
+        seeds=seeds,
+        lost={failure.replica: failure.why},
+    )
+    if verdict.exhausted and incident.is_open:
+        job.due.set(Due("verdict", str(incident.number)), job.now + job.graph.options.cause_window_ns)
+
+
+def lose(job: JobState, lost: list[Replica], root: str, cause: str) -> None:
+    """Replicas vanished through no fault of theirs: their node is lost, or their store is. One incident (R8)."""
+    failures = [Failure(replica.id, "node_lost", cause) for replica in lost]
+    seeds: list[WorldName] = []
+    counted: str | None = None
+    for failure, replica in zip(failures, lost, strict=True):
+        verdict = judge(job, failure)
+        if verdict.action == "fail":
+            begin_ending(job, "failed", f"{cause}, and with it {replica.id}; {verdict.because}")
+            return
+        if verdict.action == "ignore":
+            job.notify(f"{cause}, and with it {replica.id}; ignored: {verdict.because}", "warning")
+            ignore(job, replica)
+            continue
+        counted = counted or (replica.id.role if verdict.counted else None)
+        seeds.append(replica.world)
+    if not seeds or job.ending:
+        return
+    open_incident(
+        job,
+        kind="node_lost",
+        root=root,
+        root_role=counted,
+        reason=cause,
+        because="counted by a rule" if counted else "a change of membership, not counted",
+        counted=counted is not None,
+        seeds=seeds,
+        lost={failure.replica: failure.why for failure in failures},
+    )
+
+
+def open_incident(
+    job: JobState,
+    *,
+    kind: str,
+    root: str,
+    root_role: str | None,
+    reason: str,
+    because: str,
+    counted: bool,
+    seeds: list[WorldName],
+    lost: dict[ReplicaId, str] | None = None,
+) -> Incident:
+    """Open it, take in every open incident that it meets, and stop its whole restart set."""
+    incident = Incident(len(job.incidents) + 1, job.now, kind, root, root_role, reason, counted)
+    incident.lost.update(lost or {})
+    _excuse_dependents(job, incident)
+    job.incidents.append(incident)
+    job.open[incident.number] = None
+    if counted and root_role is not None:
+        _set_backoff(job, job.roles[root_role], incident)
+    extend(job, incident, seeds)
+    names = ", ".join(incident.worlds) or "nothing"
+    backoff = job.due.at(Due("backoff", str(incident.number)))
+    wait = f", after a back-off of {format_duration(backoff - job.now)}" if backoff is not None else ""
+    job.notify(f"incident {incident.number}: {reason}; restarting {names}{wait} ({because})", "warning")
+    if not counted:
+        _limit_free(job, incident)
+    return incident
+
+
+def extend(job: JobState, incident: Incident, seeds: list[WorldName]) -> None:
+    """Add the closure of the seeds to the restart set, and with it every open incident that it meets."""
+    wanted = closure(job, seeds)
+    for other in job.open_incidents():
+        if other is not incident and any(name in wanted for name in other.worlds):
+            wanted.update(other.worlds)
+            close(job, other, f"became part of incident {incident.number}")
+    for name in job.worlds:
+        if name in wanted and name not in incident.worlds:
+            incident.worlds[name] = None
+            job.worlds[name].incident = incident.number
+    stop_set(job, incident)
+
+
+def stop_set(job: JobState, incident: Incident) -> None:
+    """Signal all at once, dependents first (R6)."""
+    chosen = incident.kind in CHOSEN_KINDS
+    names = sorted(incident.worlds, key=lambda name: -job.roles[job.worlds[name].role].depth)
+    for name in names:
+        world = job.worlds[name]
+        if world.phase not in ("opening", "running"):
+            continue
+        spec = job.roles[world.role].spec
+        world.phase = "stopping"
+        for replica in job.members_of(world):
+            stop(job, replica, spec.grace_ns if chosen else spec.stop_grace_ns)
+
+
+def stop(job: JobState, replica: Replica, grace_ns: int) -> None:
+    """Tell one replica to stop, unless it does not run or was told already."""
+    if not replica.is_up:
+        return
+    assert replica.node is not None
+    replica.phase = "stopping"
+    job.due.clear(Due("ready", str(replica.id)))
+    job.emit(StopReplica(replica.node, replica.id, replica.attempt, grace_ns))
+
+
+def ignore(job: JobState, replica: Replica) -> None:
+    """The replica is ended, not succeeded (R9). A gang cannot go on without one of its own: it ends with it."""
+    role = job.role_of(replica.id)
+    world = job.worlds[replica.world]
+    if role.spec.gang:
+        role.outcome = "ignored"
+    retire(job, world, "ended", role.spec.stop_grace_ns)
+    if role.spec.gang or not role.spec.primary or role.spec.kind == "service":
+        return
+    left = [other for other in job.replicas_of(role) if other.phase != "ended" and other.id != replica.id]
+    if len(left) < role.spec.min_replicas:
+        begin_ending(job, "failed", f"role {role.spec.name} has lost {replica.id} and is below its minimum")
+
+
+def retire(job: JobState, world: World, how: Literal["shrunk", "ended"], grace_ns: int) -> None:
+    """End a world that runs, for good (`ended`) or until the operator scales up again (`shrunk`)."""
+    leave_incident(job, world)
+    world.retiring = how
+    world.phase = "stopping"
+    for replica in job.members_of(world):
+        stop(job, replica, grace_ns)
+
+
+def leave_incident(job: JobState, world: World) -> None:
+    if world.incident is not None:
+        job.incident(world.incident).worlds.pop(world.name, None)
+        world.incident = None
+
+
+def advance(job: JobState) -> None:
+    """Whatever has stopped in full goes on to what comes next; incidents that are over are closed."""
+    for incident in job.open_incidents():
+        if incident.phase == "stopping" and Due("verdict", str(incident.number)) not in job.due:
+            if any(replica.is_live for name in incident.worlds for replica in job.members_of(job.worlds[name])):
+                continue
+            incident.phase = "starting"
+        if incident.phase == "starting":
+            for name in incident.worlds:
+                _reset_if_gone(job, job.worlds[name])
+            if all(_is_settled(job, job.worlds[name]) for name in incident.worlds):
+                close(job, incident, "recovered")
+    for world in job.worlds.values():
+        if world.retiring and world.phase == "stopping":
+            _reset_if_gone(job, world)
+
+
+def _reset_if_gone(job: JobState, world: World) -> None:
+    members = job.members_of(world)
+    if world.phase != "stopping" or any(replica.is_live for replica in members):
+        return
+    close_store(job, world)
+    world.formed_ns = None
+    if members and all(replica.phase == "succeeded" for replica in members):
+        world.phase = "succeeded"
+        return
+    for replica in members:
+        replica.phase = "waiting" if world.retiring != "ended" else "ended"
+        if world.retiring or (replica.node is not None and not job.nodes[replica.node].usable):
+            unplace(job, replica)
+    world.phase = "ended" if world.retiring == "ended" else "waiting"
+    world.window_over = False
+    world.retiring = ""
+
+
+def close_store(job: JobState, world: World) -> None:
+    """The store of a generation ends after its last worker."""
+    if world.store_node is not None and job.nodes[world.store_node].usable:
+        job.emit(CloseStore(world.store_node, world.name, world.generation))
+    world.store_node, world.store_port = None, None
+
+
+def _is_settled(job: JobState, world: World) -> bool:
+    """Runs again in full, or has ended, or is a replica beyond the minimum that finds no place for now."""
+    role = job.roles[world.role]
+    if world.phase == "running":
+        wanted = ("ready", "succeeded") if role.spec.ready else ("running", "ready", "succeeded")
+        return all(replica.phase in wanted for replica in job.members_of(world))
+    if world.phase == "waiting" and not role.spec.gang:
+        up = sum(replica.node is not None for replica in job.replicas_of(role))
+        return job.replicas[world.pool[0]].node is None and up >= role.spec.min_replicas
+    return world.phase in ("succeeded", "ended")
+
+
+def close(job: JobState, incident: Incident, result: str) -> None:
+    """The one place where a budget is charged (R7)."""
+    incident.phase, incident.closed_ns, incident.result = "closed", job.now, result
+    job.open.pop(incident.number, None)
+    job.due.clear(Due("backoff", str(incident.number)))
+    job.due.clear(Due("verdict", str(incident.number)))
+    for name in incident.worlds:
+        if job.worlds[name].incident == incident.number:
+            job.worlds[name].incident = None
+    if incident.counted and incident.root_role is not None:
+        role = job.roles[incident.root_role]
+        role.charges.append(incident.opened_ns)
+        role.last_counted_ns = job.now
+        incident.charged_to = incident.root_role
+    if result == "recovered":
+        took = format_duration(job.now - incident.opened_ns)
+        charge = f", charged to {incident.charged_to}" if incident.charged_to else ""
+        job.notify(f"incident {incident.number}: recovered after {took}{charge}")
+
+
+def upstream_incident(job: JobState, role: str) -> Incident | None:
+    """The incident upstream that this role's failure, now, belongs to (R7)."""
+    names = upstream_of(job.graph, role)
+    since = job.now - job.graph.options.cause_window_ns
+    for incident in reversed(job.incidents):
+        if incident.opened_ns < since:
+            break
+        if any(replica.role in names for replica in incident.lost):
+            return incident
+    return None
+
+
+def _excuse_dependents(job: JobState, incident: Incident) -> None:
+    """A dependent's failure was reported first: its charge, made or to come, is dropped (R7)."""
+    since = job.now - job.graph.options.cause_window_ns
+    for other in reversed(job.incidents):
+        if other.opened_ns < since:
+            break
+        if other.root_role is None or not any(
+            replica.role in upstream_of(job.graph, other.root_role) for replica in incident.lost
+        ):
+            continue
+        if other.charged_to is not None:
+            job.roles[other.charged_to].charges.remove(other.opened_ns)
+        if other.counted:
+            role = job.roles[other.root_role]
+            role.backoff_step = max(0, role.backoff_step - 1)
+        other.counted, other.charged_to = False, None
+        job.due.clear(Due("verdict", str(other.number)))
+        job.due.clear(Due("backoff", str(other.number)))
+        job.notify(f"incident {other.number} was caused by {incident.root}: not counted")
+
+
+def _set_backoff(job: JobState, role: Role, incident: Incident) -> None:
+    """None for the first restart, then doubling from the base to the cap, anew after a healthy time (R10)."""
+    policy = role.spec.restart
+    assert policy is not None, f"{role.spec.name} counts without a policy"
+    if role.last_counted_ns is not None and job.now - role.last_counted_ns >= policy.backoff_reset_ns:
+        role.backoff_step = 0
+    if role.backoff_step > 0:
+        wait = min(policy.backoff_ns << min(role.backoff_step - 1, 40), policy.backoff_max_ns)
+        job.due.set(Due("backoff", str(incident.number)), job.now + wait)
+    role.backoff_step += 1
+
+
+def _limit_free(job: JobState, incident: Incident) -> None:
+    """So many membership changes in a row without progress or a healthy time between them fail the job (R8)."""
+    options = job.graph.options
+    for name in incident.worlds:
+        world = job.worlds[name]
+        world.free_row = 1 if was_healthy(job, world) else world.free_row + 1
+        world.progressed = False
+        if world.free_row > options.free_incidents_max and incident.kind not in CHOSEN_KINDS:
+            begin_ending(
+                job,
+                "failed",
+                f"{world.free_row} changes of membership of {name} in a row without progress or "
+                f"{format_duration(options.min_uptime_ns)} of health between them; the last: {incident.reason}",
+            )
+            return
+
+
+def was_healthy(job: JobState, world: World) -> bool:
+    """The present generation has progressed, or has run long enough."""
+    if world.progressed:
+        return True
+    return world.formed_ns is not None and job.now - world.formed_ns >= job.graph.options.min_uptime_ns

@@ -1,0 +1,53 @@
+"""What the job waits for, in words. A job that neither runs nor ends has to be able to name it."""
+
+from __future__ import annotations
+
+from flowdist.control.deadlines import Due
+from flowdist.control.membership import closed_gates, missing_nodes
+from flowdist.control.placement import explain
+from flowdist.control.state import JobState, Role, World
+from flowdist.graph import format_duration
+
+
+def waiting_for(job: JobState) -> list[str]:
+    """One line a thing; empty when the job is over or all that can run does."""
+    if job.outcome is not None:
+        return []
+    if not job.admitted and job.ending is None:
+        missing = missing_nodes(job)
+        if missing:
+            return [f"nodes to join: {', '.join(missing)}"]
+        return [f"room for all roles: {explain(job, role)}" for role in job.roles.values() if not role.outcome][:1]
+    lines = [f"{replica.id} to start" for replica in job.replicas.values() if replica.phase == "starting"]
+    lines += [f"{replica.id} to stop" for replica in job.replicas.values() if replica.phase == "stopping"]
+    lines += [f"{name} to get ready" for name in _named(job, "ready")]
+    for world in job.worlds.values():
+        lines += _world(job, job.roles[world.role], world)
+    running = ("running", "ready")
+    lines += [f"{r.id} to finish" for r in job.replicas.values() if r.phase in running and _is_task(job, r.id.role)]
+    return lines
+
+
+def _named(job: JobState, what: str) -> list[str]:
+    return [due.name for due in job.due if due.what == what]
+
+
+def _is_task(job: JobState, role: str) -> bool:
+    return job.roles[role].spec.kind == "task"
+
+
+def _world(job: JobState, role: Role, world: World) -> list[str]:
+    if world.phase == "opening":
+        return [f"the store of {world.name} (generation {world.generation})"]
+    if world.phase != "waiting" or role.outcome is not None or job.ending is not None:
+        return []
+    if world.incident is not None:
+        incident = job.incident(world.incident)
+        if incident.phase == "stopping":
+            return [f"all of incident {incident.number} to stop before {world.name} starts again"]
+        until = job.due.at(Due("backoff", str(incident.number)))
+        if until is not None:
+            return [f"back-off of {world.name} until {format_duration(until)}"]
+    if gates := closed_gates(job, role):
+        return [f"{world.name} waits for {gate}" for gate in gates]
+    return [f"room for {world.name}: {explain(job, role)}"]

@@ -1,0 +1,152 @@
+"""A few words for conversations with the controller: graphs, nodes, and an agent that answers at once."""
+
+from __future__ import annotations
+
+from flowdist.control import events as ev
+from flowdist.control.controller import Controller
+from flowdist.control.effects import Effect, FinishJob, Notify, OpenStore, StartReplica, StopReplica
+from flowdist.control.ids import ReplicaId
+from flowdist.graph import (
+    SECOND,
+    Cluster,
+    Domain,
+    Gate,
+    JobOptions,
+    NodeSpec,
+    Readiness,
+    Resources,
+    RestartPolicy,
+    RoleGraph,
+    RoleSpec,
+)
+
+CPU1 = Resources(cpu=1.0)
+
+
+def role(name: str, **fields: object) -> RoleSpec:
+    """A role with sensible fields: services and `Restart("replica")` have no gang, as in the DSL."""
+    restart = fields.get("restart")
+    loose = fields.get("kind") == "service" or (isinstance(restart, RestartPolicy) and restart.scope == "replica")
+    fields.setdefault("gang", not loose)
+    return RoleSpec(name=name, command=("true",), resources=CPU1, **fields)  # type: ignore[arg-type]
+
+
+def graph(*roles: RoleSpec, domains: tuple[Domain, ...] = (), nodes: int = 1, cpu: float = 8.0, **options: int) -> RoleGraph:
+    cluster = Cluster(tuple(node(f"node{i}", cpu) for i in range(nodes)))
+    return RoleGraph("test", roles, domains, cluster, JobOptions(**options))
+
+
+def node(name: str, cpu: float = 8.0, gpu: int = 0) -> NodeSpec:
+    return NodeSpec(name, cpu=cpu, gpu=gpu)
+
+
+def r(name: str) -> ReplicaId:
+    role, _, index = name.partition("/")
+    return ReplicaId(role, int(index))
+
+
+class Talk:
+    """A conversation. Every event is checked against the invariants; with `auto`, agents answer at once.
+
+    `auto` opens stores, starts and readies replicas and stops them as ordered, in the order of the orders.
+    """
+
+    def __init__(self, graph: RoleGraph, *, auto: bool = True, known: int | None = None) -> None:
+        names = [spec.name for spec in graph.cluster.nodes]
+        self.controller = Controller(graph, tuple(names[:known]))
+        self.graph, self.auto, self.now = graph, auto, 0
+        self.effects: list[Effect] = []
+        self.starts: list[StartReplica] = []
+        self.incarnations: dict[str, int] = {}
+
+    @property
+    def job(self):  # type: ignore[no-untyped-def]
+        return self.controller.state
+
+    def tell(self, event: ev.Event) -> list[Effect]:
+        """One event, and with `auto` all the answers to what follows. Returns the effects of the event alone."""
+        first = effects = self.controller.handle(event, self.now)
+        queue = list(effects)
+        self._keep(effects)
+        self.job.check()
+        while self.auto and queue:
+            for answer in self._answers(queue.pop(0)):
+                effects = self.controller.handle(answer, self.now)
+                self._keep(effects)
+                self.job.check()
+                queue += effects
+        return first
+
+    def _keep(self, effects: list[Effect]) -> None:
+        self.effects += effects
+        self.starts += [effect for effect in effects if isinstance(effect, StartReplica)]
+
+    def _answers(self, effect: Effect) -> list[ev.Event]:
+        match effect:
+            case OpenStore():
+                return [ev.StoreOpened(effect.world, effect.generation, 29500)]
+            case StartReplica():
+                spec = self.graph.role(effect.replica.role)
+                ports = tuple((port, 4000 + effect.replica.index) for port in spec.ports)
+                ready = [ev.ReplicaReady(effect.replica, effect.attempt)] if spec.ready else []
+                return [ev.ReplicaStarted(effect.replica, effect.attempt, ports), *ready]
+            case StopReplica():
+                return [ev.ReplicaStopped(effect.replica, effect.attempt)]
+            case _:
+                return []
+
+    def join(self, *names: str, cpu: float | None = None) -> None:
+        for name in names:
+            specs = [spec for spec in self.graph.cluster.nodes if spec.name == name] or [node(name)]
+            spec = specs[0] if cpu is None else node(name, cpu)
+            self.incarnations[name] = self.incarnations.get(name, 0) + 1
+            self.tell(ev.NodeJoined(name, spec, incarnation=self.incarnations[name]))
+
+    def gone(self, name: str) -> list[Effect]:
+        return self.tell(ev.NodeGone(name))
+
+    def fail(self, name: str, code: int = 1, attempt: int | None = None) -> list[Effect]:
+        return self.tell(ev.ReplicaExited(r(name), attempt or self.replica(name).attempt, "exit", code))
+
+    def finish(self, *names: str) -> None:
+        for name in names:
+            self.tell(ev.ReplicaExited(r(name), self.replica(name).attempt))
+
+    def wait(self, seconds: float) -> list[Effect]:
+        """Time passes; every deadline on the way is kept."""
+        until = self.now + round(seconds * SECOND)
+        effects: list[Effect] = []
+        while (due := self.controller.deadline()) is not None and due <= until:
+            self.now = max(self.now, due)
+            effects += self.tell(ev.TimePassed())
+        self.now = until
+        return effects + self.tell(ev.TimePassed())
+
+    def replica(self, name: str):  # type: ignore[no-untyped-def]
+        return self.job.replicas[r(name)]
+
+    def world(self, name: str):  # type: ignore[no-untyped-def]
+        return self.job.worlds[name]
+
+    def attempts(self) -> dict[str, int]:
+        return {str(replica.id): replica.attempt for replica in self.job.replicas.values()}
+
+    def up(self) -> list[str]:
+        return [str(replica.id) for replica in self.job.replicas.values() if replica.is_up]
+
+    def texts(self) -> list[str]:
+        return [effect.text for effect in self.effects if isinstance(effect, Notify)]
+
+    def outcome(self) -> tuple[str | None, str]:
+        for effect in self.effects:
+            if isinstance(effect, FinishJob):
+                return effect.outcome, effect.reason
+        return None, ""
+
+
+def restart(scope: str = "role", times: int = 3, **fields: object) -> RestartPolicy:
+    return RestartPolicy(scope=scope, max_restarts=times, **fields)  # type: ignore[arg-type]
+
+
+TCP = Readiness("tcp", "rpc")
+__all__ = ["CPU1", "TCP", "Cluster", "Domain", "Gate", "Talk", "graph", "node", "r", "restart", "role"]
