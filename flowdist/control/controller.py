@@ -345,10 +345,12 @@ def _expire(job: JobState, due: Due) -> None:
             begin_ending(job, "failed", f"{due.name} was below its minimum for {waited}: {explain(job, role)}")
         case "ready":
             _unready(job, _by_name(job, due.name))
-        case "window":
-            job.worlds[due.name].window_over = True
-            for name in missing_nodes(job):  # not waited for again
+        case "arrivals" | "window":
+            missing = missing_nodes(job)
+            for name in missing:
                 job.known_nodes.pop(name)
+            if missing:
+                job.notify(f"not waiting any longer for {', '.join(missing)}", "warning")
         case "finish":
             _unfinished(job, job.worlds[due.name])
         case "verdict":

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 What = Literal[
     "admission",  # the minima of all roles have to be placed by then (R2)
+    "arrivals",  # the first wave starts without the nodes that did not come (R2)
     "backoff",  # of an incident: its worlds may start again (R10)
     "cooldown",  # of a world: it may grow (R13)
     "finish",  # of a world: its first replica has finished, the rest has to (R17)

@@ -56,14 +56,12 @@ def judge(job: JobState, failure: Failure, *, caused: bool = False) -> Verdict:
 
 def _within_budget(job: JobState, role: Role, policy: RestartPolicy, scope: Scope) -> Verdict:
     used = charges_in_window(job, role)
-    budget = f"{policy.max_restarts} restart{'s' * (policy.max_restarts != 1)}"
-    if policy.within_ns is not None:
-        budget += f" within {format_duration(policy.within_ns)}"
+    window = f" within {format_duration(policy.within_ns)}" if policy.within_ns is not None else ""
     if used < policy.max_restarts:
-        return Verdict("restart", True, scope, f"restart {used + 1} of {budget}")
-    return Verdict(
-        policy.then, False, scope, f"role {role.spec.name} has used up its budget of {budget}", exhausted=True
-    )
+        return Verdict("restart", True, scope, f"restart {used + 1} of {policy.max_restarts}{window}")
+    many = f"{policy.max_restarts} restart{'s' * (policy.max_restarts != 1)}{window}"
+    because = f"role {role.spec.name} has used up its budget of {many}"
+    return Verdict(policy.then, False, scope, because, exhausted=True)
 
 
 def charges_in_window(job: JobState, role: Role) -> int:

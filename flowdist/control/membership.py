@@ -42,14 +42,20 @@ def form_worlds(job: JobState) -> None:
 
 def _admit_all(job: JobState, free: Free) -> bool:
     """The minima of all roles that can be alive at the same time are seated together, or none is (R2)."""
+    if not free:
+        return False
+    if missing_nodes(job):  # seats given now would all be on the nodes that happened to come first
+        window = max(role.spec.join_window_ns for role in job.roles.values())
+        job.due.set_once(Due("arrivals"), job.now + window)
+        return False
+    job.due.clear(Due("arrivals"))
     roles = [role for role in job.roles.values() if not before_success(job, role.spec)]
     short = admit(job, free, roles)
     if not short:
         job.admitted = True
         job.due.clear(Due("admission"))
         return True
-    if not missing_nodes(job):
-        _complain(job, short[0])
+    _complain(job, short[0])
     return False
 
 
@@ -80,7 +86,7 @@ def _form_gang(job: JobState, role: Role, free: Free) -> None:
     if not _has_minimum(job, role, len(members)):
         return
     window = Due("window", world.name)
-    if len(members) < role.target and missing_nodes(job) and not world.window_over:
+    if len(members) < role.target and missing_nodes(job):
         job.due.set_once(window, job.now + role.spec.join_window_ns)
         return
     job.due.clear(window)
@@ -171,7 +177,7 @@ def _open(job: JobState, role: Role, world: World, members: list[Replica]) -> No
             replica.member_since = 0
     world.phase = "opening"
     world.store_node, world.store_port = members[0].node, None
-    world.window_over = world.grow_at_once = world.progressed = False
+    world.grow_at_once = world.progressed = False
     assert world.store_node is not None
     eager = role.spec.kind == "task" and len(members) * role.spec.procs > 1
     job.emit(OpenStore(world.store_node, world.name, world.generation, eager))

@@ -63,13 +63,13 @@ def fill(job: JobState, role: Role, replicas: Iterable[Replica], count: int, fre
     need = needed(role.spec.resources)
     placed = 0
     for replica in replicas:
-        if placed == count:
+        if placed >= count:
             break
         node = best_node(need, free, prefer=replica.ports_node)
         if node is None:
             break
         rest = {**free, node: subtract(free[node], need)}
-        if growing and not leaves_room(job, rest):
+        if growing and not leaves_room(job, rest, role, node):
             break
         place(job, replica, node)
         free[node] = rest[node]
@@ -107,8 +107,8 @@ def admit(job: JobState, free: Free, roles: Iterable[Role]) -> list[Role]:
     return short
 
 
-def leaves_room(job: JobState, free: Free) -> bool:
-    """Whether the minimum of every role that is yet to come could still be seated.
+def leaves_room(job: JobState, free: Free, grower: Role, seat: NodeName) -> bool:
+    """Whether the minimum of every role that is yet to come could still be seated if `grower` took one more `seat`.
 
     A role that waits for others to succeed may count on their seats: they are gone by then.
     """
@@ -119,13 +119,16 @@ def leaves_room(job: JobState, free: Free) -> bool:
         if missing <= 0:
             continue
         trial = dict(free)
-        for name in before_success(job, role.spec):
+        earlier = before_success(job, role.spec)
+        if grower.spec.name in earlier:
+            trial[seat] = add(trial[seat], needed(grower.spec.resources))
+        for name in earlier:
             for replica in seated(job, job.roles[name]):
                 if replica.node in trial:
                     trial[replica.node] = add(trial[replica.node], needed(job.role_of(replica.id).spec.resources))
         if not _fit(needed(role.spec.resources), missing, trial):
             return False
-        if not before_success(job, role.spec):
+        if not earlier:
             free = trial
     return True
 

@@ -236,7 +236,6 @@ def _reset_if_gone(job: JobState, world: World) -> None:
         if world.retiring or (replica.node is not None and not job.nodes[replica.node].usable):
             unplace(job, replica)
     world.phase = "ended" if world.retiring == "ended" else "waiting"
-    world.window_over = False
     world.retiring = ""
 
 
@@ -320,7 +319,8 @@ def _set_backoff(job: JobState, role: Role, incident: Incident) -> None:
         role.backoff_step = 0
     if role.backoff_step > 0:
         wait = min(policy.backoff_ns << min(role.backoff_step - 1, 40), policy.backoff_max_ns)
-        job.due.set(Due("backoff", str(incident.number)), job.now + wait)
+        if wait > 0:
+            job.due.set(Due("backoff", str(incident.number)), job.now + wait)
     role.backoff_step += 1
 
 

@@ -91,7 +91,6 @@ class World:
     store_node: NodeName | None = None
     store_port: int | None = None
     incident: int | None = None  # the open incident that it belongs to
-    window_over: bool = False  # the join window has passed (R2)
     grow_at_once: bool = False  # the operator asked: no cool-down (R13)
     formed_ns: int | None = None  # when all members of the present generation ran
     step: int = -1  # the most advanced step ever reported

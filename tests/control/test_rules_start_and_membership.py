@@ -1,0 +1,321 @@
+"""R1-R4, R12, R13, R17: who starts when, with whom, under which rank."""
+
+from __future__ import annotations
+
+import msgspec
+
+from flowdist.control import events as ev
+from flowdist.control.effects import CloseStore, OpenStore, StartReplica, StopReplica
+from flowdist.graph import HOUR, SECOND, Gate, Readiness
+from tests.control.harness import TCP, Talk, graph, node, r, restart, role
+
+
+def trainers(low: int, high: int, **fields: object):  # type: ignore[no-untyped-def]
+    return role("trainer", min_replicas=low, max_replicas=high, **fields)
+
+
+def test_r1_a_role_starts_after_its_gate():
+    ps = role("ps", kind="service", ready=TCP, ports=("rpc",))
+    talk = Talk(graph(ps, trainers(1, 1, gates=(Gate("ps", "ready"),))), auto=False)
+    talk.join("node0")
+    talk.tell(ev.StoreOpened("ps/0", 1, 1))
+    talk.tell(ev.ReplicaStarted(r("ps/0"), 1, (("rpc", 4000),)))
+    assert talk.up() == ["ps/0"]
+    effects = talk.tell(ev.ReplicaReady(r("ps/0"), 1))
+    assert OpenStore("node0", "trainer", 1, False) in effects
+
+
+def test_r1_ready_is_lost_on_restart_so_a_late_starter_waits_again():
+    ps = role("ps", kind="service", ready=TCP, restart=restart("replica"))
+    late = role("late", gates=(Gate("reader", "succeeded"), Gate("ps", "ready")))
+    talk = Talk(graph(ps, role("reader"), late), auto=False)
+    talk.join("node0")
+    for world in ("ps/0", "reader"):
+        talk.tell(ev.StoreOpened(world, 1, 1))
+    for name in ("ps/0", "reader/0"):
+        talk.tell(ev.ReplicaStarted(r(name), 1))
+    talk.tell(ev.ReplicaReady(r("ps/0"), 1))
+    talk.fail("ps/0")
+    talk.finish("reader/0")
+    assert talk.world("late").phase == "waiting"
+    talk.tell(ev.StoreOpened("ps/0", 2, 1))
+    talk.tell(ev.ReplicaStarted(r("ps/0"), 2))
+    assert talk.world("late").phase == "waiting"
+    talk.tell(ev.ReplicaReady(r("ps/0"), 2))
+    assert talk.world("late").phase == "opening"
+
+
+def test_r1_an_ignored_dependency_is_never_ready():
+    helper = role("helper", primary=False, ready=TCP, restart=restart("role", 0, then="ignore"))
+    talk = Talk(graph(helper, role("trainer", gates=(Gate("helper", "ready"),))), auto=False)
+    talk.join("node0")
+    talk.tell(ev.StoreOpened("helper", 1, 1))
+    talk.tell(ev.ReplicaStarted(r("helper/0"), 1))
+    talk.fail("helper/0")
+    talk.wait(3600)
+    assert talk.world("trainer").phase == "waiting"
+
+
+def test_r2_nothing_starts_before_the_minimum_of_every_role_has_a_seat():
+    talk = Talk(graph(trainers(4, 4), role("reader", min_replicas=3, max_replicas=3), nodes=2, cpu=4))
+    talk.join("node0")
+    assert talk.up() == []
+    talk.join("node1")
+    assert len(talk.up()) == 7
+
+
+def test_r2_growth_leaves_the_minimum_of_a_later_wave_its_room():
+    late = role("late", min_replicas=2, max_replicas=2, gates=(Gate("trainer", "started"),))
+    talk = Talk(graph(trainers(1, 8), late, cpu=4))
+    talk.join("node0")
+    assert talk.up() == ["trainer/0", "trainer/1", "late/0", "late/1"]
+
+
+def test_r2_a_role_that_waits_for_success_may_use_the_seats_of_those_before_it():
+    after = role("after", min_replicas=4, max_replicas=4, gates=(Gate("trainer", "succeeded"),))
+    talk = Talk(graph(trainers(2, 4), after, cpu=4))
+    talk.join("node0")
+    assert talk.up() == ["trainer/0", "trainer/1", "trainer/2", "trainer/3"]
+    talk.finish("trainer/0", "trainer/1", "trainer/2", "trainer/3")
+    assert talk.up() == ["after/0", "after/1", "after/2", "after/3"]
+
+
+def test_r2_a_gang_below_its_maximum_waits_for_known_nodes_but_not_longer_than_its_window():
+    talk = Talk(graph(trainers(1, 2), nodes=2, cpu=1))
+    talk.join("node0")
+    talk.wait(9.9)
+    assert talk.up() == []
+    talk.wait(0.1)
+    assert talk.up() == ["trainer/0"]
+
+
+def test_r2_the_window_is_cut_short_when_every_known_node_has_answered():
+    talk = Talk(graph(trainers(1, 4), nodes=2, cpu=1))
+    talk.join("node0", "node1")
+    assert talk.up() == ["trainer/0", "trainer/1"] and talk.now == 0
+
+
+def test_r2_no_room_for_the_minima_ends_the_job_with_the_reason():
+    talk = Talk(graph(trainers(4, 4), nodes=1, cpu=2))
+    talk.join("node0")
+    talk.wait(600)
+    outcome, reason = talk.outcome()
+    assert outcome == "failed" and "node0 has 2 cpu free" in reason
+
+
+def test_r3_ranks_follow_role_replica_and_local_rank_not_arrival():
+    talk = Talk(graph(trainers(3, 3, procs=2), nodes=3, cpu=1))
+    talk.join("node2", "node0", "node1")
+    ranks = {str(start.replica): (start.rank, start.world_size, start.node) for start in talk.starts}
+    assert ranks == {"trainer/0": (0, 6, "node2"), "trainer/1": (2, 6, "node0"), "trainer/2": (4, 6, "node1")}
+
+
+def test_r3_a_survivor_keeps_its_index_and_growth_takes_the_lowest_free_one():
+    talk = Talk(graph(trainers(1, 3), nodes=3, cpu=1))
+    talk.join("node0", "node1", "node2")
+    talk.gone("node1")
+    assert [str(m) for m in talk.world("trainer").members] == ["trainer/0", "trainer/2"]
+    talk.wait(60)
+    talk.join("node3", cpu=1)
+    assert [str(m) for m in talk.world("trainer").members] == ["trainer/0", "trainer/1", "trainer/2"]
+
+
+def test_r3_the_source_of_state_is_the_longest_lived_member_not_rank_0():
+    talk = Talk(graph(trainers(1, 2), nodes=2, cpu=1))
+    talk.join("node0", "node1")
+    talk.gone("node0")
+    talk.wait(60)
+    talk.join("node0")
+    newest = [start for start in talk.starts if start.generation == 3]
+    assert [(str(s.replica), s.rank, s.source_rank) for s in newest] == [("trainer/0", 0, 1), ("trainer/1", 1, 1)]
+
+
+def test_r4_without_a_gang_only_the_replica_that_failed_restarts():
+    talk = Talk(graph(role("actor", min_replicas=3, max_replicas=3, restart=restart("replica"))))
+    talk.join("node0")
+    talk.fail("actor/1")
+    assert talk.attempts() == {"actor/0": 1, "actor/1": 2, "actor/2": 1}
+    assert [start.world_size for start in talk.starts] == [1, 1, 1, 1]
+    assert talk.starts[-1].role_rank == 1 and talk.starts[-1].role_world_size == 3
+
+
+def test_r4_a_store_never_sees_two_attempts_of_one_worker():
+    talk = Talk(graph(trainers(2, 2, restart=restart())))
+    talk.join("node0")
+    talk.fail("trainer/0")
+    stores = [e for e in talk.effects if isinstance(e, OpenStore | CloseStore | StartReplica | StopReplica)]
+    kinds = [type(effect).__name__ for effect in stores]
+    assert kinds == ["OpenStore", *["StartReplica"] * 2, "StopReplica", "CloseStore", "OpenStore", *["StartReplica"] * 2]
+    assert [s.generation for s in talk.starts] == [1, 1, 2, 2]
+
+
+def test_r4_no_replica_starts_before_its_store_is_open():
+    talk = Talk(graph(trainers(2, 2)), auto=False)
+    talk.join("node0")
+    assert talk.starts == []
+    talk.tell(ev.StoreOpened("trainer", 0, 1))  # of no generation that is opening
+    assert talk.starts == []
+    talk.tell(ev.StoreOpened("trainer", 1, 29400))
+    assert [start.master_port for start in talk.starts] == [29400, 29400]
+
+
+def test_r12_at_or_above_its_minimum_a_gang_goes_on_with_the_survivors_at_once():
+    talk = Talk(graph(trainers(2, 3), nodes=3, cpu=1))
+    talk.join("node0", "node1", "node2")
+    talk.gone("node0")
+    assert [start.world_size for start in talk.starts[-2:]] == [2, 2] and talk.now == 0
+
+
+def test_r12_a_spare_node_takes_over_at_once():
+    talk = Talk(graph(trainers(2, 2), nodes=3, cpu=1))
+    talk.join("node0", "node1", "node2")
+    talk.gone("node1")
+    assert {str(s.replica): s.node for s in talk.starts[-2:]} == {"trainer/0": "node0", "trainer/1": "node2"}
+
+
+def test_r12_below_its_minimum_the_job_waits_for_a_node_and_then_fails_with_the_reason():
+    talk = Talk(graph(trainers(2, 2), nodes=2, cpu=1))
+    talk.join("node0", "node1")
+    talk.gone("node1")
+    assert talk.up() == []
+    talk.wait(599)
+    assert talk.outcome()[0] is None
+    talk.wait(1)
+    outcome, reason = talk.outcome()
+    assert outcome == "failed" and "trainer was below its minimum for 10m" in reason
+
+
+def test_r12_a_node_that_comes_in_time_saves_the_job():
+    talk = Talk(graph(trainers(2, 2), nodes=2, cpu=1))
+    talk.join("node0", "node1")
+    talk.gone("node1")
+    talk.wait(300)
+    talk.join("node1")
+    assert talk.up() == ["trainer/0", "trainer/1"]
+    talk.wait(3600)
+    assert talk.outcome()[0] is None
+
+
+def test_r12_a_silent_node_leads_to_a_decision():
+    talk = Talk(graph(trainers(1, 2), nodes=2, cpu=1))
+    talk.join("node0", "node1")
+    talk.tell(ev.NodeSilent("node1"))
+    assert talk.up() == ["trainer/0"] and talk.starts[-1].world_size == 1
+
+
+def test_r13_growth_waits_for_the_cooldown_and_takes_all_who_came_by_then():
+    talk = Talk(graph(trainers(1, 4), cpu=1))
+    talk.join("node0")
+    talk.wait(5)
+    talk.join("node1", cpu=1)
+    talk.wait(5)
+    talk.join("node2", cpu=1)
+    assert talk.world("trainer").generation == 1
+    talk.wait(20)
+    assert talk.world("trainer").generation == 2 and len(talk.world("trainer").members) == 3
+
+
+def test_r13_a_role_below_its_minimum_does_not_wait_for_the_cooldown():
+    talk = Talk(graph(trainers(2, 2), nodes=2, cpu=1))
+    talk.join("node0", "node1")
+    talk.wait(1)
+    talk.gone("node1")
+    talk.join("node1")
+    assert talk.up() == ["trainer/0", "trainer/1"]
+
+
+def test_r17_a_closing_world_neither_grows_nor_minds_the_loss_of_its_finished_members():
+    talk = Talk(graph(trainers(2, 3), nodes=2, cpu=1))
+    talk.join("node0", "node1")
+    talk.finish("trainer/0")
+    talk.join("node2", cpu=1)
+    talk.wait(60)
+    assert talk.world("trainer").generation == 1
+    talk.gone("node0")
+    assert talk.up() == ["trainer/1"] and talk.attempts()["trainer/1"] == 1
+    talk.finish("trainer/1")
+    assert talk.outcome()[0] == "succeeded"
+
+
+def test_r17_the_failure_of_an_unfinished_member_restarts_the_finished_ones_too():
+    talk = Talk(graph(trainers(2, 2, restart=restart())))
+    talk.join("node0")
+    talk.finish("trainer/0")
+    talk.fail("trainer/1")
+    assert talk.attempts() == {"trainer/0": 2, "trainer/1": 2}
+
+
+def test_r17_a_member_that_does_not_finish_after_the_others_is_held_to_hang():
+    talk = Talk(graph(trainers(2, 2, restart=restart())))
+    talk.join("node0")
+    talk.finish("trainer/0")
+    talk.wait(299)
+    assert talk.attempts()["trainer/1"] == 1
+    talk.wait(1)
+    assert talk.attempts() == {"trainer/0": 2, "trainer/1": 2}
+    assert talk.job.incidents[0].kind == "hang"
+
+
+def test_r17_a_finished_replica_does_not_run_again_because_of_others():
+    ps = role("ps", kind="service", restart=restart("replica"))
+    actor = role("actor", min_replicas=2, max_replicas=2, gang=False, gates=(Gate("ps", "started", "restart"),))
+    talk = Talk(graph(ps, actor))
+    talk.join("node0")
+    talk.finish("actor/0")
+    talk.fail("ps/0")
+    assert talk.attempts() == {"ps/0": 2, "actor/0": 1, "actor/1": 2}
+
+
+def test_scaling_down_takes_the_highest_and_scaling_up_needs_no_cooldown():
+    talk = Talk(graph(trainers(1, 3)))
+    talk.join("node0")
+    talk.tell(ev.ScaleRequested("trainer", 1))
+    assert talk.up() == ["trainer/0"]
+    talk.tell(ev.ScaleRequested("trainer", 2))
+    assert talk.up() == ["trainer/0", "trainer/1"] and talk.now == 0
+
+
+def test_scaling_beyond_what_the_topology_says_is_refused_in_words():
+    talk = Talk(graph(trainers(1, 3)))
+    talk.join("node0")
+    talk.tell(ev.ScaleRequested("trainer", 4))
+    assert len(talk.up()) == 3
+    assert talk.texts()[-1] == "scale trainer=4 is refused: trainer has replicas=1:3"
+
+
+def test_services_scale_one_by_one():
+    talk = Talk(graph(role("ps", kind="service", min_replicas=1, max_replicas=3), role("trainer")))
+    talk.join("node0")
+    talk.tell(ev.ScaleRequested("ps", 1))
+    assert talk.up() == ["ps/0", "trainer/0"]
+    talk.tell(ev.ScaleRequested("ps", 3))
+    assert talk.attempts() == {"ps/0": 1, "ps/1": 2, "ps/2": 2, "trainer/0": 1}
+
+
+def test_no_gpu_is_in_two_replicas_and_the_lowest_are_taken_first():
+    spec = trainers(2, 2)
+
+
+    spec = msgspec.structs.replace(spec, resources=msgspec.structs.replace(spec.resources, gpu=2))
+    talk = Talk(graph(spec))
+    talk.incarnations["node0"] = 1
+    talk.tell(ev.NodeJoined("node0", node("node0", gpu=4)))
+    assert [start.gpus for start in talk.starts] == [(0, 1), (2, 3)]
+
+
+def test_a_replica_that_is_not_ready_in_time_has_failed():
+    ps = role("ps", kind="service", ready=Readiness("call"), restart=restart("replica", 1), ready_timeout_ns=SECOND)
+    talk = Talk(graph(ps, role("trainer", gates=(Gate("ps", "ready"),))), auto=False)
+    talk.join("node0")
+    talk.tell(ev.StoreOpened("ps/0", 1, 1))
+    talk.tell(ev.ReplicaStarted(r("ps/0"), 1))
+    talk.wait(1)
+    assert talk.job.incidents[0].kind == "unready" and talk.replica("ps/0").phase == "stopping"
+
+
+def test_an_hour_of_nothing_wakes_nobody():
+    talk = Talk(graph(trainers(1, 4)))
+    talk.join("node0")
+    assert talk.controller.deadline() is None
+    talk.now += HOUR
+    assert talk.tell(ev.TimePassed()) == []
