@@ -31,7 +31,9 @@ def role(name: str, **fields: object) -> RoleSpec:
     return RoleSpec(name=name, command=("true",), resources=CPU1, **fields)  # type: ignore[arg-type]
 
 
-def graph(*roles: RoleSpec, domains: tuple[Domain, ...] = (), nodes: int = 1, cpu: float = 8.0, **options: int) -> RoleGraph:
+def graph(
+    *roles: RoleSpec, domains: tuple[Domain, ...] = (), nodes: int = 1, cpu: float = 8.0, **options: int
+) -> RoleGraph:
     cluster = Cluster(tuple(node(f"node{i}", cpu) for i in range(nodes)))
     return RoleGraph("test", roles, domains, cluster, JobOptions(**options))
 

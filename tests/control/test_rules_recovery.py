@@ -15,7 +15,9 @@ def trainers(low: int = 2, high: int = 2, **fields: object):  # type: ignore[no-
 
 
 def ps_and_trainers(on_restart: str, **fields: object) -> Talk:
-    ps = role("ps", kind="service", min_replicas=2, max_replicas=2, ports=("rpc",), ready=TCP, restart=restart("replica"))
+    ps = role(
+        "ps", kind="service", min_replicas=2, max_replicas=2, ports=("rpc",), ready=TCP, restart=restart("replica")
+    )
     talk = Talk(graph(ps, trainers(gates=(Gate("ps", "ready", on_restart),), **fields)))  # type: ignore[arg-type]
     talk.join("node0")
     return talk
@@ -276,7 +278,9 @@ def test_r9_ignoring_below_the_minimum_fails_the_job():
 
 
 def test_r10_back_off_doubles_up_to_its_cap_and_starts_anew_after_health():
-    policy = RestartPolicy("role", max_restarts=99, backoff_ns=SECOND, backoff_max_ns=4 * SECOND, backoff_reset_ns=MINUTE)
+    policy = RestartPolicy(
+        "role", max_restarts=99, backoff_ns=SECOND, backoff_max_ns=4 * SECOND, backoff_reset_ns=MINUTE
+    )
     talk = Talk(graph(trainers(1, 1, restart=policy)))
     talk.join("node0")
     waits = []
@@ -309,9 +313,7 @@ def test_r11_a_used_up_budget_fails_the_job_with_its_cause():
     talk.fail("trainer/1", 7)
     outcome, reason = talk.outcome()
     assert outcome == "failed"
-    assert reason == (
-        "trainer/1 failed on node0: exit code 7; role trainer has used up its budget of 1 restart"
-    )
+    assert reason == ("trainer/1 failed on node0: exit code 7; role trainer has used up its budget of 1 restart")
 
 
 def test_r11_a_budget_with_a_window_forgets_what_is_older():
@@ -328,7 +330,9 @@ def test_r11_a_budget_with_a_window_forgets_what_is_older():
 
 
 def test_r11_then_ignore_ends_an_auxiliary_role_and_nothing_else():
-    aux = role("evaluator", primary=False, gates=(Gate("trainer", "started"),), restart=restart("role", 1, then="ignore"))
+    aux = role(
+        "evaluator", primary=False, gates=(Gate("trainer", "started"),), restart=restart("role", 1, then="ignore")
+    )
     talk = Talk(graph(trainers(), aux))
     talk.join("node0")
     talk.fail("evaluator/0")

@@ -145,7 +145,14 @@ def test_r4_a_store_never_sees_two_attempts_of_one_worker():
     talk.fail("trainer/0")
     stores = [e for e in talk.effects if isinstance(e, OpenStore | CloseStore | StartReplica | StopReplica)]
     kinds = [type(effect).__name__ for effect in stores]
-    assert kinds == ["OpenStore", *["StartReplica"] * 2, "StopReplica", "CloseStore", "OpenStore", *["StartReplica"] * 2]
+    assert kinds == [
+        "OpenStore",
+        *["StartReplica"] * 2,
+        "StopReplica",
+        "CloseStore",
+        "OpenStore",
+        *["StartReplica"] * 2,
+    ]
     assert [s.generation for s in talk.starts] == [1, 1, 2, 2]
 
 
@@ -294,7 +301,6 @@ def test_services_scale_one_by_one():
 
 def test_no_gpu_is_in_two_replicas_and_the_lowest_are_taken_first():
     spec = trainers(2, 2)
-
 
     spec = msgspec.structs.replace(spec, resources=msgspec.structs.replace(spec.resources, gpu=2))
     talk = Talk(graph(spec))

@@ -1,0 +1,393 @@
+"""The agent of one node, as a pure machine: it starts and stops what it is told, and says what became of it.
+
+It holds a lease, which it renews by heartbeats and counts from the sending of the last one that was acknowledged. When
+the lease is about to run out it fences: everything is killed, before the controller may replace it elsewhere (R19).
+What it is told twice it does once; an order for an attempt that is over changes nothing (R20).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, assert_never
+
+from flowdist.control import agent_io as io
+from flowdist.control import events as ev
+from flowdist.control import messages as msg
+from flowdist.control.effects import (
+    AnswerCheckpoint,
+    CloseStore,
+    OpenStore,
+    Order,
+    StartReplica,
+    StopReplica,
+    TellPeers,
+)
+from flowdist.control.ids import ReplicaId, WorldName
+from flowdist.graph import FailureKind, NodeSpec, RoleGraph, RoleSpec
+
+# Linux numbers, for exit codes of 128 + n (R16); `signal` is not imported: control runs anywhere.
+SIGNALS = {1: "HUP", 2: "INT", 3: "QUIT", 4: "ILL", 6: "ABRT", 7: "BUS", 8: "FPE", 9: "KILL", 11: "SEGV", 13: "PIPE"}
+SIGNALS |= {14: "ALRM", 15: "TERM", 10: "USR1", 12: "USR2", 24: "XCPU", 31: "SYS"}
+
+Phase = Literal["starting", "running", "ready", "stopped", "exited"]
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One attempt of one replica on this node. `alive` are the local ranks that have not ended."""
+
+    order: StartReplica
+    role: RoleSpec
+    phase: Phase = "starting"
+    alive: dict[int, None] = field(default_factory=dict)
+    ports: tuple[tuple[str, int], ...] = ()
+    stop_grace_ns: int | None = None  # of the stop that it was told; None: nobody asked
+    term_due: bool = False  # SIGTERM has to wait until the workers run
+    kill_at_ns: int | None = None
+    unkillable_at_ns: int | None = None
+    failure: io.WorkerExited | None = None  # of the first worker that failed
+    ready_ranks: dict[int, None] = field(default_factory=dict)
+    is_probed: bool = False
+    steps: dict[int, int] = field(default_factory=dict)
+    step_told: int = -1
+    exited: ev.ReplicaExited | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.phase in ("stopped", "exited")
+
+
+class Agent:
+    """Times are the agent's own clock, in integer nanoseconds; it need not agree with the controller's."""
+
+    def __init__(self, spec: NodeSpec, graph: RoleGraph, address: str = "127.0.0.1", incarnation: int = 1) -> None:
+        self.spec, self.graph, self.address, self.incarnation = spec, graph, address, incarnation
+        self.attempts: dict[ReplicaId, Attempt] = {}
+        self.stores: dict[tuple[WorldName, int], int | None] = {}  # port, once bound
+        self.epoch = 0
+        self.is_connected = False
+        self.acked_ns: int | None = None  # when the heartbeat was sent that was acknowledged last
+        self.beat_at_ns: int | None = None
+        self.is_fencing = False
+        self.is_leaving = False
+        self.is_over = False
+        self._now = 0
+        self._out: list[io.AgentOutput] = []
+
+    def handle(self, event: io.AgentInput, now: int) -> list[io.AgentOutput]:
+        """What follows. Nothing does once the agent has ended."""
+        if self.is_over:
+            return []
+        self._now, self._out = now, []
+        self._keep_deadlines()
+        self._record(event)
+        self._settle()
+        return self._out
+
+    def deadline(self) -> int | None:
+        """When to call handle(AgentTimePassed(), now) at the latest."""
+        if self.is_over:
+            return None
+        times = [self.beat_at_ns, self._fence_at_ns()]
+        for attempt in self.attempts.values():
+            times += [attempt.kill_at_ns, attempt.unkillable_at_ns]
+        return min((time for time in times if time is not None), default=None)
+
+    def _fence_at_ns(self) -> int | None:
+        if self.acked_ns is None or self.is_fencing:
+            return None
+        options = self.graph.options
+        return self.acked_ns + options.lease_ns - options.lease_margin_ns
+
+    def _keep_deadlines(self) -> None:
+        fence_at = self._fence_at_ns()
+        if fence_at is not None and fence_at <= self._now:
+            self._fence()
+        if self.beat_at_ns is not None and self.beat_at_ns <= self._now:
+            self._flush_steps()
+            self._send(msg.Heartbeat(self.spec.name, self.incarnation, self._now))
+            self.beat_at_ns = self._now + self.graph.options.heartbeat_ns
+        for attempt in self.attempts.values():
+            if attempt.kill_at_ns is not None and attempt.kill_at_ns <= self._now:
+                self._kill(attempt)
+            if attempt.unkillable_at_ns is not None and attempt.unkillable_at_ns <= self._now:
+                attempt.unkillable_at_ns = None
+                self._report(ev.ReplicaUnkillable(attempt.order.replica, attempt.order.attempt))
+
+    def _record(self, event: io.AgentInput) -> None:
+        match event:
+            case io.Connected():
+                self.is_connected = True
+                self._join()
+            case io.Disconnected():
+                self.is_connected, self.beat_at_ns = False, None
+            case msg.Acked() | msg.Rejoin() | msg.Ordered() | msg.Dismissed():
+                self._hear(event)
+            case io.WorkersSpawned() | io.SpawnFailed() | io.WorkerExited():
+                self._record_process(event)
+            case io.WorkerReady() | io.ProbePassed() | io.WorkerProgressed() | io.WorkerOffered():
+                self._record_news(event)
+            case io.StoreBound():
+                if (event.world, event.generation) in self.stores:
+                    self.stores[event.world, event.generation] = event.port
+                    self._report(ev.StoreOpened(event.world, event.generation, event.port))
+            case io.StoreExited():
+                if (event.world, event.generation) in self.stores:
+                    del self.stores[event.world, event.generation]
+                    self._report(ev.StoreLost(event.world, event.generation, event.detail))
+            case io.LeaveRequested():
+                self.is_leaving = True
+                for attempt in self.attempts.values():
+                    self._stop(attempt, attempt.role.grace_ns)
+            case io.AgentTimePassed():
+                pass
+            case _:
+                assert_never(event)
+
+    def _settle(self) -> None:
+        """When everything is gone: join anew after a fence, say goodbye when leaving."""
+        if any(not attempt.is_over for attempt in self.attempts.values()):
+            return
+        if self.is_leaving:
+            self._send(msg.Leave(self.spec.name, self.incarnation))
+            self._end("it left")
+        elif self.is_fencing:
+            self.is_fencing, self.acked_ns = False, None
+            self.incarnation += 1
+            self.attempts.clear()
+            self._join()
+
+    def _join(self) -> None:
+        if not self.is_connected or self.is_fencing:
+            return
+        items = tuple(
+            ev.InventoryItem(attempt.order.replica, attempt.order.attempt, attempt.phase, attempt.ports, attempt.exited)
+            for attempt in self.attempts.values()
+        )
+        self._send(msg.Join(self.spec.name, self.incarnation, self.spec, self.address, self._now, items))
+        self.beat_at_ns = self._now + self.graph.options.heartbeat_ns
+
+    def _fence(self) -> None:
+        """Stop everything now, without grace: somebody else may soon run it."""
+        self.is_fencing, self.beat_at_ns = True, None
+        for attempt in self.attempts.values():
+            self._stop(attempt, 0)
+        self._close_stores()
+
+    def _close_stores(self) -> None:
+        for world, generation in list(self.stores):
+            del self.stores[world, generation]
+            self._out.append(io.KillStore(world, generation))
+
+    def _end(self, reason: str) -> None:
+        self._close_stores()
+        self.is_over = True
+        self._out.append(io.EndAgent(reason))
+
+    def _hear(self, message: msg.ToAgent) -> None:
+        if message.epoch < self.epoch:
+            return
+        self.epoch = message.epoch
+        match message:
+            case msg.Acked():
+                self.acked_ns = max(message.sent_ns, self.acked_ns or 0)
+            case msg.Rejoin():
+                if not self.is_fencing:
+                    self._fence()
+            case msg.Ordered():
+                if not self.is_fencing and not self.is_leaving:
+                    self._obey(message.order)
+            case msg.Dismissed():
+                for attempt in self.attempts.values():
+                    self._stop(attempt, 0)
+                self._end("the job is over")
+            case _:
+                assert_never(message)
+
+    def _obey(self, order: Order) -> None:
+        match order:
+            case OpenStore():
+                self._open_store(order)
+            case CloseStore():
+                if self.stores.pop((order.world, order.generation), -1) != -1:
+                    self._out.append(io.KillStore(order.world, order.generation))
+            case StartReplica():
+                self._start(order)
+            case StopReplica():
+                attempt = self._attempt(order.replica, order.attempt)
+                if attempt is not None and not attempt.is_over:
+                    self._stop(attempt, order.grace_ns)
+                elif attempt is None or attempt.phase == "stopped":
+                    self._report(ev.ReplicaStopped(order.replica, order.attempt))
+            case TellPeers():
+                attempt = self._attempt(order.replica, order.attempt)
+                if attempt is not None and not attempt.is_over:
+                    self._out.append(io.WritePeers(order.replica, order.attempt, order.addresses))
+            case AnswerCheckpoint():
+                self._out.append(
+                    io.AnswerWorker(order.replica, order.attempt, order.path, order.accepted, order.reason)
+                )
+            case _:
+                assert_never(order)
+
+    def _open_store(self, order: OpenStore) -> None:
+        key = (order.world, order.generation)
+        if key not in self.stores:
+            self.stores[key] = None
+            self._out.append(io.BindStore(order.world, order.generation, order.eager))
+        elif (port := self.stores[key]) is not None:
+            self._report(ev.StoreOpened(order.world, order.generation, port))
+
+    def _start(self, order: StartReplica) -> None:
+        before = self.attempts.get(order.replica)
+        if before is not None and before.order.attempt >= order.attempt:
+            return
+        if before is not None and not before.is_over:
+            detail = f"attempt {before.order.attempt} still runs"
+            self._report(ev.ReplicaExited(order.replica, order.attempt, "start_failed", detail=detail))
+            return
+        role = self.graph.role(order.replica.role)
+        self.attempts[order.replica] = Attempt(order, role, alive=dict.fromkeys(range(role.procs)))
+        self._out.append(io.SpawnWorkers(order))
+
+    def _attempt(self, replica: ReplicaId, attempt: int) -> Attempt | None:
+        """That attempt, if it is the latest of the replica here."""
+        found = self.attempts.get(replica)
+        return found if found is not None and found.order.attempt == attempt else None
+
+    def _stop(self, attempt: Attempt, grace_ns: int) -> None:
+        """SIGTERM and a date for SIGKILL. Told again, only an earlier date counts."""
+        if attempt.is_over:
+            return
+        first = attempt.stop_grace_ns is None
+        if first or grace_ns < (attempt.stop_grace_ns or 0):
+            attempt.stop_grace_ns = grace_ns
+            kill_at = self._now + grace_ns
+            if attempt.unkillable_at_ns is None:
+                attempt.kill_at_ns = min(kill_at, attempt.kill_at_ns or kill_at)
+        if attempt.phase == "starting":
+            attempt.term_due = True  # nobody is there to hear it
+        elif grace_ns == 0:
+            self._kill(attempt)
+        elif first and attempt.failure is None:
+            self._signal(attempt, "TERM")
+
+    def _kill(self, attempt: Attempt) -> None:
+        if attempt.phase == "starting":
+            return  # killed as soon as its workers run: see WorkersSpawned
+        attempt.kill_at_ns = None
+        if attempt.unkillable_at_ns is None:
+            attempt.unkillable_at_ns = self._now + self.graph.options.unkillable_after_ns
+        self._signal(attempt, "KILL")
+
+    def _signal(self, attempt: Attempt, signal: str) -> None:
+        self._out.append(io.SignalWorkers(attempt.order.replica, attempt.order.attempt, signal))
+
+    def _record_process(self, event: io.WorkersSpawned | io.SpawnFailed | io.WorkerExited) -> None:
+        attempt = self._attempt(event.replica, event.attempt)
+        if attempt is None or attempt.is_over:
+            return
+        match event:
+            case io.WorkersSpawned():
+                self._spawned(attempt, event)
+            case io.SpawnFailed():
+                attempt.alive.clear()
+                attempt.failure = io.WorkerExited(
+                    event.replica, event.attempt, 0, 1, kind="start_failed", detail=event.detail
+                )
+                self._finish(attempt)
+            case io.WorkerExited():
+                self._worker_exited(attempt, event)
+            case _:
+                assert_never(event)
+
+    def _spawned(self, attempt: Attempt, event: io.WorkersSpawned) -> None:
+        if attempt.phase != "starting":
+            return
+        attempt.phase, attempt.ports = "running", event.ports
+        self._report(ev.ReplicaStarted(event.replica, event.attempt, event.ports))
+        if attempt.term_due:
+            if attempt.kill_at_ns is not None and attempt.kill_at_ns <= self._now:
+                self._kill(attempt)
+            else:
+                self._signal(attempt, "TERM")
+        self._check_ready(attempt)
+
+    def _worker_exited(self, attempt: Attempt, event: io.WorkerExited) -> None:
+        attempt.alive.pop(event.local_rank, None)
+        failed = event.exit_code != 0 or event.signal is not None or event.kind is not None
+        if failed and attempt.failure is None and attempt.stop_grace_ns is None:
+            attempt.failure = event
+            if attempt.alive:  # its peers wait for it in vain
+                attempt.kill_at_ns = self._now + attempt.role.stop_grace_ns
+                self._signal(attempt, "TERM")
+        if not attempt.alive:
+            self._finish(attempt)
+
+    def _finish(self, attempt: Attempt) -> None:
+        """All workers are gone. What failed before anybody asked has failed, whatever came after (R16)."""
+        order = attempt.order
+        attempt.kill_at_ns = attempt.unkillable_at_ns = None
+        self._flush_steps()
+        if attempt.stop_grace_ns is not None and attempt.failure is None:
+            attempt.phase = "stopped"
+            self._report(ev.ReplicaStopped(order.replica, order.attempt))
+            return
+        attempt.phase = "exited"
+        attempt.exited = _exit_event(order, attempt.failure)
+        self._report(attempt.exited)
+
+    def _record_news(self, event: io.WorkerReady | io.ProbePassed | io.WorkerProgressed | io.WorkerOffered) -> None:
+        attempt = self._attempt(event.replica, event.attempt)
+        if attempt is None or attempt.is_over:
+            return
+        match event:
+            case io.WorkerReady():
+                attempt.ready_ranks[event.local_rank] = None
+                self._check_ready(attempt)
+            case io.ProbePassed():
+                attempt.is_probed = True
+                self._check_ready(attempt)
+            case io.WorkerProgressed():
+                attempt.steps[event.local_rank] = event.step
+            case io.WorkerOffered():
+                offer = ev.CheckpointOffered(event.replica, event.attempt, event.generation, event.path, event.step)
+                self._report(offer)
+            case _:
+                assert_never(event)
+
+    def _check_ready(self, attempt: Attempt) -> None:
+        ready = attempt.role.ready
+        if attempt.phase != "running" or ready is None:
+            return
+        if attempt.is_probed or (ready.how == "call" and len(attempt.ready_ranks) == attempt.role.procs):
+            attempt.phase = "ready"
+            self._report(ev.ReplicaReady(attempt.order.replica, attempt.order.attempt))
+
+    def _flush_steps(self) -> None:
+        """A replica is as far as its least advanced worker. Told with the heartbeat: fast steps must not flood."""
+        for attempt in self.attempts.values():
+            if len(attempt.steps) == attempt.role.procs and (step := min(attempt.steps.values())) > attempt.step_told:
+                attempt.step_told = step
+                if not attempt.is_over:
+                    self._report(ev.ReplicaProgressed(attempt.order.replica, attempt.order.attempt, step))
+
+    def _report(self, event: msg.Reported) -> None:
+        """Nothing is reported while fencing or leaving: the loss of the node says it all."""
+        if not self.is_fencing and not self.is_leaving:
+            self._send(msg.Report(self.spec.name, self.incarnation, event))
+
+    def _send(self, message: msg.ToController) -> None:
+        if self.is_connected:
+            self._out.append(io.Send(message))
+
+
+def _exit_event(order: StartReplica, failure: io.WorkerExited | None) -> ev.ReplicaExited:
+    if failure is None:
+        return ev.ReplicaExited(order.replica, order.attempt)
+    signal = failure.signal
+    if signal is None and failure.exit_code > 128:
+        signal = SIGNALS.get(failure.exit_code - 128)  # a shell says it this way (R16)
+    kind: FailureKind = failure.kind or ("signal" if signal else "exit")
+    code = failure.exit_code
+    return ev.ReplicaExited(order.replica, order.attempt, kind, code, signal, failure.local_rank, failure.detail)

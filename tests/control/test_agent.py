@@ -1,0 +1,244 @@
+"""Conversations with the pure agent: what it starts and stops, its lease, and when it fences."""
+
+from __future__ import annotations
+
+from flowdist.control import agent_io as io
+from flowdist.control import events as ev
+from flowdist.control import messages as msg
+from flowdist.control.agent import Agent
+from flowdist.control.effects import CloseStore, OpenStore, Order, StartReplica, StopReplica
+from flowdist.graph import MS, SECOND, NodeSpec, Readiness
+from tests.control.harness import graph, r, role
+
+A = NodeSpec("node0")
+T = r("trainer/0")
+
+
+def start(attempt: int = 1, name: str = "trainer/0") -> StartReplica:
+    return StartReplica("node0", r(name), attempt, "trainer", attempt, 0, 2, 0, 1, 0, 2, 0, "127.0.0.1", 29500)
+
+
+class Talk:
+    def __init__(self, **fields: object) -> None:
+        self.agent = Agent(A, graph(role("trainer", **{"procs": 2, **fields})))
+        self.now = 0
+        self.sent: list[object] = []
+        self.tell(io.Connected())
+        self.tell(msg.Acked(1, 0))
+
+    def tell(self, event: io.AgentInput) -> list[object]:
+        """The outputs, with messages and reports unwrapped; those to the controller are kept in `sent`."""
+        outputs: list[object] = []
+        for output in self.agent.handle(event, self.now):
+            message = output.message if isinstance(output, io.Send) else output
+            outputs.append(message.event if isinstance(message, msg.Report) else message)
+            if isinstance(output, io.Send):
+                self.sent.append(outputs[-1])
+        return outputs
+
+    def order(self, order: Order, epoch: int = 1) -> list[object]:
+        return self.tell(msg.Ordered(epoch, order))
+
+    def at(self, seconds: float, ack: bool = False) -> list[object]:
+        """Time passes, deadline by deadline; heartbeats are acknowledged if `ack`."""
+        until, outputs = round(seconds * SECOND), []
+        while (due := self.agent.deadline()) is not None and due <= until:
+            self.now = max(due, self.now)
+            for output in self.tell(io.AgentTimePassed()):
+                if isinstance(output, msg.Heartbeat):
+                    if ack:
+                        self.tell(msg.Acked(1, output.sent_ns))
+                else:
+                    outputs.append(output)
+        self.now = until
+        return outputs
+
+    def run(self, attempt: int = 1) -> None:
+        self.order(start(attempt))
+        self.tell(io.WorkersSpawned(T, attempt))
+
+
+def kill(signal: str, attempt: int = 1) -> io.SignalWorkers:
+    return io.SignalWorkers(T, attempt, signal)
+
+
+def test_it_joins_and_beats():
+    talk = Talk()
+    assert isinstance(talk.sent[0], msg.Join)
+    talk.at(1.2, ack=True)
+    assert [beat.sent_ns // MS for beat in talk.sent if isinstance(beat, msg.Heartbeat)] == [500, 1000]
+
+
+def test_what_it_is_told_twice_it_does_once():
+    talk = Talk()
+    assert talk.order(start()) == [io.SpawnWorkers(start())]
+    assert talk.order(start()) == []
+    talk.tell(io.WorkersSpawned(T, 1, (("rpc", 4000),)))
+    assert talk.order(start(0)) == []
+    assert talk.sent[-1] == ev.ReplicaStarted(T, 1, (("rpc", 4000),))
+
+
+def test_a_stop_is_sigterm_then_sigkill_when_the_grace_is_over():
+    talk = Talk()
+    talk.run()
+    assert talk.order(StopReplica("node0", T, 1, 2 * SECOND)) == [kill("TERM")]
+    assert talk.at(1.9, ack=True) == []
+    assert talk.at(2, ack=True) == [kill("KILL")]
+    talk.tell(io.WorkerExited(T, 1, 0, signal="KILL"))
+    assert talk.tell(io.WorkerExited(T, 1, 1, signal="KILL")) == [ev.ReplicaStopped(T, 1)]
+
+
+def test_a_stop_without_grace_is_sigkill_at_once_and_shortens_a_longer_one():
+    talk = Talk()
+    talk.run()
+    talk.order(StopReplica("node0", T, 1, 60 * SECOND))
+    assert talk.order(StopReplica("node0", T, 1, 0)) == [kill("KILL")]
+
+
+def test_a_stop_that_comes_before_the_workers_run_is_not_lost():
+    talk = Talk()
+    talk.order(start())
+    assert talk.order(StopReplica("node0", T, 1, SECOND)) == []
+    assert talk.tell(io.WorkersSpawned(T, 1)) == [ev.ReplicaStarted(T, 1), kill("TERM")]
+    talk = Talk()
+    talk.order(start())
+    talk.order(StopReplica("node0", T, 1, 0))
+    assert talk.tell(io.WorkersSpawned(T, 1)) == [ev.ReplicaStarted(T, 1), kill("KILL")]
+
+
+def test_the_first_failing_worker_takes_the_others_with_it_and_is_reported_once():
+    talk = Talk()
+    talk.run()
+    assert talk.tell(io.WorkerExited(T, 1, 1, 3, detail="ValueError: x")) == [kill("TERM")]
+    assert talk.at(2, ack=True) == [kill("KILL")]
+    done = talk.tell(io.WorkerExited(T, 1, 0, signal="KILL"))
+    assert done == [ev.ReplicaExited(T, 1, "exit", 3, None, 1, "ValueError: x")]
+
+
+def test_r16_success_is_when_all_workers_exit_with_0():
+    talk = Talk()
+    talk.run()
+    assert talk.tell(io.WorkerExited(T, 1, 0)) == []
+    assert talk.tell(io.WorkerExited(T, 1, 1)) == [ev.ReplicaExited(T, 1)]
+
+
+def test_r16_exit_128_plus_n_counts_as_signal_n():
+    talk = Talk(procs=1)
+    talk.run()
+    assert talk.tell(io.WorkerExited(T, 1, 0, 139)) == [ev.ReplicaExited(T, 1, "signal", 139, "SEGV")]
+
+
+def test_r16_a_failure_before_the_stop_is_a_failure():
+    talk = Talk()
+    talk.run()
+    talk.tell(io.WorkerExited(T, 1, 1, 3))
+    talk.order(StopReplica("node0", T, 1, SECOND))
+    assert talk.tell(io.WorkerExited(T, 1, 0))[-1] == ev.ReplicaExited(T, 1, "exit", 3, None, 1)
+
+
+def test_a_command_that_cannot_be_started_has_failed_to_start():
+    talk = Talk()
+    talk.order(start())
+    failed = talk.tell(io.SpawnFailed(T, 1, "no such file: trian.py"))
+    assert failed == [ev.ReplicaExited(T, 1, "start_failed", 1, None, 0, "no such file: trian.py")]
+
+
+def test_r6_a_worker_that_outlives_sigkill_is_reported():
+    talk = Talk()
+    talk.run()
+    talk.order(StopReplica("node0", T, 1, 0))
+    assert talk.at(29.9, ack=True) == []
+    assert talk.at(30, ack=True) == [ev.ReplicaUnkillable(T, 1)]
+    assert talk.at(90, ack=True) == []
+
+
+def test_r19_it_fences_one_second_before_its_lease_ends_counted_from_the_sending():
+    talk = Talk()
+    talk.run()
+    talk.at(10, ack=True)
+    assert talk.agent.acked_ns == 10 * SECOND
+    assert talk.at(12.9) == []
+    assert talk.at(13) == [kill("KILL")]
+
+
+def test_r19_after_the_fence_it_joins_anew_with_nothing_when_all_is_gone():
+    talk = Talk()
+    talk.run()
+    talk.order(OpenStore("node0", "trainer", 1))
+    assert talk.at(3) == [kill("KILL"), io.KillStore("trainer", 1)]
+    assert talk.tell(io.WorkerExited(T, 1, 0, signal="KILL")) == []
+    joined = talk.tell(io.WorkerExited(T, 1, 1, signal="KILL"))
+    assert joined == [msg.Join("node0", 2, A, "127.0.0.1", 3 * SECOND)]
+
+
+def test_r19_a_rejoin_fences_at_once():
+    talk = Talk()
+    talk.run()
+    assert talk.tell(msg.Rejoin(1)) == [kill("KILL")]
+    assert talk.order(start(2)) == []
+
+
+def test_r19_workers_live_on_through_a_short_loss_of_the_connection():
+    talk = Talk()
+    talk.run()
+    talk.tell(io.Disconnected())
+    talk.now = SECOND
+    (join,) = talk.tell(io.Connected())
+    assert isinstance(join, msg.Join) and join.incarnation == 1
+    assert join.inventory == (ev.InventoryItem(T, 1, "running"),)
+
+
+def test_r20_orders_of_an_earlier_epoch_are_refused():
+    talk = Talk()
+    talk.order(CloseStore("node0", "trainer", 1), epoch=3)
+    assert talk.order(start(), epoch=2) == []
+
+
+def test_ready_when_all_workers_said_so_even_before_the_spawn_was_confirmed():
+    talk = Talk(ready=Readiness("call"))
+    talk.order(start())
+    talk.tell(io.WorkerReady(T, 1, 0))
+    talk.tell(io.WorkerReady(T, 1, 1))
+    assert talk.tell(io.WorkersSpawned(T, 1)) == [ev.ReplicaStarted(T, 1), ev.ReplicaReady(T, 1)]
+
+
+def test_ready_when_the_probe_passed():
+    talk = Talk(ready=Readiness("tcp", "rpc"))
+    talk.run()
+    assert talk.tell(io.WorkerReady(T, 1, 0)) == []
+    assert talk.tell(io.ProbePassed(T, 1)) == [ev.ReplicaReady(T, 1)]
+
+
+def test_progress_is_that_of_the_least_advanced_worker_told_with_the_heartbeat():
+    talk = Talk()
+    talk.run()
+    talk.tell(io.WorkerProgressed(T, 1, 0, 9))
+    assert talk.at(0.5, ack=True) == []
+    talk.tell(io.WorkerProgressed(T, 1, 1, 7))
+    assert talk.at(1, ack=True) == [ev.ReplicaProgressed(T, 1, 7)]
+
+
+def test_it_leaves_when_all_is_stopped_and_says_nothing_before():
+    talk = Talk()
+    talk.run()
+    assert talk.tell(io.LeaveRequested()) == [kill("TERM")]
+    assert talk.tell(io.WorkerExited(T, 1, 0)) == []
+    assert talk.tell(io.WorkerExited(T, 1, 1)) == [msg.Leave("node0", 1), io.EndAgent("it left")]
+
+
+def test_a_store_that_dies_unasked_is_lost_one_that_was_closed_is_not():
+    talk = Talk()
+    assert talk.order(OpenStore("node0", "trainer", 1)) == [io.BindStore("trainer", 1)]
+    assert talk.tell(io.StoreBound("trainer", 1, 29400)) == [ev.StoreOpened("trainer", 1, 29400)]
+    assert talk.order(OpenStore("node0", "trainer", 1)) == [ev.StoreOpened("trainer", 1, 29400)]
+    assert talk.tell(io.StoreExited("trainer", 1, "killed")) == [ev.StoreLost("trainer", 1, "killed")]
+    talk.order(OpenStore("node0", "trainer", 2))
+    assert talk.order(CloseStore("node0", "trainer", 2)) == [io.KillStore("trainer", 2)]
+    assert talk.tell(io.StoreExited("trainer", 2)) == []
+
+
+def test_dismissed_it_kills_what_is_left_and_ends():
+    talk = Talk()
+    talk.run()
+    assert talk.tell(msg.Dismissed(1)) == [kill("KILL"), io.EndAgent("the job is over")]
+    assert talk.agent.deadline() is None and talk.tell(io.Connected()) == []
