@@ -1,1 +1,1 @@
-"""To be replaced."""
+"""The command line: one file per verb."""

@@ -1,1 +1,1 @@
-"""To be replaced."""
+"""What people look at: the plan and its restart table, and the summary of a run."""

@@ -1,0 +1,96 @@
+"""What the verbs share: how a topology is named on the command line, and how a user's mistake is shown."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn, TypeVar
+
+import click
+
+from flowdist.dsl.load import Loaded, load_topology
+from flowdist.dsl.problems import Problem, TopologyProblems
+from flowdist.errors import FlowdistError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def topology_options(function: F) -> F:
+    """TARGET, -p, --set, --nodes and --json."""
+    for decorate in reversed(
+        (
+            click.argument("target", required=False),
+            click.option("-p", "params", multiple=True, metavar="NAME=VALUE", help="A parameter of the topology."),
+            click.option(
+                "--set", "sets", multiple=True, metavar="ROLE.FIELD=VALUE", help="Override a field of a role."
+            ),
+            click.option("--nodes", metavar="N", help="Instead of the topology's own nodes: 4, or 2:4."),
+            click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout."),
+        )
+    ):
+        function = decorate(function)
+    return function
+
+
+def guarded(function: F) -> F:
+    """Show a FlowdistError in words and end with its exit code; 130 when interrupted."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except FlowdistError as error:
+            fail(error, as_json=bool(kwargs.get("as_json")))
+        except KeyboardInterrupt:
+            sys.exit(130)
+
+    return wrapper  # type: ignore[return-value]
+
+
+def fail(error: FlowdistError, *, as_json: bool = False) -> NoReturn:
+    """What is wrong on stderr, or under --json as an object on stdout; never a traceback."""
+    if as_json:
+        if isinstance(error, TopologyProblems):
+            problems = [problem.as_dict() for problem in error.problems]
+        else:
+            problems = [{"code": "FD000", "message": error.message, "help": error.help}]
+        print_json("problems", problems=problems)
+    elif isinstance(error, TopologyProblems):
+        show_problems(error.problems)
+        click.echo(f"{error.message}.", err=True)
+    else:
+        click.echo(f"error: {error.message}", err=True)
+        if error.help:
+            click.echo(f"help: {error.help}", err=True)
+    sys.exit(error.exit_code)
+
+
+def show_problems(problems: Iterable[Problem]) -> None:
+    for problem in problems:
+        click.echo(problem.format() + "\n", err=True)
+
+
+def print_json(kind: str, **content: Any) -> None:
+    """The one object that a verb prints on stdout under --json."""
+    click.echo(json.dumps({"format": 1, "kind": kind, **content}, indent=2))
+
+
+def pairs(options: Iterable[str], flag: str) -> dict[str, str]:
+    """`-p a=1 -p b=2` as a dict; FlowdistError for what has no `=`."""
+    values = {}
+    for option in options:
+        name, equals, value = option.partition("=")
+        if not equals:
+            raise FlowdistError(f"{flag} {option}: it has no value", help=f"write {flag} {option}=VALUE")
+        values[name] = value
+    return values
+
+
+def load(target: str | None, params: Iterable[str], sets: Iterable[str], nodes: str | None, quiet: bool) -> Loaded:
+    """The topology that the command line names; its warnings are shown on stderr unless quiet."""
+    loaded = load_topology(target, pairs(params, "-p"), tuple(sets), nodes)
+    if not quiet:
+        show_problems(loaded.warnings)
+    return loaded

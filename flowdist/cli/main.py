@@ -1,0 +1,56 @@
+"""`flowdist`: a group whose verbs are imported when they are called, so that `--help` is quick."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+from flowdist import __version__
+
+VERBS = {
+    "check": "Report every problem of a topology, each at its place.",
+    "plan": "Show what will happen: sizes, placement, start waves, policies, and what restarts with what.",
+    "run": "Run a topology, or a script, on this machine.",
+    "simulate": "Run a topology, or a scenario, in virtual time, with failures.",
+    "replay": "Feed the journal of a run to a fresh controller and show it event by event.",
+}
+
+
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        command: click.Command = importlib.import_module(f"flowdist.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in VERBS:
+            import difflib
+
+            close = difflib.get_close_matches(args[0], VERBS, n=1)
+            hint = f"did you mean '{close[0]}'?" if close else f"known: {', '.join(VERBS)}"
+            raise click.UsageError(f"no such command {args[0]!r}; {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="flowdist")
+def cli() -> None:
+    """Declare multi-role distributed training, run it elastically, and test its failures before they happen.
+
+    Every verb takes a topology file; without one it takes topology.py in the current folder.
+    """
+
+
+def main() -> None:
+    cli(prog_name="flowdist")

@@ -1,0 +1,131 @@
+"""The command of a role: how it is written, whether it can be found, and the macros in it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+from flowdist.dsl.fields import Fields
+from flowdist.dsl.problems import did_you_mean
+
+MACRO = re.compile(r"\$\{([^}]*)\}")
+MACROS = (
+    "role",
+    "replica",
+    "replica_index",
+    "rank",
+    "local_rank",
+    "world_size",
+    "attempt",
+    "generation",
+    "checkpoint_dir",
+    "log_dir",
+    "run_id",
+)
+INTERPRETERS = ("python", "python3")
+
+
+def read_command(fields: Fields) -> tuple[str, ...]:
+    """From `command=`, or `script=`/`module=` with `args=`."""
+    values = fields.values
+    ways = [name for name in ("command", "script", "module") if values.get(name) is not None]
+    if len(ways) > 1:
+        fields.error("FD108", ways[1], f"both {ways[0]}= and {ways[1]}= are given", f"keep one of {' and '.join(ways)}")
+    if not ways:
+        if values.get("run") is None:
+            fields.error("FD108", "command", "it has no command", 'write command=["python", "train.py"]')
+        return ("true",)
+    args = split(fields, "args")
+    if ways[0] == "script":
+        return ("python", str(values["script"]), *args)
+    if ways[0] == "module":
+        return ("python", "-m", str(values["module"]), *args)
+    if args:
+        fields.error("FD108", "args", "args= goes with script= or module=", "put the arguments into the command")
+    command = split(fields, "command")
+    if not command or not command[0].strip():
+        fields.error("FD108", "command", "its command is empty", 'write command=["python", "train.py"]')
+        return ("true",)
+    return command
+
+
+def split(fields: Fields, name: str) -> tuple[str, ...]:
+    """A list as it is; a string as a shell would split it, without being one."""
+    value: Any = fields.values.get(name)
+    if isinstance(value, str):
+        try:
+            return tuple(shlex.split(value))
+        except ValueError as error:
+            fields.error("FD108", name, f"{name}={value!r} cannot be split: {error}", "close the quotation mark")
+            return ("true",)
+    if not isinstance(value, Sequence) or not all(isinstance(item, str) for item in value):
+        fields.error(
+            "FD134", name, f"{name}={value!r} must be a string or a list of strings", 'write ["python", "x.py"]'
+        )
+        return ("true",)
+    return tuple(value)
+
+
+def check_found(fields: Fields, command: tuple[str, ...], folder: Path) -> None:
+    """The command exists; a module is looked for without being imported."""
+    name = next((way for way in ("script", "module") if fields.values.get(way) is not None), "command")
+    if MACRO.search(command[0]):
+        return
+    if command[0] not in INTERPRETERS:
+        path = folder / command[0] if "/" in command[0] else None
+        if (path is None or not path.exists()) and shutil.which(command[0]) is None:
+            help = "write a path relative to the topology file, or a program on PATH"
+            fields.error("FD109", name, f"command {command[0]!r} is not found", help)
+        return
+    target = _target(command[1:])
+    if target is None or MACRO.search(target[1]):
+        return
+    if target[0] == "module":
+        if not _has_module(target[1], folder):
+            fields.error("FD109", name, f"module {target[1]!r} is not found", "check its spelling, or install it")
+    elif not (folder / target[1]).is_file():
+        help = f"paths are relative to {folder}"
+        near = did_you_mean(target[1], sorted(path.name for path in folder.glob("*.py"))) if folder.is_dir() else ""
+        fields.error("FD109", name, f"script {target[1]!r} is not found", f"{near} {help}" if "mean" in near else help)
+
+
+def _target(args: Sequence[str]) -> tuple[str, str] | None:
+    """What the interpreter runs: ("script", path) or ("module", name); None for `-c` and for nothing."""
+    rest = list(args)
+    while rest:
+        word = rest.pop(0)
+        if word == "-m":
+            return ("module", rest[0]) if rest else None
+        if word in ("-c", "-"):
+            return None
+        if word in ("-W", "-X"):
+            rest = rest[1:]
+        elif not word.startswith("-"):
+            return ("script", word)
+    return None
+
+
+def _has_module(name: str, folder: Path) -> bool:
+    """Finds `a.b.c` by files alone: importlib.util.find_spec would import `a` and `a.b`."""
+    paths: list[str] | None = [str(folder), *sys.path]
+    spec = None
+    for i, part in enumerate(name.split(".")):
+        if i == 0 and part in sys.builtin_module_names:
+            return True
+        spec = PathFinder.find_spec(part, paths)
+        if spec is None:
+            return False
+        paths = list(spec.submodule_search_locations or [])
+    return spec is not None
+
+
+def macros_in(texts: Sequence[str]) -> Iterator[str]:
+    """What stands between `${` and `}`, in order."""
+    for text in texts:
+        yield from MACRO.findall(text)

@@ -1,0 +1,350 @@
+"""Topology -> RoleGraph: every argument is read, every default is filled in, every problem is kept.
+
+Roles are compiled one by one here; what concerns several of them is in `checks.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flowdist.dsl.checks import check_graph
+from flowdist.dsl.commands import MACROS, check_found, macros_in, read_command
+from flowdist.dsl.fields import Fields
+from flowdist.dsl.places import Place
+from flowdist.dsl.policy import compile_restart
+from flowdist.dsl.problems import Problems, did_you_mean
+from flowdist.dsl.topology import Gate, Node, Role, Topology, Workload
+from flowdist.dsl.units import parse_sizes
+from flowdist.graph import (
+    MINUTE,
+    MS,
+    SECOND,
+    Cluster,
+    Domain,
+    JobOptions,
+    NodeSpec,
+    Readiness,
+    Resources,
+    RoleGraph,
+    RoleSpec,
+    WorkloadSpec,
+)
+from flowdist.graph import Gate as GateSpec
+
+NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
+RESERVED = ("all", "controller")
+Overrides = Mapping[tuple[str, str], Place]  # (role, field) that --set has replaced, and where
+
+DEFAULTS = {
+    "grace": 10 * SECOND,
+    "stop_grace": 2 * SECOND,
+    "drain": 30 * SECOND,
+    "ready_timeout": 5 * MINUTE,
+    "join_window": 10 * SECOND,
+    "pending_timeout": 10 * MINUTE,
+    "finish_timeout": 5 * MINUTE,
+    "cooldown": 30 * SECOND,
+}
+
+
+def compile_topology(topology: Topology, problems: Problems, overrides: Overrides | None = None) -> RoleGraph:
+    """The graph; whether it may be used is for `problems` to say."""
+    top = Fields(f"topology {topology.name!r}", topology.fields, topology.site, problems)
+    folder = Path(topology.site.file).resolve().parent
+    cluster = _cluster(top, problems)
+    shared = {name: top.duration(name, default) for name, default in DEFAULTS.items()}
+    if not NAME.fullmatch(topology.name):
+        top.error("FD102", "name", "its name cannot name a folder", "use lower case letters, digits and hyphens")
+    compiler = _RoleCompiler(topology, folder, shared, cluster, problems, overrides or {})
+    roles = tuple(compiler.compile(role) for role in topology.roles)
+    graph = RoleGraph(
+        name=topology.name,
+        roles=roles,
+        domains=_domains(topology, problems),
+        cluster=cluster,
+        options=JobOptions(
+            heartbeat_ns=top.duration("heartbeat", 500 * MS, zero=False),
+            lease_ns=top.duration("lease", 4 * SECOND, zero=False),
+            cause_window_ns=top.duration("cause_window", 2 * SECOND),
+            min_uptime_ns=top.duration("min_uptime", MINUTE),
+        ),
+        checkpoint_dir=str(topology.fields["checkpoint_dir"]),
+        source=topology.site.file,
+    )
+    for name, site in topology.worlds:
+        help = "leave it out; roles restart together with restart_together()"
+        problems.error("FD901", f"world {name!r}: joint worlds are not honoured yet", help, site.place())
+    check_graph(topology, graph, problems)
+    return graph
+
+
+def _cluster(top: Fields, problems: Problems) -> Cluster:
+    nodes = top.values.get("nodes")
+    if nodes is None:
+        return Cluster(given=False)
+    if isinstance(nodes, int | str):
+        try:
+            sizes = parse_sizes(nodes)
+            if sizes.procs is not None:
+                raise ValueError("nodes have no procs")
+        except ValueError:
+            top.error(
+                "FD104", "nodes", f"nodes={nodes!r} cannot be read", 'write nodes=4, nodes="2:4" or a list of Node'
+            )
+            return Cluster(given=False)
+        if sizes.low > sizes.high or sizes.low < 1:
+            top.error("FD103", "nodes", f"nodes={nodes!r} is no range", f'write nodes="{sizes.high}:{sizes.low}"')
+            return Cluster(given=False)
+        return Cluster(tuple(NodeSpec(f"node{i}") for i in range(sizes.high)), sizes.low)
+    specs: list[NodeSpec] = []
+    for i, node in enumerate(nodes):
+        if not isinstance(node, Node):
+            top.error("FD134", "nodes", f"nodes[{i}] is no Node", "write nodes=[Node(cpu=8), ...]")
+            continue
+        name = node.name or f"node{i}"
+        fields = Fields(f"node {name!r}", vars(node), node.site, problems)
+        if not NAME.fullmatch(name) or name in RESERVED:
+            fields.error("FD102", "name", "its name cannot be used", "use lower case letters, digits and hyphens")
+        if any(spec.name == name for spec in specs):
+            fields.error("FD137", "name", "there are two nodes of that name", "give each node its own name")
+        labels = tuple((str(key), str(value)) for key, value in node.labels.items())
+        memory = fields.memory("memory")
+        specs.append(NodeSpec(name, fields.number("cpu", 8), fields.whole("gpu"), memory, labels))
+    if not specs:
+        top.error("FD105", "nodes", "nodes= is empty", "write nodes=1, or leave it out")
+        return Cluster(given=False)
+    return Cluster(tuple(specs), len(specs))
+
+
+def _domains(topology: Topology, problems: Problems) -> tuple[Domain, ...]:
+    domains = []
+    for name, roles, site in topology.domains:
+        if len(roles) < 2:
+            help = "name at least two roles: restart_together('core', a, b)"
+            problems.error("FD128", f"domain {name!r} has fewer than two roles", help, site.place())
+        for role in roles:
+            if not isinstance(role, Role) or role.topology is not topology:
+                help = "pass handles that this topology's role() returned"
+                problems.error("FD135", f"domain {name!r}: {role!r} is no role of this topology", help, site.place())
+        domains.append(Domain(name, tuple(role.name for role in roles if isinstance(role, Role))))
+    return tuple(domains)
+
+
+class _RoleCompiler:
+    def __init__(
+        self,
+        topology: Topology,
+        folder: Path,
+        shared: Mapping[str, int],
+        cluster: Cluster,
+        problems: Problems,
+        overrides: Overrides,
+    ) -> None:
+        self._topology, self._folder, self._shared, self._cluster = topology, folder, shared, cluster
+        self._problems, self._overrides = problems, overrides
+        self._seen: dict[str, Role] = {}
+
+    def compile(self, role: Role) -> RoleSpec:
+        overridden = {field: place for (name, field), place in self._overrides.items() if name == role.name}
+        fields = Fields(f"role {role.name!r}", role.fields, role.site, self._problems, overridden)
+        self._check_name(role, fields)
+        self._refuse_what_is_not_honoured(fields)
+        kind = fields.choice("kind", ("task", "service"))
+        restart = compile_restart(fields, role.fields["restart"], self._overrides, role.name)
+        loose = kind == "service" or (restart is not None and restart.scope == "replica")
+        resources = self._resources(fields)
+        low, high, procs = self._sizes(fields, resources)
+        command = read_command(fields)
+        env = self._env(fields)
+        ports = fields.words("ports")
+        workdir = str(role.fields["workdir"] or "")
+        check_found(fields, command, self._folder / workdir)
+        texts = [*command, *(value for _, value in env)]
+        self._check_macros(fields, texts, ports)
+        state = fields.choice("state", ("none", "memory", "checkpoint"))
+        return RoleSpec(
+            name=role.name,
+            command=command,
+            kind=kind,
+            min_replicas=low,
+            max_replicas=high,
+            procs=procs,
+            resources=resources,
+            env=env,
+            ports=ports,
+            workdir=str(self._folder / workdir) if workdir else str(self._folder),
+            gang=fields.flag("gang", not loose),
+            primary=fields.flag("primary", True),
+            gates=self._gates(fields),
+            restart=restart,
+            ready=self._ready(fields, ports),
+            state=state,
+            **self._times(fields),
+            warm=fields.flag("warm", True),
+            workload=self._workload(fields, kind),
+            address_edges=_roles_in(texts),
+        )
+
+    def _times(self, fields: Fields) -> dict[str, Any]:
+        """The durations that the topology may give defaults for."""
+        return {f"{name}_ns": fields.duration(name, default) for name, default in self._shared.items()}
+
+    def _check_name(self, role: Role, fields: Fields) -> None:
+        name = role.name
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            help = "use lower case letters, digits and hyphens, beginning with a letter, at most 63"
+            fields.error("FD102", "name", "its name is not usable as a host name", help)
+        elif (
+            name in RESERVED or any(node.name == name for node in self._cluster.nodes) or re.fullmatch(r"node\d+", name)
+        ):
+            fields.error("FD102", "name", "its name means something else in faults", f'write "{name}-role"')
+        if name in self._seen:
+            line = self._seen[name].site.place().line
+            fields.error("FD101", "name", f"it is declared twice, first in line {line}", "give each role its own name")
+        self._seen.setdefault(name, role)
+
+    def _refuse_what_is_not_honoured(self, fields: Fields) -> None:
+        for name, code, help in (
+            ("run", "FD902", "write script= or command="),
+            ("hang_after", "FD903", "leave it out; hangs are not detected yet"),
+            ("start_timeout", "FD903", "leave it out; hangs are not detected yet"),
+            ("preload", "FD906", "leave it out; workers start cold for now"),
+            ("warm", "FD906", "leave it out; workers start cold for now"),
+        ):
+            if fields.values[name] not in (None, (), []):
+                fields.error(code, name, f"{name}= is not honoured yet", help)
+
+    def _resources(self, fields: Fields) -> Resources:
+        cpu, gpu, memory = 1.0, 0, 0
+        name = fields.values["resources"]
+        table = self._topology.fields["resources"] or {}
+        if name is not None and name not in table:
+            help = did_you_mean(name, table) if table else 'write Topology(..., resources={"small": Resources(cpu=2)})'
+            fields.error("FD110", "resources", f"resources={name!r} is unknown", help)
+        elif name is not None:
+            named = Fields(f"resources {name!r}", vars(table[name]), table[name].site, self._problems)
+            cpu, gpu, memory = named.number("cpu", 1), named.whole("gpu"), named.memory("memory")
+        if fields.values["cpu"] is not None:
+            cpu = fields.number("cpu", 1)
+        if fields.values["gpu"] is not None:
+            gpu = fields.whole("gpu")
+        if fields.values["memory"] is not None:
+            memory = fields.memory("memory")
+        return Resources(cpu, gpu, memory)
+
+    def _sizes(self, fields: Fields, resources: Resources) -> tuple[int, int, int]:
+        value = fields.values["replicas"]
+        try:
+            sizes = parse_sizes(value)
+        except (ValueError, TypeError, AttributeError):
+            help = 'write replicas=4, replicas="2:4" or replicas="2:4x8" (MIN:MAXxPROCS)'
+            fields.error("FD104", "replicas", f"replicas={value!r} cannot be read", help)
+            return 1, 1, 1
+        low, high = sizes.low, sizes.high
+        procs = resources.gpu or 1 if sizes.procs is None else sizes.procs
+        if min(low, high, procs) < 1:
+            fields.error("FD105", "replicas", f"replicas={value!r} has a zero", "every number must be 1 or more")
+            return 1, 1, 1
+        if low > high:
+            tail = f"x{sizes.procs}" if sizes.procs else ""
+            message = f"minimum {low} is larger than maximum {high}"
+            fields.error("FD103", "replicas", message, f'write replicas="{high}:{low}{tail}"')
+            low, high = high, low
+        if resources.gpu and procs % resources.gpu:
+            help = f"write x{resources.gpu} procs, or change gpu="
+            fields.error("FD111", "replicas", f"{procs} procs are no multiple of its {resources.gpu} gpus", help)
+        elif resources.gpu and procs > resources.gpu:
+            help = "NCCL refuses two ranks on one GPU; gloo takes them"
+            fields.warn("FD301", "replicas", f"{procs} procs share {resources.gpu} gpus", help)
+        return low, high, procs
+
+    def _env(self, fields: Fields) -> tuple[tuple[str, str], ...]:
+        env = fields.values["env"] or {}
+        if not isinstance(env, Mapping):
+            fields.error("FD134", "env", "env= must be a dict", 'write env={"NAME": "value"}')
+            return ()
+        return tuple((str(name), str(value)) for name, value in env.items())
+
+    def _check_macros(self, fields: Fields, texts: list[str], ports: tuple[str, ...]) -> None:
+        for macro in macros_in(texts):
+            where = "command" if any(f"${{{macro}}}" in text for text in _as_words(fields.values["command"])) else "env"
+            where = where if fields.values[where] is not None else "args"
+            if macro.startswith("self.port:"):
+                if (port := macro.removeprefix("self.port:")) not in ports:
+                    fields.error("FD119", where, f"it has no port {port!r}", did_you_mean(port, ports))
+            elif not macro.startswith("addresses:") and macro not in MACROS:
+                fields.error("FD120", where, f"macro ${{{macro}}} is unknown", did_you_mean(macro, MACROS))
+
+    def _gates(self, fields: Fields) -> tuple[GateSpec, ...]:
+        wanted = fields.values["depends_on"]
+        gates: dict[str, GateSpec] = {}
+        for i, item in enumerate([wanted] if isinstance(wanted, Gate | Role) else wanted):
+            gate = item.started() if isinstance(item, Role) else item
+            if not isinstance(gate, Gate) or gate.role.topology is not self._topology:
+                help = "write depends_on=[role.ready()] with a role of this topology"
+                place = fields.site.element("depends_on", i)
+                self._problems.error("FD135", f"{fields.who}: {item!r} is no gate", help, place)
+                continue
+            if gate.role.name in gates:
+                help = "keep one gate; ready() includes started()"
+                place = fields.site.element("depends_on", i)
+                message = f"{fields.who}: two gates on role {gate.role.name!r}"
+                self._problems.error("FD136", message, help, place)
+                continue
+            reader = Fields(fields.who, {"on_restart": gate.on_restart}, gate.site, self._problems)
+            on_restart = reader.choice("on_restart", ("reconnect", "restart"))
+            gates[gate.role.name] = GateSpec(gate.role.name, gate.condition, on_restart)  # type: ignore[arg-type]
+        return tuple(gates.values())
+
+    def _ready(self, fields: Fields, ports: tuple[str, ...]) -> Readiness | None:
+        value = fields.values["ready_when"]
+        if value is None:
+            return None
+        how, _, target = str(value).partition(":")
+        if how not in ("tcp", "http", "file", "log", "call"):
+            help = 'write "tcp:PORT", "http:PORT/PATH", "file:PATH", "log:REGEX" or "call"'
+            fields.error("FD131", "ready_when", f"ready_when={value!r} is unknown", help)
+            return None
+        if how != "call" and not target:
+            fields.error("FD131", "ready_when", f"ready_when={value!r} says not what", f'write "{how}:..."')
+            return None
+        if how in ("tcp", "http") and (port := target.partition("/")[0]) not in ports:
+            help = did_you_mean(port, ports) if ports else f'write ports=["{port}"]'
+            fields.error("FD119", "ready_when", f"it has no port {port!r}", help)
+        if how == "log":
+            try:
+                re.compile(target)
+            except re.error as error:
+                fields.error("FD131", "ready_when", f"{target!r} is no regular expression: {error}", "correct it")
+        return Readiness(how, target)  # type: ignore[arg-type]
+
+    def _workload(self, fields: Fields, kind: str) -> WorkloadSpec:
+        given = fields.values["workload"]
+        startup = 2 * SECOND if kind == "service" else 5 * SECOND
+        if given is None:
+            return WorkloadSpec(startup_ns=startup)
+        if not isinstance(given, Workload):
+            fields.error("FD134", "workload", "workload= must be a Workload", "write workload=Workload(steps=600)")
+            return WorkloadSpec(startup_ns=startup)
+        work = Fields(fields.who, vars(given), given.site, self._problems)
+        return WorkloadSpec(
+            steps=work.whole("steps", least=1),
+            step_ns=work.duration("step_time", SECOND, zero=False),
+            startup_ns=work.duration("startup", startup),
+            checkpoint_every_ns=work.duration("checkpoint_every", MINUTE, zero=False),
+            checkpoint_ns=work.duration("checkpoint_time", SECOND),
+            restore_ns=work.duration("restore_time", 0),
+        )
+
+
+def _as_words(command: Any) -> list[str]:
+    return [command] if isinstance(command, str) else [str(word) for word in command or ()]
+
+
+def _roles_in(texts: list[str]) -> tuple[str, ...]:
+    """The roles whose addresses stand in the texts."""
+    names = [macro.split(":")[1] for macro in macros_in(texts) if macro.startswith("addresses:")]
+    return tuple(dict.fromkeys(names))

@@ -1,0 +1,127 @@
+"""Reading one argument: the value that the user wrote, or a problem at its place and a harmless stand-in.
+
+A stand-in lets the compiler go on, so that one mistake does not hide the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from flowdist.dsl.places import CallSite, Place
+from flowdist.dsl.problems import Problems, did_you_mean
+from flowdist.dsl.units import parse_duration, parse_memory
+
+T = TypeVar("T")
+
+
+class Fields:
+    """The arguments of one call, with those that the command line overrides."""
+
+    def __init__(
+        self,
+        who: str,
+        values: Mapping[str, Any],
+        site: CallSite,
+        problems: Problems,
+        overridden: Mapping[str, Place] | None = None,
+    ) -> None:
+        self.who, self.values, self.site, self.problems = who, values, site, problems
+        self._overridden = overridden or {}
+
+    def place(self, name: str) -> Place:
+        return self._overridden.get(name) or self.site.place(name)
+
+    def error(self, code: str, name: str, message: str, help: str) -> None:
+        """A problem of the argument `name`; the message begins with who has it."""
+        self.problems.error(code, f"{self.who}: {message}", help, self.place(name))
+
+    def warn(self, code: str, name: str, message: str, help: str) -> None:
+        self.problems.warn(code, f"{self.who}: {message}", help, self.place(name))
+
+    def duration(self, name: str, default: int, *, zero: bool = True) -> int:
+        """Nanoseconds; `default` when the argument is None. Zero is refused unless it makes sense."""
+        value = self.values.get(name)
+        if value is None:
+            return default
+        ns = self._parse("FD106", name, value, parse_duration, 'write a duration such as "30s", "1m30s" or "400ms"')
+        if ns is None:
+            return default
+        if ns < 0 or (ns == 0 and not zero):
+            self.error("FD105", name, f"{name}={value!r} must be more than zero", 'write a duration such as "30s"')
+            return default
+        return ns
+
+    def memory(self, name: str) -> int:
+        value = self.values.get(name)
+        if value is None:
+            return 0
+        size = self._parse("FD107", name, value, parse_memory, 'write a size such as "64GiB" or "500MB"')
+        if size is not None and size < 0:
+            self.error("FD105", name, f"{name}={value!r} must not be negative", 'write a size such as "64GiB"')
+        return max(size or 0, 0)
+
+    def _parse(self, code: str, name: str, value: Any, parse: Callable[[Any], T], help: str) -> T | None:
+        try:
+            return parse(value)
+        except (ValueError, TypeError, AttributeError):
+            self.error(code, name, f"{name}={value!r} cannot be read", help)
+            return None
+
+    def whole(self, name: str, *, least: int = 0) -> int:
+        """A whole number of at least `least`."""
+        value = self.values.get(name)
+        if isinstance(value, str) and value.strip().lstrip("-").isdigit():
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool):
+            self.error("FD134", name, f"{name}={value!r} must be a whole number", f"write {name}={least or 1}")
+            return least
+        if value < least:
+            self.error("FD105", name, f"{name}={value} is less than {least}", f"write {name}={least} or more")
+            return least
+        return value
+
+    def number(self, name: str, default: float) -> float:
+        """A number that is not negative."""
+        value = self.values.get(name)
+        if value is None:
+            return default
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            self.error("FD134", name, f"{name}={value!r} must be a number", f"write {name}={default:g}")
+            return default
+        if number < 0 or number != number or number == float("inf"):
+            self.error("FD105", name, f"{name}={value!r} must not be negative", f"write {name}={default:g}")
+            return default
+        return number
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.values.get(name)
+        if value is None:
+            return default
+        words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+        if isinstance(value, str) and value.lower() in words:
+            return words[value.lower()]
+        if not isinstance(value, bool):
+            self.error("FD134", name, f"{name}={value!r} must be true or false", f"write {name}={default}")
+            return default
+        return value
+
+    def choice(self, name: str, known: Sequence[str]) -> Any:
+        """One of the words that are known; the first of them stands in for a wrong one."""
+        value = self.values.get(name)
+        if value not in known:
+            self.error("FD131", name, f"{name}={value!r} is unknown", did_you_mean(str(value), known))
+            return known[0]
+        return value
+
+    def words(self, name: str) -> tuple[str, ...]:
+        """A sequence of strings; a single string is split at commas, as the command line gives it."""
+        value = self.values.get(name)
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        if not isinstance(value, Sequence) or not all(isinstance(item, str) for item in value):
+            self.error("FD134", name, f"{name}={value!r} must be a list of strings", f'write {name}=["..."]')
+            return ()
+        return tuple(value)

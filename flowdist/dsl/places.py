@@ -1,0 +1,98 @@
+"""Where in the user's file something was written: the very argument of the very call.
+
+The call's position comes from the bytecode of the frame (`co_positions`, Python 3.11), the position of its arguments
+from the syntax tree of the file. Where there is no file, as in a notebook that was closed, only the line is known.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import sys
+from functools import lru_cache
+from itertools import islice
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+
+class Place(NamedTuple):
+    """Lines and columns count from 1; `end_column` is the column after the last character."""
+
+    file: str
+    line: int
+    column: int = 1
+    end_column: int = 1
+
+
+COMMAND_LINE = "<command line>"
+
+
+class CallSite:
+    """One call in the user's file. Its arguments are looked up only when a problem needs them."""
+
+    def __init__(self, file: str, line: int, column: int, positional: tuple[str, ...]) -> None:
+        self.file, self.line, self.column = file, line, column
+        self._positional = positional
+
+    def place(self, argument: str = "") -> Place:
+        """The place of an argument, or of the call when it was not given."""
+        call = self._call()
+        if call is None:
+            return Place(self.file, self.line, self.column + 1, self.column + 2)
+        node: ast.AST = call.func
+        for keyword in call.keywords:
+            if keyword.arg == argument:
+                node = keyword.value
+        if argument in self._positional and (index := self._positional.index(argument)) < len(call.args):
+            node = call.args[index]
+        return _place(self.file, node)
+
+    def element(self, argument: str, index: int) -> Place:
+        """The place of one element of a list argument."""
+        call = self._call()
+        for keyword in call.keywords if call is not None else ():
+            value = keyword.value
+            if keyword.arg == argument and isinstance(value, ast.List | ast.Tuple) and index < len(value.elts):
+                return _place(self.file, value.elts[index])
+        return self.place(argument)
+
+    def _call(self) -> ast.Call | None:
+        return _calls(self.file).get((self.line, self.column))
+
+
+def call_site(positional: tuple[str, ...], depth: int = 2) -> CallSite:
+    """The call that is `depth` frames up: where the user called the function that calls this one."""
+    frame: FrameType = sys._getframe(depth)
+    line, column = _position(frame.f_code, frame.f_lasti)
+    return CallSite(frame.f_code.co_filename, line or frame.f_lineno, column or 0, positional)
+
+
+def _position(code: CodeType, lasti: int) -> tuple[int | None, int | None]:
+    line, _, column, _ = next(islice(code.co_positions(), lasti // 2, None), (None, None, None, None))
+    return line, column
+
+
+@lru_cache(maxsize=64)
+def _calls(file: str) -> dict[tuple[int, int], ast.Call]:
+    """Every call of the file by its position. Of two that begin together, `a.b().c()`, the outer one is the first."""
+    found: dict[tuple[int, int], ast.Call] = {}
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return found
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            found.setdefault((node.lineno, node.col_offset), node)
+    return found
+
+
+def _place(file: str, node: ast.AST) -> Place:
+    line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
+    end_line, end = getattr(node, "end_lineno", line), getattr(node, "end_col_offset", column + 1)
+    source = linecache.getline(file, line)
+    if end_line != line:
+        end = len(source.rstrip("\n").encode())
+    # ast counts bytes, people count characters
+    start = len(source.encode()[:column].decode(errors="replace"))
+    stop = len(source.encode()[:end].decode(errors="replace"))
+    return Place(file, line, start + 1, max(stop, start + 1) + 1)

@@ -1,0 +1,143 @@
+"""`Restart(...)` and its rules, read and checked for contradictions that one role alone can have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from flowdist.dsl.fields import Fields
+from flowdist.dsl.places import Place
+from flowdist.dsl.problems import did_you_mean
+from flowdist.dsl.topology import FailureWord, On, Restart
+from flowdist.graph import MINUTE, SECOND, RestartPolicy, Rule, format_duration
+
+KINDS: tuple[str, ...] = get_args(FailureWord)
+SIGNALS: tuple[str, ...] = (
+    "ABRT",
+    "ALRM",
+    "BUS",
+    "FPE",
+    "HUP",
+    "ILL",
+    "INT",
+    "KILL",
+    "PIPE",
+    "QUIT",
+    "SEGV",
+    "SYS",
+    "TERM",
+    "USR1",
+)
+SIGNALS += ("USR2", "XCPU")
+
+
+def compile_restart(
+    role: Fields, given: Any, overrides: Mapping[tuple[str, str], Place], name: str
+) -> RestartPolicy | None:
+    """The policy of a role; None when it has none."""
+    if given is None:
+        return None
+    if not isinstance(given, Restart):
+        role.error("FD134", "restart", "restart= must be a Restart", 'write restart=Restart("role", max_restarts=3)')
+        return None
+    prefix = "restart."
+    overridden = {f.removeprefix(prefix): p for (r, f), p in overrides.items() if r == name and f.startswith(prefix)}
+    fields = Fields(role.who, vars(given), given.site, role.problems, overridden)
+    then = given.then
+    if isinstance(then, Restart):
+        help = 'write then="fail" or then="ignore"'
+        fields.error("FD905", "then", "wider escalation (then=Restart(...)) is not honoured yet", help)
+        then = "fail"
+    else:
+        then = fields.choice("then", ("fail", "ignore"))
+    within = given.within
+    policy = RestartPolicy(
+        scope=fields.choice("scope", ("replica", "role", "domain", "job")),
+        max_restarts=fields.whole("max_restarts"),
+        within_ns=None if within is None else fields.duration("within", MINUTE, zero=False),
+        then=then,
+        rules=tuple(_rule(fields, rule, i) for i, rule in enumerate(given.rules) if isinstance(rule, On)),
+        backoff_ns=fields.duration("backoff", SECOND),
+        backoff_max_ns=fields.duration("backoff_max", MINUTE),
+        backoff_reset_ns=fields.duration("backoff_reset", 10 * MINUTE),
+    )
+    for i, rule in enumerate(given.rules):
+        if not isinstance(rule, On):
+            place = fields.site.element("rules", i)
+            help = 'write rules=[On("oom", do="fail")]'
+            role.problems.error("FD134", f"{role.who}: rules[{i}] is no On(...)", help, place)
+    _check_reachable(fields, given, policy)
+    _check_budget(fields, policy)
+    return policy
+
+
+def _rule(policy: Fields, rule: On, index: int) -> Rule:
+    fields = Fields(policy.who, vars(rule), rule.site, policy.problems)
+    kind = rule.kind
+    if kind is not None and kind not in KINDS:
+        fields.error("FD121", "kind", f"failure kind {kind!r} is unknown", did_you_mean(str(kind), KINDS))
+        kind = None
+    if kind == "hang":
+        fields.error("FD903", "kind", "hangs are not detected yet, so the rule would never decide", "leave it out")
+    if kind == "preempted":
+        help = 'leave it out; a node that is taken away is "node_lost" for now'
+        fields.error("FD904", "kind", "notices of preemption are not honoured yet", help)
+    if rule.exit is not None:
+        if not isinstance(rule.exit, int) or not 0 <= rule.exit <= 255:
+            fields.error("FD105", "exit", f"exit={rule.exit!r} is no exit code", "exit codes are 1 to 255")
+        elif rule.exit == 0:
+            fields.error("FD126", "exit", "exit code 0 is success, no failure rule can match it", "write another code")
+        if kind not in (None, "exit"):
+            fields.error(
+                "FD125", "exit", f"a failure of kind {kind!r} has no exit code to match", "leave one of them out"
+            )
+    signal = rule.signal
+    if signal is not None:
+        signal = str(signal).upper().removeprefix("SIG")
+        if signal not in SIGNALS:
+            fields.error("FD121", "signal", f"signal {rule.signal!r} is unknown", did_you_mean(signal, SIGNALS))
+        if kind not in (None, "signal") or rule.exit is not None:
+            fields.error("FD125", "signal", "a failure is an exit or a signal, not both", "leave one of them out")
+    do = fields.choice("do", ("restart", "fail", "ignore"))
+    return Rule(do, kind, rule.exit, signal, fields.flag("count", True))
+
+
+def _check_reachable(fields: Fields, given: Restart, policy: RestartPolicy) -> None:
+    """A rule that an earlier one always beats will never decide: the user believes in something that won't happen."""
+    for i, rule in enumerate(policy.rules):
+        for written, earlier in zip(given.rules, policy.rules[:i], strict=False):
+            if written.kind == earlier.kind and _covers(earlier, rule):
+                place = fields.site.element("rules", i)
+                message = f"{fields.who}: this rule can never decide: an earlier one matches all that it matches"
+                fields.problems.error("FD125", message, "put the narrower rule first", place)
+                break
+
+
+def _covers(earlier: Rule, later: Rule) -> bool:
+    """Whether all that `later` matches is matched by `earlier`."""
+    kind = later.kind or ("exit" if later.exit is not None else "signal" if later.signal else None)
+    if earlier.exit is not None:
+        return earlier.exit == later.exit
+    if earlier.signal is not None:
+        return earlier.signal == later.signal
+    return earlier.kind is None or earlier.kind == kind
+
+
+def _check_budget(fields: Fields, policy: RestartPolicy) -> None:
+    """The back-off between that many restarts alone takes longer than the window: it never sees them all."""
+    if policy.within_ns is None:
+        return
+    total, wait = 0, policy.backoff_ns
+    for _ in range(min(policy.max_restarts - 1, 10_000)):
+        if total > policy.within_ns:
+            break
+        total += min(wait, policy.backoff_max_ns)
+        wait = min(wait * 2, policy.backoff_max_ns)
+    if total > policy.within_ns:
+        window = format_duration(policy.within_ns)
+        fields.error(
+            "FD124",
+            "within",
+            f"the budget can never run out: {policy.max_restarts} restarts take longer than {window} by back-off alone",
+            "make within= longer, or max_restarts= smaller",
+        )

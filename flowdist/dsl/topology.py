@@ -1,0 +1,289 @@
+"""The words of a topology file: plain values and handles.
+
+Nothing is checked here. Each call remembers where the user wrote it, so that `compile.py` can report every problem of
+a topology at once, each at its argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from flowdist.dsl.places import CallSite, call_site
+
+Duration = str | int | float
+Memory = str | int
+FailureWord = Literal[
+    "exit", "signal", "oom", "hang", "start_failed", "unready", "unkillable", "preempted", "node_lost"
+]
+OnRestart = Literal["reconnect", "restart"]
+
+
+class Node:
+    """What one node offers: `Node("node0", cpu=8, gpu=2, memory="64GiB", labels={"zone": "a"})`.
+
+    Args:
+        name: Defaults to `node0`, `node1`, ... by its position.
+        cpu: Cores.
+        gpu: Whole devices.
+        memory: Bytes, or text such as `64GiB`.
+        labels: Free words about the node.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        cpu: float = 8,
+        gpu: int = 0,
+        memory: Memory = "32GiB",
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name, self.cpu, self.gpu, self.memory, self.labels = name, cpu, gpu, memory, dict(labels or {})
+        self.site = call_site(("name",))
+
+
+class Resources:
+    """A named size for roles: `Topology(..., resources={"small": Resources(cpu=2)})`, then `resources="small"`."""
+
+    def __init__(self, *, cpu: float = 1, gpu: int = 0, memory: Memory = 0) -> None:
+        self.cpu, self.gpu, self.memory = cpu, gpu, memory
+        self.site = call_site(())
+
+
+class On:
+    """One rule: what to do about a failure that matches. The first rule that matches decides.
+
+    Args:
+        kind: A kind of failure; None matches any.
+        exit: Only this exit code.
+        signal: Only this signal, such as `"SEGV"`.
+        do: `restart`, `fail` the job, or `ignore` the replica.
+        count: Whether a restart by this rule is charged to the budget.
+    """
+
+    def __init__(
+        self,
+        kind: FailureWord | None = None,
+        *,
+        exit: int | None = None,
+        signal: str | None = None,
+        do: Literal["restart", "fail", "ignore"] = "restart",
+        count: bool = True,
+    ) -> None:
+        self.kind, self.exit, self.signal, self.do, self.count = kind, exit, signal, do, count
+        self.site = call_site(("kind",))
+
+
+class Restart:
+    """What a failure of the role restarts, how often, and what comes after that.
+
+    Args:
+        scope: `replica` (roles without gang), `role`, `domain` or `job`.
+        max_restarts: The budget; 0 means that a failure is final.
+        within: The window of the budget; None: the whole job.
+        then: What happens when the budget is used up: `fail` the job, or `ignore` the replica.
+        rules: Exceptions by kind of failure, the first match decides.
+        backoff: Wait before the second counted restart; it doubles from there. The first waits for nothing.
+        backoff_max: The longest wait.
+        backoff_reset: This long without a counted incident starts the back-off anew.
+    """
+
+    def __init__(
+        self,
+        scope: Literal["replica", "role", "domain", "job"] = "role",
+        *,
+        max_restarts: int = 0,
+        within: Duration | None = None,
+        then: Literal["fail", "ignore"] = "fail",
+        rules: Sequence[On] = (),
+        backoff: Duration = "1s",
+        backoff_max: Duration = "1m",
+        backoff_reset: Duration = "10m",
+    ) -> None:
+        self.scope, self.max_restarts, self.within, self.then, self.rules = scope, max_restarts, within, then, rules
+        self.backoff, self.backoff_max, self.backoff_reset = backoff, backoff_max, backoff_reset
+        self.site = call_site(("scope",))
+
+
+class Workload:
+    """How the simulator plays a worker of the role.
+
+    Args:
+        steps: Steps until the task is done; services ignore it.
+        step_time: One step, by the slowest worker of the world.
+        startup: From the start of the process to its first step, or to readiness.
+        checkpoint_every: Interval between checkpoints.
+        checkpoint_time: How long a checkpoint blocks.
+        restore_time: How long a restart takes to read its checkpoint.
+    """
+
+    def __init__(
+        self,
+        *,
+        steps: int = 600,
+        step_time: Duration = "1s",
+        startup: Duration = "5s",
+        checkpoint_every: Duration = "1m",
+        checkpoint_time: Duration = "1s",
+        restore_time: Duration = "0s",
+    ) -> None:
+        self.steps, self.step_time, self.startup = steps, step_time, startup
+        self.checkpoint_every, self.checkpoint_time, self.restore_time = (
+            checkpoint_every,
+            checkpoint_time,
+            restore_time,
+        )
+        self.site = call_site(())
+
+
+class Gate:
+    """An edge: made by `role.started()`, `role.ready()` and `role.succeeded()`."""
+
+    def __init__(self, role: Role, condition: str, on_restart: str, site: CallSite) -> None:
+        self.role, self.condition, self.on_restart, self.site = role, condition, on_restart, site
+
+
+class Role:
+    """The handle of a role: pass it on to say what depends on it."""
+
+    def __init__(self, topology: Topology, name: str, fields: dict[str, Any], site: CallSite) -> None:
+        self.topology, self.name, self.fields, self.site = topology, name, fields, site
+
+    def started(self, *, on_restart: OnRestart = "reconnect") -> Gate:
+        """I start once every replica of it runs."""
+        return Gate(self, "started", on_restart, call_site(()))
+
+    def ready(self, *, on_restart: OnRestart = "reconnect") -> Gate:
+        """I start once every replica of it has passed its readiness check."""
+        return Gate(self, "ready", on_restart, call_site(()))
+
+    def succeeded(self, *, on_restart: OnRestart = "reconnect") -> Gate:
+        """I start once it has succeeded."""
+        return Gate(self, "succeeded", on_restart, call_site(()))
+
+    def addresses(self, port: str) -> str:
+        """`host:port,host:port` of all its replicas, in order; filled in when the dependent starts."""
+        return f"${{addresses:{self.name}:{port}}}"
+
+
+class Topology:
+    """What is to run: roles, on nodes, by rules.
+
+    Args:
+        name: Names the run's folder.
+        nodes: A number, `"2:4"`, or a list of `Node`. None: this machine in `run`, one large enough in `simulate`.
+        resources: Named sizes for `resources=` of roles.
+        heartbeat, lease: How often an agent is heard, and how long it may go unheard.
+        cause_window, min_uptime: See the restart rules R7 and R8 in docs/restarts.md.
+        checkpoint_dir: Where `${checkpoint_dir}` points; default: a folder of the run.
+        grace, stop_grace, drain, ready_timeout, join_window, pending_timeout, finish_timeout, cooldown:
+            Defaults for roles that do not say otherwise.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        nodes: int | str | Sequence[Node] | None = None,
+        resources: Mapping[str, Resources] | None = None,
+        heartbeat: Duration = "500ms",
+        lease: Duration = "4s",
+        cause_window: Duration = "2s",
+        min_uptime: Duration = "1m",
+        checkpoint_dir: str = "",
+        grace: Duration | None = None,
+        stop_grace: Duration | None = None,
+        drain: Duration | None = None,
+        ready_timeout: Duration | None = None,
+        join_window: Duration | None = None,
+        pending_timeout: Duration | None = None,
+        finish_timeout: Duration | None = None,
+        cooldown: Duration | None = None,
+    ) -> None:
+        self.site = call_site(("name",))
+        self.fields: dict[str, Any] = {key: value for key, value in locals().items() if key != "self"}
+        self.name = name
+        self.roles: list[Role] = []
+        self.domains: list[tuple[str, tuple[Role, ...], CallSite]] = []
+        self.worlds: list[tuple[str, CallSite]] = []
+
+    def role(
+        self,
+        name: str,
+        command: str | Sequence[str] | None = None,
+        *,
+        script: str | None = None,
+        module: str | None = None,
+        args: str | Sequence[str] = (),
+        run: object = None,
+        kind: Literal["task", "service"] = "task",
+        replicas: int | str = 1,
+        resources: str | None = None,
+        cpu: float | None = None,
+        gpu: int | None = None,
+        memory: Memory | None = None,
+        env: Mapping[str, str] | None = None,
+        ports: Sequence[str] = (),
+        workdir: str = "",
+        depends_on: Sequence[Gate | Role] | Gate | Role = (),
+        restart: Restart | None = None,
+        gang: bool | None = None,
+        primary: bool = True,
+        ready_when: str | None = None,
+        ready_timeout: Duration | None = None,
+        state: Literal["none", "memory", "checkpoint"] = "none",
+        grace: Duration | None = None,
+        stop_grace: Duration | None = None,
+        drain: Duration | None = None,
+        join_window: Duration | None = None,
+        pending_timeout: Duration | None = None,
+        finish_timeout: Duration | None = None,
+        cooldown: Duration | None = None,
+        hang_after: Duration | None = None,
+        start_timeout: Duration | None = None,
+        preload: Sequence[str] = (),
+        warm: bool | None = None,
+        workload: Workload | None = None,
+    ) -> Role:
+        """Declare a role; returns its handle.
+
+        Args:
+            name: Lower case, usable as a host name.
+            command: A list or a string (split by shlex, never given to a shell). `python` is this interpreter.
+            script, module, args: Instead of a command: `python script.py args` or `python -m module args`.
+            run: A function. Not honoured yet.
+            kind: A task ends, a service must not.
+            replicas: `[MIN:]MAX[xPROCS]`; a bare N means N replicas.
+            resources, cpu, gpu, memory: What one replica needs.
+            env: Added to the environment of its workers.
+            ports: Names of ports; each replica gets its own number, kept for later attempts on that node.
+            workdir: Default: the folder of the topology file.
+            depends_on: `x.started()`, `x.ready()`, `x.succeeded()`; a bare role means started.
+            restart: None: a failure fails the job.
+            gang: Replicas share one world. Default: true for tasks, false for services and `Restart("replica")`.
+            primary: The job succeeds when every primary task has.
+            ready_when: `tcp:PORT`, `http:PORT/PATH`, `file:PATH`, `log:REGEX`, or `call`.
+            ready_timeout: How long it may take to get ready.
+            state: Where its state lives: nowhere, in memory only, or in a checkpoint that it reloads.
+            grace: SIGTERM to SIGKILL where nothing is broken. stop_grace: the same after a failure.
+            drain: Time to end well when the job has succeeded.
+            join_window: How long a gang that has its minimum waits for more.
+            pending_timeout: How long a role may be below its minimum.
+            finish_timeout: How long the rest of a gang may run after its first member has finished.
+            cooldown: Between a formation and growing.
+            hang_after, start_timeout, preload: Not honoured yet.
+            workload: How the simulator plays it.
+        """
+        fields = {key: value for key, value in locals().items() if key != "self"}
+        role = Role(self, name, fields, call_site(("name", "command")))
+        self.roles.append(role)
+        return role
+
+    def restart_together(self, name: str, *roles: Role) -> None:
+        """A restart domain: when one of the roles restarts, all do."""
+        self.domains.append((name, roles, call_site(("name",))))
+
+    def world(self, name: str, *roles: Role) -> None:
+        """One RANK space over several roles. Not honoured yet."""
+        self.worlds.append((name, call_site(("name",))))

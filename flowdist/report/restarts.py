@@ -1,0 +1,65 @@
+"""If this restarts, what restarts with it? The static answer, computed from the graph with networkx.
+
+Control computes its own closure; the two share no code, so that this table is an oracle for it in the tests.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import networkx as nx
+
+from flowdist.graph import RoleGraph
+
+Cause = Literal["failure", "node_lost"]
+Extent = Literal["replica", "role"]
+
+
+def restart_set(graph: RoleGraph, role: str, cause: Cause) -> dict[str, Extent]:
+    """The roles that restart when one replica of `role` fails, or loses its node, in the order of the graph.
+
+    `replica` means that only the replica itself does, `role` that all of its replicas do.
+    """
+    spec = graph.role(role)
+    scope = spec.restart.scope if spec.restart is not None and cause == "failure" else "replica"
+    edges = _passing_on(graph)
+    whole: set[str] = set()
+    alone = scope == "replica" and not spec.gang
+    if scope == "domain" and (domain := graph.domain_of(role)) is not None:
+        whole.update(domain.roles)
+    elif scope == "job":
+        whole.update(other.name for other in graph.roles)
+    elif not alone:
+        whole.add(role)
+    for start in sorted(whole | {role}):
+        # a walk of at least one step: a role in a circle, or in a domain, comes back to itself
+        for successor in edges.successors(start):
+            whole.add(successor)
+            whole.update(nx.descendants(edges, successor))
+    extents: dict[str, Extent] = {}
+    for other in graph.roles:
+        if other.name in whole:
+            extents[other.name] = "role"
+        elif other.name == role:
+            extents[other.name] = "replica"
+    return extents
+
+
+def _passing_on(graph: RoleGraph) -> nx.DiGraph[str]:
+    """An edge from a role to each role that restarts in whole whenever any replica of the first does."""
+    edges: nx.DiGraph[str] = nx.DiGraph()
+    edges.add_nodes_from(spec.name for spec in graph.roles)
+    for spec in graph.roles:
+        edges.add_edges_from((gate.role, spec.name) for gate in spec.gates if gate.on_restart == "restart")
+    for domain in graph.domains:
+        edges.add_edges_from((a, b) for a in domain.roles for b in domain.roles)
+    return edges
+
+
+def start_waves(graph: RoleGraph) -> list[list[str]]:
+    """The roles in the order in which they can start: each wave waits for gates into earlier ones."""
+    gates: nx.DiGraph[str] = nx.DiGraph()
+    gates.add_nodes_from(spec.name for spec in graph.roles)
+    gates.add_edges_from((gate.role, spec.name) for spec in graph.roles for gate in spec.gates)
+    order = {spec.name: i for i, spec in enumerate(graph.roles)}
+    return [sorted(wave, key=order.__getitem__) for wave in nx.topological_generations(gates)]
