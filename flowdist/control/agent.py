@@ -225,7 +225,7 @@ class Agent:
                     self._out.append(io.WritePeers(order.replica, order.attempt, order.addresses))
             case AnswerCheckpoint():
                 self._out.append(
-                    io.AnswerWorker(order.replica, order.attempt, order.path, order.accepted, order.reason)
+                    io.AnswerWorker(order.replica, order.attempt, order.path, order.step, order.accepted, order.reason)
                 )
             case _:
                 assert_never(order)

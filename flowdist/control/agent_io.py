@@ -151,11 +151,12 @@ class WritePeers(msgspec.Struct, frozen=True, tag=True):
 
 
 class AnswerWorker(msgspec.Struct, frozen=True, tag=True):
-    """Answer a worker's commit."""
+    """Answer a worker's commit. What is accepted is the latest checkpoint from now on."""
 
     replica: ReplicaId
     attempt: int
     path: str
+    step: int
     accepted: bool
     reason: str = ""
 

@@ -289,6 +289,7 @@ def _offered(job: JobState, event: ev.CheckpointOffered) -> None:
     reason = "" if accepted else f"generation {event.generation} of {world.name} is over"
     if accepted:
         world.checkpoint = event
+        world.checkpoints += 1
     job.emit(AnswerCheckpoint(replica.order.node, replica.id, event.attempt, event.path, event.step, accepted, reason))
 
 

@@ -98,6 +98,7 @@ class World:
     free_row: int = 0  # free incidents in a row (R8)
     retiring: Literal["", "shrunk", "ended"] = ""  # what the stop under way is for, if not for a restart
     checkpoint: CheckpointOffered | None = None  # the latest that was accepted (R19)
+    checkpoints: int = 0  # how many were accepted
 
 
 @dataclass(slots=True)

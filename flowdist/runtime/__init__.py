@@ -1,1 +1,1 @@
-"""To be replaced."""
+"""The real runtime: the same decisions as in the simulator, carried out on processes. Needs Linux."""

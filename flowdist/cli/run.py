@@ -1,0 +1,140 @@
+"""`flowdist run`: a topology, or a script, on the processes of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from flowdist.cli.common import guarded, load, print_json, show_problems, topology_options
+from flowdist.dsl.load import DEFAULT_FILE, Loaded, looks_like_topology
+from flowdist.errors import FlowdistError
+from flowdist.faults import parse_fault
+
+EXIT_CODES = {"succeeded": 0, "failed": 1, "cancelled": 130}
+
+
+@click.command(name="run")
+@topology_options
+@click.option("--replicas", metavar="[MIN:]MAX[xPROCS]", help="For a script: its replicas, as in a topology.")
+@click.option("--max-restarts", type=click.IntRange(min=0), help="For a script: how often it may fail.")
+@click.option("--fail", "fails", multiple=True, metavar="FAULT", help="Make it fail: ps/0@20s, node1@30s/60s.")
+@click.option("--runs", "base", default="runs", metavar="DIR", help="Where the folders of runs are (default: runs).")
+@click.option("--quiet", "-q", is_flag=True, help="Not the workers' output: only what flowdist does.")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@guarded
+def command(
+    target: str | None,
+    params: tuple[str, ...],
+    sets: tuple[str, ...],
+    nodes: str | None,
+    as_json: bool,
+    replicas: str | None,
+    max_restarts: int | None,
+    fails: tuple[str, ...],
+    base: str,
+    quiet: bool,
+    args: tuple[str, ...],
+) -> None:
+    """Run a topology, or a script, on this machine.
+
+    \b
+    flowdist run                                        topology.py of this folder
+    flowdist run jobs.py --nodes 4 --fail node2@30s     on 4 logical nodes, one of them lost on the way
+    flowdist run train.py --replicas 1:4x2 --max-restarts 3 -- --epochs 5
+                                                        a script, as torchrun would; its own arguments after --
+    """
+    if platform.system() != "Linux":
+        raise FlowdistError("run needs Linux", help="check, plan and simulate work here")
+    faults = [parse_fault(text) for text in fails]
+    loaded = _load(target, params, sets, nodes, as_json, replicas, max_restarts, args)
+    from flowdist.runtime.devices import machine_gpus, settle_cluster  # asyncio and more: not for --help
+    from flowdist.runtime.inject import check_faults
+    from flowdist.runtime.supervisor import Supervisor
+
+    gpus = machine_gpus(os.environ)
+    graph, warnings = settle_cluster(loaded.graph, gpus)
+    check_faults(faults, graph)
+    console = _Console(quiet, as_json)
+    for warning in warnings:
+        console.show("warning", warning)
+    supervisor = Supervisor(graph, gpus, faults, Path(base), console.show)
+    console.show("event", f"run {supervisor.run_dir}")
+    result = asyncio.run(supervisor.run())
+    for fault in result.unfired:
+        console.show("warning", f"fault {fault.spec} never fired")
+    _finish(result, as_json)
+    sys.exit(EXIT_CODES[result.outcome])
+
+
+def _load(
+    target: str | None,
+    params: tuple[str, ...],
+    sets: tuple[str, ...],
+    nodes: str | None,
+    as_json: bool,
+    replicas: str | None,
+    max_restarts: int | None,
+    args: tuple[str, ...],
+) -> Loaded:
+    """A topology file, or a one-role topology around a script."""
+    path = Path((target or DEFAULT_FILE).partition(":")[0])
+    if target is None or not path.is_file() or looks_like_topology(path):
+        given = [name for name, value in (("--replicas", replicas), ("--max-restarts", max_restarts)) if value]
+        if given and path.is_file():
+            help = f"write --set ROLE.{'replicas' if replicas else 'restart.max_restarts'}=..."
+            raise FlowdistError(f"{given[0]} is for scripts, and {path} is a topology", help=help)
+        if args:
+            raise FlowdistError(f"{' '.join(args)}: a topology takes no arguments", help="pass parameters with -p")
+        return load(target, params, sets, nodes, as_json)
+    if params:
+        raise FlowdistError("-p is for topologies", help="write the script's own arguments after --")
+    from flowdist.dsl.oneline import one_role_graph
+
+    loaded = one_role_graph(
+        str(path), args, replicas=replicas or "1", max_restarts=max_restarts or 0, nodes=nodes, sets=sets
+    )
+    if not as_json:
+        show_problems(loaded.warnings)
+    return loaded
+
+
+class _Console:
+    """Lines for people: what flowdist does on stderr with the time, what workers print where they printed it."""
+
+    def __init__(self, quiet: bool, as_json: bool) -> None:
+        from time import monotonic
+
+        self._quiet, self._as_json, self._clock, self._start = quiet, as_json, monotonic, monotonic()
+
+    def show(self, kind: str, text: str) -> None:
+        if kind in ("stdout", "stderr"):
+            if not self._quiet:
+                click.echo(text, err=kind == "stderr" or self._as_json)
+            return
+        stamp = f"flowdist {self._clock() - self._start:7.2f}s | "
+        line = stamp + (f"{kind}: {text}" if kind == "error" else text)
+        colours = {"warning": "yellow", "error": "red", "event": "cyan"}
+        click.secho(line, fg=colours[kind], err=True)
+
+
+def _finish(result: Any, as_json: bool) -> None:
+    from flowdist.report.summary import summary_of, summary_text  # after the run: it delays nothing
+    from flowdist.runtime.root_cause import root_cause_text
+
+    summary = summary_of(result.job, result.lines)
+    summary["run_dir"] = result.run_dir
+    Path(result.run_dir, "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    if as_json:
+        print_json("run", **summary)
+        return
+    click.echo("\n" + summary_text(summary), err=True, nl=False)
+    if result.outcome == "failed" and (cause := root_cause_text(result.job, Path(result.run_dir))):
+        click.echo("\n" + cause, err=True, nl=False)
+    click.echo(f"\nlogs, journal and checkpoints: {result.run_dir}", err=True)

@@ -1,0 +1,248 @@
+"""What is to go wrong, and when: the fault grammar and its values.
+
+    TARGET@WHEN[+OFFSET][:KIND[=ARG]][/DURATION]        node2@30s/60s   trainer/0@step=trainer,500:exit=3
+
+The same text works in `flowdist simulate`, in `flowdist run` and in scenario files, and needs no quotes in a shell. A
+plan of faults is plain data: who carries it out says which kinds it can carry out, and refuses the others.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple, NoReturn
+
+from flowdist.errors import FlowdistError
+from flowdist.graph import RoleGraph, RoleSpec
+
+Event = Literal["start", "ready", "generation", "step", "checkpoint"]
+EVENTS: tuple[str, ...] = ("start", "ready", "generation", "step", "checkpoint")
+COUNTED_EVENTS = ("generation", "step", "checkpoint")  # these have a number: step=trainer,500
+
+# Each kind with what its argument is; None: it takes none.
+KINDS: dict[str, str | None] = {
+    "kill": None,
+    "exit": "exit code",
+    "preempt": "duration",
+    "hang": None,
+    "pause": None,
+    "slow": "factor",
+    "oom": None,
+    "lost": None,
+    "leave": None,
+    "partition": "nodes",
+    "cut-to": "nodes",
+    "torn-checkpoint": None,
+    "drop": "probability",
+    "delay": "duration",
+    "disk-full": None,
+}
+MOMENTARY = ("kill", "exit", "oom")  # of replicas: they have no duration
+_NAME = re.compile(r"[a-z][a-z0-9-]*(/\d+(\.\d+)?)?")
+_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|us|s|m|h|d))+")
+_UNITS = {"us": 1_000, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9, "d": 86400 * 10**9}
+
+
+class FaultError(FlowdistError):
+    """A fault that cannot be read, or that nobody here can carry out. The message shows the place."""
+
+
+class When(NamedTuple):
+    """A time, an event, or a period. Exactly one of `at_ns`, `event` and `every_ns` is set."""
+
+    at_ns: int | None = None
+    event: Event | None = None
+    role: str = ""
+    number: int = 0  # of the generation, step or checkpoint
+    every_ns: int | None = None
+
+
+class Fault(NamedTuple):
+    """One fault as the user wrote it in `spec`. Durations in nanoseconds."""
+
+    target: str
+    when: When
+    offset_ns: int
+    kind: str
+    arg: str
+    duration_ns: int | None
+    spec: str
+
+    @property
+    def replica(self) -> tuple[str, int] | None:
+        """Role and number, if it hits one replica or one worker of it."""
+        role, slash, rest = self.target.partition("/")
+        return (role, int(rest.split(".")[0])) if slash else None
+
+    @property
+    def local_rank(self) -> int | None:
+        """Of the one worker that it hits; None: all of the replica."""
+        _, dot, rank = self.target.partition(".")
+        return int(rank) if dot else None
+
+
+class Scale(NamedTuple):
+    """`--scale trainer=4@60s`"""
+
+    role: str
+    replicas: int
+    at_ns: int
+
+
+class Add(NamedTuple):
+    """`--add node5@90s`"""
+
+    node: str
+    at_ns: int
+
+
+def parse_fault(text: str) -> Fault:
+    """FaultError, with the place underlined, for what cannot be read."""
+    target, at, rest = text.partition("@")
+    if not at:
+        _refuse(text, len(text), len(text) + 1, "there is no @WHEN", f"write {text or 'node0'}@30s")
+    if not _NAME.fullmatch(target):
+        _refuse(
+            text, 0, max(len(target), 1), f"target {target!r} cannot be read", "write node2, trainer, trainer/0, all"
+        )
+    # the duration stands after the last slash; a slash inside WHEN or KIND does not occur
+    body, slash, duration = rest.partition("/")
+    when_text, colon, kind_text = body.partition(":")
+    start = len(target) + 1
+    when, offset = _parse_when(text, when_text, start)
+    kind, arg = _parse_kind(text, kind_text, start + len(when_text) + 1) if colon else ("kill", "")
+    duration_ns = _duration(text, duration, len(text) - len(duration)) if slash else None
+    if duration_ns is not None and kind in MOMENTARY and _hits_processes(target):
+        message = f"{kind} of a replica has no duration"
+        _refuse(
+            text, len(text) - len(duration) - 1, len(text), message, "leave it out; its policy decides what follows"
+        )
+    return Fault(target, when, offset, kind, arg, duration_ns, text)
+
+
+def _hits_processes(target: str) -> bool:
+    return "/" in target or not (target.startswith("node") or target in ("all", "controller"))
+
+
+def _parse_when(text: str, when: str, start: int) -> tuple[When, int]:
+    base, plus, offset = when.partition("+")
+    offset_ns = _duration(text, offset, start + len(base) + 1) if plus else 0
+    name, equals, value = base.partition("=")
+    if not equals:
+        if base in EVENTS:
+            _refuse(text, start, start + len(base), f"{base} of what?", f"write {base}=ROLE")
+        return When(at_ns=_duration(text, base, start)), offset_ns
+    place = start + len(name) + 1
+    if name == "every":
+        return When(every_ns=_duration(text, value, place)), offset_ns
+    if name not in EVENTS:
+        _refuse(text, start, start + len(name), f"event {name!r} is unknown", _hint(name, [*EVENTS, "every"]))
+    role, comma, number = value.partition(",")
+    if not _NAME.fullmatch(role):
+        _refuse(text, place, place + max(len(role), 1), f"role {role!r} cannot be read", f"write {name}=trainer")
+    if name in COUNTED_EVENTS and not (comma and number.isdigit()):
+        _refuse(text, place, place + max(len(value), 1), f"{name} needs a number", f"write {name}={role},2")
+    if name not in COUNTED_EVENTS and comma:
+        _refuse(text, place, place + len(value), f"{name} takes no number", f"write {name}={role}")
+    return When(event=name, role=role, number=int(number or 0)), offset_ns  # type: ignore[arg-type]
+
+
+def _parse_kind(text: str, kind_text: str, start: int) -> tuple[str, str]:
+    kind, equals, arg = kind_text.partition("=")
+    if kind not in KINDS:
+        _refuse(text, start, start + max(len(kind), 1), f"kind {kind!r} is unknown", _hint(kind, KINDS))
+    wants = KINDS[kind]
+    place = start + len(kind) + 1
+    if wants is None and equals:
+        _refuse(text, place - 1, len(text), f"{kind} takes no argument", f"write {kind}")
+    if wants is not None and not arg:
+        example = {"exit code": "3", "duration": "30s", "factor": "4x", "nodes": "node2", "probability": "0.1"}[wants]
+        _refuse(text, start, start + len(kind_text), f"{kind} needs its {wants}", f"write {kind}={example}")
+    if wants == "exit code" and not (arg.isdigit() and 1 <= int(arg) <= 255):
+        _refuse(text, place, place + len(arg), f"{arg!r} is no exit code of a failure", "write exit=1 to exit=255")
+    if wants == "duration":
+        _duration(text, arg, place)
+    if wants == "factor" and not re.fullmatch(r"\d+(\.\d+)?x?", arg):
+        _refuse(text, place, place + len(arg), f"{arg!r} is no factor", "write slow=4x")
+    if wants == "probability" and not re.fullmatch(r"0(\.\d+)?|1(\.0+)?", arg):
+        _refuse(text, place, place + len(arg), f"{arg!r} is no probability", "write drop=0.1")
+    return kind, arg
+
+
+def parse_scale(text: str) -> Scale:
+    """`trainer=4@60s`; FaultError for what cannot be read."""
+    match = re.fullmatch(r"([a-z][a-z0-9-]*)=(\d+)@(.+)", text)
+    if match is None:
+        _refuse(text, 0, max(len(text), 1), "cannot be read", "write --scale trainer=4@60s")
+    return Scale(match[1], int(match[2]), _duration(text, match[3], match.start(3)))
+
+
+def parse_add(text: str) -> Add:
+    """`node5@90s`; FaultError for what cannot be read."""
+    match = re.fullmatch(r"([a-z][a-z0-9-]*)@(.+)", text)
+    if match is None:
+        _refuse(text, 0, max(len(text), 1), "cannot be read", "write --add node5@90s")
+    return Add(match[1], _duration(text, match[2], match.start(2)))
+
+
+def check_targets(faults: Sequence[Fault], graph: RoleGraph, nodes: Iterable[str]) -> None:
+    """FaultError for a target, or a role in WHEN, that the job does not have."""
+    nodes = list(nodes)
+    roles = {role.name: role for role in graph.roles}
+    for fault in faults:
+        name = fault.target.partition("/")[0]
+        known = [*roles, *nodes, "all", "controller"]
+        if name not in known:
+            _refuse(fault.spec, 0, len(name), f"there is no {name!r}", _hint(name, known))
+        if fault.replica is not None:
+            _check_replica(fault, roles)
+        if fault.when.event is not None and fault.when.role not in roles:
+            start = fault.spec.index("=") + 1
+            message = f"there is no role {fault.when.role!r}"
+            _refuse(fault.spec, start, start + len(fault.when.role), message, _hint(fault.when.role, roles))
+
+
+def _check_replica(fault: Fault, roles: dict[str, RoleSpec]) -> None:
+    assert fault.replica is not None
+    name, index = fault.replica
+    role = roles.get(name)
+    end = len(fault.target)
+    if role is None:
+        _refuse(fault.spec, 0, end, f"{name} is a node: it has no replicas", f"write {name}@...")
+    most, procs = role.max_replicas, role.procs
+    if index >= most:
+        _refuse(fault.spec, 0, end, f"{name} has {most} replicas at most", f"write {name}/0 to {name}/{most - 1}")
+    if fault.local_rank is not None and fault.local_rank >= procs:
+        help = f"write {name}/{index}.0 to {name}/{index}.{procs - 1}"
+        _refuse(fault.spec, 0, end, f"a replica of {name} has {procs} workers", help)
+
+
+def refuse_unsupported(faults: Sequence[Fault], kinds: Iterable[str], where: str) -> None:
+    """FaultError for a kind that `where` (`flowdist run`) cannot carry out: it is never dropped in silence."""
+    kinds = list(kinds)
+    for fault in faults:
+        if fault.kind not in kinds:
+            start = fault.spec.index(":") + 1
+            message = f"{where} cannot carry out {fault.kind!r} yet"
+            _refuse(fault.spec, start, start + len(fault.kind), message, f"it can: {', '.join(kinds)}")
+        if fault.target == "controller":
+            message = f"{where} cannot hit the controller yet"
+            _refuse(fault.spec, 0, len(fault.target), message, "hit a node or a replica")
+
+
+def _duration(text: str, value: str, start: int) -> int:
+    if not _DURATION.fullmatch(value):
+        place = (start, start + max(len(value), 1))
+        _refuse(text, *place, f"{value!r} is no duration", "write 30s, 1m30s or 400ms")
+    return sum(round(float(n) * _UNITS[unit]) for n, unit in re.findall(r"(\d+(?:\.\d+)?)(ms|us|s|m|h|d)", value))
+
+
+def _hint(word: str, known: Iterable[str]) -> str:
+    known = list(known)
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+
+
+def _refuse(text: str, start: int, end: int, message: str, help: str) -> NoReturn:
+    raise FaultError(f"{message}\n  {text}\n  {' ' * start}{'^' * max(1, end - start)}", help=help)

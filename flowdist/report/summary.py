@@ -1,0 +1,91 @@
+"""What happened, in one page: of a real run and of a simulated one alike.
+
+It is computed from the final state of a controller, real or replayed, and from the lines of its record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flowdist.control.history import FaultLine, Line
+from flowdist.control.state import Incident, JobState
+from flowdist.graph import format_duration
+from flowdist.report.plan import table
+
+
+def summary_of(job: JobState, lines: Sequence[Line]) -> dict[str, Any]:
+    """The summary as plain values: for --json, for expectations, for tests."""
+    return {
+        "outcome": job.outcome,
+        "reason": job.ending_reason,
+        "lasted_s": job.now / 1e9,
+        "roles": {name: _role(job, name) for name in job.roles},
+        "incidents": [_incident(incident) for incident in job.incidents],
+        "faults": [{"t_s": line.t_ns / 1e9, "spec": line.spec} for line in lines if isinstance(line, FaultLine)],
+    }
+
+
+def _role(job: JobState, name: str) -> dict[str, Any]:
+    role = job.roles[name]
+    worlds = job.worlds_of(role)
+    replicas = job.replicas_of(role)
+    return {
+        "outcome": role.outcome,
+        "restarts": sum(max(0, replica.attempt - 1) for replica in replicas),
+        "incidents": sum(any(w.name in i.worlds for w in worlds) for i in job.incidents),
+        "charged": len(role.charges),
+        "budget": role.spec.restart.max_restarts if role.spec.restart is not None else None,
+        "generations": max((world.generation for world in worlds), default=0),
+        "step": max((world.step for world in worlds), default=-1),
+        "replicas": {str(replica.id): replica.attempt for replica in replicas if replica.attempt},
+    }
+
+
+def _incident(incident: Incident) -> dict[str, Any]:
+    closed = incident.closed_ns
+    return {
+        "number": incident.number,
+        "t_s": incident.opened_ns / 1e9,
+        "kind": incident.kind,
+        "root": incident.root,
+        "reason": incident.reason,
+        "restarted": [str(replica) for replica in incident.restarted],
+        "charged_to": incident.charged_to,
+        "result": incident.result or "still open",
+        "took_s": None if closed is None else (closed - incident.opened_ns) / 1e9,
+    }
+
+
+def summary_text(summary: dict[str, Any]) -> str:
+    """For people. Shown at the end of `run` and `simulate`."""
+    lines = [f"{(summary['outcome'] or 'unfinished').upper()} after {_seconds(summary['lasted_s'])}"]
+    if summary["reason"]:
+        lines[0] += f": {summary['reason']}"
+    rows: list[tuple[str, ...]] = [("role", "outcome", "generations", "restarts", "charged", "last step")]
+    for name, role in summary["roles"].items():
+        budget = "-" if role["budget"] is None else f"{role['charged']} of {role['budget']}"
+        step = str(role["step"]) if role["step"] >= 0 else "-"
+        rows.append((name, role["outcome"] or "running", str(role["generations"]), str(role["restarts"]), budget, step))
+    lines += ["", *table(rows)]
+    if summary["incidents"]:
+        lines += ["", "Incidents"]
+        for incident in summary["incidents"]:
+            lines += _incident_lines(incident)
+    return "\n".join(lines) + "\n"
+
+
+def _incident_lines(incident: dict[str, Any]) -> list[str]:
+    took = f" after {_seconds(incident['took_s'])}" if incident["took_s"] is not None else ""
+    charge = f", charged to {incident['charged_to']}" if incident["charged_to"] else ", not counted"
+    restarted = ", ".join(incident["restarted"]) or "nothing"
+    return [
+        f"  {incident['number']}. at {_seconds(incident['t_s'])}: {incident['reason']}",
+        f"     restarted {restarted}; {incident['result']}{took}{charge}",
+    ]
+
+
+def _seconds(seconds: float) -> str:
+    """Rounded to what people read: hundredths below a minute, seconds above."""
+    ns = round(seconds * 1e9)
+    return format_duration(round(ns, -7) if ns < 60 * 10**9 else round(ns, -9))

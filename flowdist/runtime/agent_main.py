@@ -1,0 +1,305 @@
+"""The process of an agent: it carries out what the pure agent says, and tells it what happened. No decisions here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import time
+from collections import deque
+from pathlib import Path
+from typing import assert_never
+
+from flowdist.control import agent_io as io
+from flowdist.control.agent import Agent
+from flowdist.control.effects import StartReplica
+from flowdist.control.ids import Addresses, ReplicaId
+from flowdist.graph import decode_graph
+from flowdist.runtime import spawner
+from flowdist.runtime.clock import boot_ns
+from flowdist.runtime.environment import Places, macro_values, worker_argv, worker_env
+from flowdist.runtime.errors_of_workers import is_out_of_memory, one_line
+from flowdist.runtime.frames import JournalLine, encode, read_from_controller
+from flowdist.runtime.guardian import NodeConfig
+from flowdist.runtime.ports import Ports
+from flowdist.runtime.readiness import until_ready
+from flowdist.runtime.stores import Stores
+from flowdist.runtime.worker_socket import WorkerSocket
+
+CONNECT_PAUSE_S = 0.02
+
+
+def run_agent(config: NodeConfig, channel: socket.socket) -> None:
+    """Until the job is over or the node leaves."""
+    with contextlib.suppress(asyncio.CancelledError):
+        asyncio.run(_AgentProcess(config, channel).run())
+
+
+def write_atomically(path: Path, content: str) -> None:
+    """Whoever reads it sees the old content or the new, never a part, after a crash of the machine too."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)
+
+
+class _AgentProcess:
+    def __init__(self, config: NodeConfig, channel: socket.socket) -> None:
+        self._config, self._channel = config, channel
+        graph = decode_graph(Path(config.run_dir, "graph.json").read_bytes())
+        self._graph = graph
+        self._agent = Agent(config.node, graph, incarnation=config.incarnation)
+        checkpoints = graph.checkpoint_dir or str(Path(config.run_dir, "checkpoints"))
+        socket_path = str(Path(config.socket_dir, f"{config.node.name}.sock"))
+        self._places = Places(config.run_dir, config.run_id, checkpoints, socket_path)
+        self._ports = Ports(config.run_id, config.number)
+        self._inputs: deque[io.AgentInput] = deque()
+        self._is_pumping = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._workers: dict[int, tuple[StartReplica, int]] = {}  # by spawn id: attempt and local rank
+        self._spawning: dict[tuple[ReplicaId, int], _Spawning] = {}
+        self._probes: dict[tuple[ReplicaId, int], asyncio.Task[None]] = {}
+        self._next_id = 0
+        self._killed: dict[tuple[ReplicaId, int], None] = {}  # attempts that we sent SIGKILL
+        self._oom_kills = _oom_kills()
+
+    async def run(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._over = asyncio.Event()
+        self._stores = Stores(self._loop, self._store_exited)
+        self._sockets = WorkerSocket(self._tell)
+        self._answers = spawner.answers()
+        self._channel.setblocking(False)
+        self._loop.add_reader(self._channel, self._read_spawner)
+        self._loop.add_signal_handler(signal.SIGTERM, self._tell, io.LeaveRequested())
+        server = await self._sockets.serve(self._places.worker_socket)
+        talking = asyncio.create_task(self._talk_to_controller())
+        await self._over.wait()
+        talking.cancel()
+        server.close()
+        if self._writer is not None:
+            with contextlib.suppress(ConnectionError):
+                await self._writer.drain()
+
+    async def _talk_to_controller(self) -> None:
+        while True:
+            try:
+                reader, self._writer = await asyncio.open_unix_connection(self._config.control_socket)
+            except OSError:
+                await asyncio.sleep(CONNECT_PAUSE_S)
+                continue
+            self._tell(io.Connected())
+            while (message := await read_from_controller(reader)) is not None:
+                if not isinstance(message, JournalLine):
+                    self._tell(message)
+            self._writer = None
+            self._tell(io.Disconnected())
+
+    def _tell(self, event: io.AgentInput) -> None:
+        """One input after the other: carrying out an output may bring the next."""
+        self._inputs.append(event)
+        if self._is_pumping:
+            return
+        self._is_pumping = True
+        while self._inputs:
+            for output in self._agent.handle(self._inputs.popleft(), boot_ns()):
+                self._carry_out(output)
+        self._is_pumping = False
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        deadline = self._agent.deadline()
+        if deadline is not None:
+            wait_s = max(0, deadline - boot_ns()) / 1e9
+            self._timer = self._loop.call_later(wait_s, self._tell, io.AgentTimePassed())
+
+    def _carry_out(self, output: io.AgentOutput) -> None:
+        match output:
+            case io.Send():
+                if self._writer is not None:
+                    self._writer.write(encode(output.message))
+            case io.SpawnWorkers():
+                self._spawn(output.start)
+            case io.SignalWorkers():
+                self._signal(output)
+            case io.WritePeers():
+                self._write_peers(output.replica, output.attempt, output.addresses)
+            case io.AnswerWorker():
+                self._answer_commit(output)
+            case io.BindStore():
+                port = self._stores.bind((output.world, output.generation), output.eager)
+                self._inputs.append(io.StoreBound(output.world, output.generation, port))
+            case io.KillStore():
+                self._stores.kill((output.world, output.generation))
+            case io.EndAgent():
+                self._over.set()
+            case _:
+                assert_never(output)
+
+    def _store_exited(self, key: tuple[str, int], detail: str) -> None:
+        self._tell(io.StoreExited(*key, detail))
+
+    def _spawn(self, start: StartReplica) -> None:
+        role = self._graph.role(start.replica.role)
+        self._killed.pop((start.replica, start.attempt), None)
+        try:
+            ports = self._ports.of(str(start.replica), role.ports)
+        except OSError as error:
+            self._inputs.append(io.SpawnFailed(start.replica, start.attempt, str(error)))
+            return
+        self._write_peers(start.replica, start.attempt, start.addresses)
+        spawning = _Spawning(start, ports, time.time_ns(), {}, set(range(role.procs)))
+        self._spawning[start.replica, start.attempt] = spawning
+        devices = tuple(self._config.devices[gpu] for gpu in start.gpus)
+        for local_rank in range(role.procs):
+            values = macro_values(start, role, local_rank, self._places, ports)
+            env = worker_env(start, role, local_rank, os.environ, self._places, ports, devices, self._stores.has_torch)
+            argv = worker_argv(role, values, os.environ)
+            folder = str(self._places.attempt_dir(start) / str(local_rank))
+            self._next_id += 1
+            self._workers[self._next_id] = (start, local_rank)
+            spawning.ids[self._next_id] = local_rank
+            self._channel_send(spawner.Spawn(self._next_id, argv, env, role.workdir, folder))
+
+    def _channel_send(self, request: spawner.Request) -> None:
+        # small and rare: a moment of blocking is simpler than a buffer of our own
+        self._channel.setblocking(True)
+        try:
+            self._channel.sendall(spawner.encode(request))
+        finally:
+            self._channel.setblocking(False)
+
+    def _signal(self, output: io.SignalWorkers) -> None:
+        number = signal.Signals[f"SIG{output.signal}"]
+        if number == signal.SIGKILL:
+            self._killed[output.replica, output.attempt] = None
+        for id, (start, _) in self._workers.items():
+            if (start.replica, start.attempt) == (output.replica, output.attempt):
+                self._channel_send(spawner.Signal(id, number))
+
+    def _read_spawner(self) -> None:
+        try:
+            data = self._channel.recv(1 << 16)
+        except BlockingIOError:
+            return
+        if not data:
+            os._exit(1)  # without a spawner the node is lost: the guardian sees to the rest
+        for answer in self._answers.feed(data):
+            match answer:
+                case spawner.Spawned():
+                    self._spawned(answer.id)
+                case spawner.SpawnRefused():
+                    self._refused(answer)
+                case spawner.Ended():
+                    self._ended(answer)
+
+    def _spawned(self, id: int) -> None:
+        start, local_rank = self._workers[id]
+        key = (start.replica, start.attempt)
+        spawning = self._spawning[key]
+        spawning.missing.discard(local_rank)
+        if spawning.missing:
+            return
+        if spawning.refused is not None:
+            self._give_up(key)
+            return
+        self._tell(io.WorkersSpawned(*key, tuple(spawning.ports.items())))
+        self._watch_readiness(start, spawning)
+
+    def _refused(self, answer: spawner.SpawnRefused) -> None:
+        start, local_rank = self._workers.pop(answer.id)
+        spawning = self._spawning[start.replica, start.attempt]
+        spawning.missing.discard(local_rank)
+        del spawning.ids[answer.id]
+        spawning.refused = spawning.refused or answer.detail
+        if not spawning.missing:
+            self._give_up((start.replica, start.attempt))
+
+    def _give_up(self, key: tuple[ReplicaId, int]) -> None:
+        """Some workers of the attempt could not be started: the others are killed, then the attempt has failed."""
+        spawning = self._spawning[key]
+        if spawning.ids:
+            for id in spawning.ids:
+                self._channel_send(spawner.Signal(id, signal.SIGKILL))
+        else:
+            self._tell(io.SpawnFailed(*key, spawning.refused or ""))
+
+    def _watch_readiness(self, start: StartReplica, spawning: _Spawning) -> None:
+        role = self._graph.role(start.replica.role)
+        if role.ready is None or role.ready.how == "call":
+            return
+        key = (start.replica, start.attempt)
+        folder = self._places.attempt_dir(start)
+        probe = until_ready(role.ready, spawning.ports, role.workdir, folder, spawning.since_ns)
+        task = asyncio.create_task(probe)
+        task.add_done_callback(lambda task: None if task.cancelled() else self._tell(io.ProbePassed(*key)))
+        self._probes[key] = task
+
+    def _ended(self, answer: spawner.Ended) -> None:
+        start, local_rank = self._workers.pop(answer.id)
+        key = (start.replica, start.attempt)
+        spawning = self._spawning[key]
+        spawning.ids.pop(answer.id, None)
+        if spawning.refused is not None:
+            if not spawning.ids:
+                self._give_up(key)
+            return
+        if key in self._probes:
+            self._probes.pop(key).cancel()
+        self._tell(self._exit_of(start, local_rank, answer.code))
+
+    def _exit_of(self, start: StartReplica, local_rank: int, code: int) -> io.WorkerExited:
+        name = signal.Signals(-code).name.removeprefix("SIG") if code < 0 else None
+        if code == 0:
+            return io.WorkerExited(start.replica, start.attempt, local_rank)
+        detail = one_line(self._places.attempt_dir(start) / str(local_rank))
+        kind = "oom" if is_out_of_memory(detail) or self._was_oom_killed(start, name) else None
+        return io.WorkerExited(start.replica, start.attempt, local_rank, max(code, 0), name, kind, detail)  # type: ignore[arg-type]
+
+    def _was_oom_killed(self, start: StartReplica, name: str | None) -> bool:
+        """A SIGKILL that was not ours while the kernel counted one for want of memory."""
+        before, self._oom_kills = self._oom_kills, _oom_kills()
+        return name == "KILL" and (start.replica, start.attempt) not in self._killed and self._oom_kills > before
+
+    def _write_peers(self, replica: ReplicaId, attempt: int, addresses: Addresses) -> None:
+        folder = Path(self._config.run_dir, replica.role, str(replica.index), f"attempt_{attempt}")
+        content = {key: [part for part in address.split(",") if part] for key, address in addresses}
+        write_atomically(folder / "peers.json", json.dumps(content))
+
+    def _answer_commit(self, answer: io.AnswerWorker) -> None:
+        """The pointer is written before the worker is told: whoever was told yes finds it after any crash."""
+        spawning = self._spawning.get((answer.replica, answer.attempt))
+        if answer.accepted and spawning is not None:
+            start, role = spawning.start, self._graph.role(answer.replica.role)
+            pointer = {"path": answer.path, "step": answer.step, "generation": start.generation}
+            write_atomically(self._places.latest(start, role), json.dumps(pointer))
+        self._sockets.answer(answer)
+
+
+class _Spawning:
+    """An attempt whose workers are being started, and what is known of it."""
+
+    def __init__(
+        self, start: StartReplica, ports: dict[str, int], since_ns: int, ids: dict[int, int], missing: set[int]
+    ) -> None:
+        self.start, self.ports, self.since_ns, self.ids, self.missing = start, ports, since_ns, ids, missing
+        self.refused: str | None = None
+
+
+def _oom_kills() -> int:
+    """How often the kernel has killed for want of memory: in our control group, else on the machine."""
+    for file in ("/sys/fs/cgroup/memory.events", "/proc/vmstat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            for line in Path(file).read_text().splitlines():
+                if line.startswith("oom_kill "):
+                    return int(line.split()[1])
+    return 0

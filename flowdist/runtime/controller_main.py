@@ -1,0 +1,204 @@
+"""The process of the controller: it feeds the pure controller, writes the journal, and carries effects to the agents.
+
+The journal is written before anything is carried out (R21), and forced to the disk when a generation changes or the
+job ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any, assert_never
+
+import msgspec
+
+from flowdist.control.controller import Controller
+from flowdist.control.effects import Effect, FinishJob, Notify, OpenStore
+from flowdist.control.events import Event, NodeGone, NodeJoined, NodeLeft, TimePassed
+from flowdist.control.history import FaultLine, Header, Line, encode_line, record
+from flowdist.control.ids import NodeName
+from flowdist.control.liveness import Liveness
+from flowdist.control.messages import Acked, Dismissed, Heartbeat, Join, Leave, Ordered, Rejoin, Report, ToController
+from flowdist.graph import RoleGraph, decode_graph
+from flowdist.runtime.clock import boot_ns
+from flowdist.runtime.frames import Injected, JournalLine, Operate, Watch, encode, read_to_controller
+
+EPOCH = 1
+
+
+class ControllerConfig(msgspec.Struct, frozen=True):
+    """What the controller's process has to know. `lifeline` closes when the supervisor ends."""
+
+    run_dir: str
+    run_id: str
+    control_socket: str
+    known_nodes: tuple[NodeName, ...]
+    start_ns: int  # of the job, on CLOCK_BOOTTIME
+    lifeline: int
+
+
+class Journal:
+    """The record of a real job, line by line."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("xb")
+
+    def write(self, line: bytes, *, force: bool) -> None:
+        """Append a line. With `force` it survives a crash of the machine, else only of this process."""
+        self._file.write(line)
+        self._file.flush()
+        if force:
+            os.fsync(self._file.fileno())
+
+
+class _ControllerProcess:
+    def __init__(self, config: ControllerConfig, graph: RoleGraph) -> None:
+        self._config = config
+        self._controller = Controller(graph, config.known_nodes)
+        self._liveness = Liveness(graph.options.lease_ns, graph.options.lease_margin_ns)
+        self._journal = Journal(Path(config.run_dir, "journal.jsonl"))
+        self._n = 0
+        self._last_ns = 0
+        self._agents: dict[NodeName, asyncio.StreamWriter] = {}
+        self._incarnations: dict[NodeName, int] = {}
+        self._watchers: list[asyncio.StreamWriter] = []
+        self._lines: list[bytes] = []  # all of the journal, for a watcher that comes late
+        self._timer: asyncio.TimerHandle | None = None
+        self._write(Header(graph, config.known_nodes, config.run_id, epoch=EPOCH), force=True)
+
+    async def run(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._over = asyncio.Event()
+        self._loop.add_reader(self._config.lifeline, self._over.set)
+        self._loop.add_signal_handler(signal.SIGTERM, self._over.set)
+        server = await asyncio.start_unix_server(self._serve, self._config.control_socket)
+        Path(self._config.control_socket).chmod(0o600)
+        self._set_timer()
+        await self._over.wait()
+        server.close()
+
+    def _now(self) -> int:
+        self._last_ns = max(self._last_ns, boot_ns() - self._config.start_ns)
+        return self._last_ns
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while (message := await read_to_controller(reader)) is not None:
+                self._hear(message, writer)
+        except msgspec.MsgspecError as error:
+            print(f"flowdist: a connection was closed: {error}", file=sys.stderr)
+        finally:
+            if writer in self._watchers:
+                self._watchers.remove(writer)
+            writer.close()
+
+    def _hear(self, message: ToController | Watch | Operate | Injected, writer: asyncio.StreamWriter) -> None:
+        match message:
+            case Watch():
+                for line in self._lines:
+                    writer.write(encode(JournalLine(line)))
+                self._watchers.append(writer)
+            case Operate():
+                if isinstance(message.event, NodeGone):
+                    self._liveness.forget(message.event.node)
+                    self._agents.pop(message.event.node, None)
+                self._handle(message.event)
+            case Injected():
+                self._write(FaultLine(self._now(), message.spec, message.target), force=False)
+            case Join() | Heartbeat() | Report() | Leave():
+                self._hear_agent(message, writer)
+            case _:
+                assert_never(message)
+
+    def _hear_agent(self, message: ToController, writer: asyncio.StreamWriter) -> None:
+        node = message.node
+        if message.incarnation < self._incarnations.get(node, 0):
+            return  # of an agent that has lost what it speaks of (R20)
+        match message:
+            case Join():
+                self._incarnations[node] = message.incarnation
+                self._agents[node] = writer
+                self._liveness.watch(node, self._now())
+                self._send(writer, Acked(EPOCH, message.sent_ns))
+                spec, address = message.spec, message.address
+                self._handle(NodeJoined(node, spec, address, message.incarnation, message.inventory))
+            case Heartbeat():
+                if self._liveness.is_watched(node):
+                    self._liveness.heard(node, self._now())
+                    self._send(writer, Acked(EPOCH, message.sent_ns))
+                else:
+                    for heard in self._liveness.heard(node, self._now()):
+                        self._handle(heard)
+                    self._send(writer, Rejoin(EPOCH))
+            case Report():
+                self._handle(message.event)
+            case Leave():
+                self._liveness.forget(node)
+                self._agents.pop(node, None)
+                self._handle(NodeLeft(node))
+            case _:
+                assert_never(message)
+
+    def _handle(self, event: Event) -> None:
+        now = self._now()
+        effects = self._controller.handle(event, now)
+        self._n += 1
+        force = any(isinstance(effect, OpenStore | FinishJob) for effect in effects)
+        self._write(record(self._n, now, event, effects), force=force)
+        for effect in effects:
+            self._carry_out(effect)
+        self._set_timer()
+
+    def _write(self, line: Line, *, force: bool) -> None:
+        data = encode_line(line)
+        self._journal.write(data, force=force)
+        self._lines.append(data)
+        for watcher in self._watchers:
+            self._send(watcher, JournalLine(data))
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Notify():
+                pass  # the watcher reads it from the journal
+            case FinishJob():
+                for writer in self._agents.values():
+                    self._send(writer, Dismissed(EPOCH))
+            case _:
+                agent = self._agents.get(effect.node)
+                if agent is not None:
+                    self._send(agent, Ordered(EPOCH, effect))
+
+    def _send(self, writer: asyncio.StreamWriter, message: Any) -> None:
+        with contextlib.suppress(ConnectionError, RuntimeError):
+            writer.write(encode(message))
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        times = [time for time in (self._controller.deadline(), self._liveness.deadline()) if time is not None]
+        if times:
+            wait_s = max(0, min(times) - self._now()) / 1e9
+            self._timer = self._loop.call_later(wait_s, self._time_passed)
+
+    def _time_passed(self) -> None:
+        now = self._now()
+        for silent in self._liveness.expire(now):
+            self._handle(silent)
+        deadline = self._controller.deadline()
+        if deadline is not None and deadline <= now:
+            self._handle(TimePassed())
+        self._set_timer()
+
+
+def main() -> None:
+    config = msgspec.json.decode(sys.argv[1], type=ControllerConfig)
+    graph = decode_graph(Path(config.run_dir, "graph.json").read_bytes())
+    asyncio.run(_ControllerProcess(config, graph).run())
+
+
+if __name__ == "__main__":
+    main()

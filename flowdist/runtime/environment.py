@@ -1,0 +1,138 @@
+"""What a worker sees: torchrun's variables with torchrun's meaning, flowdist's own, and the macros of its command.
+
+The source of the meanings is torchrun's documentation (https://pytorch.org/docs/stable/elastic/run.html) and, where
+that is silent, the behaviour of torch 2.13: see docs/run.md.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from flowdist.control.effects import StartReplica
+from flowdist.graph import RoleSpec
+
+_MACRO = re.compile(r"\$\{([^}]*)\}")
+
+
+class Places(NamedTuple):
+    """Where things of the run are."""
+
+    run_dir: str
+    run_id: str
+    checkpoint_dir: str
+    worker_socket: str
+
+    def attempt_dir(self, start: StartReplica) -> Path:
+        role, index = start.replica
+        return Path(self.run_dir, role, str(index), f"attempt_{start.attempt}")
+
+    def latest(self, start: StartReplica, role: RoleSpec) -> Path:
+        """The pointer to the accepted checkpoint: one for a gang, one for each replica without."""
+        folder = Path(self.checkpoint_dir, role.name)
+        return folder / "latest.json" if role.gang else folder / str(start.replica.index) / "latest.json"
+
+
+def worker_env(
+    start: StartReplica,
+    role: RoleSpec,
+    local_rank: int,
+    base: Mapping[str, str],
+    places: Places,
+    ports: Mapping[str, int],
+    devices: tuple[str, ...],
+    has_store: bool,
+) -> dict[str, str]:
+    """The whole environment of one worker.
+
+    Args:
+        base: What the worker inherits; what the role and the attempt say wins over it.
+        ports: The replica's own, by name.
+        devices: The real GPUs of the replica, as CUDA_VISIBLE_DEVICES names them.
+        has_store: Whether the generation's store is served by its node, so that rank 0 is a client too.
+    """
+    folder = places.attempt_dir(start)
+    env = dict(base)
+    env.update(_defaults(base, role))
+    env.update(
+        RANK=str(start.rank + local_rank),
+        WORLD_SIZE=str(start.world_size),
+        LOCAL_RANK=str(local_rank),
+        LOCAL_WORLD_SIZE=str(role.procs),
+        GROUP_RANK=str(start.group_rank),
+        GROUP_WORLD_SIZE=str(start.group_world_size),
+        ROLE_NAME=role.name,
+        ROLE_RANK=str(start.role_rank + local_rank),
+        ROLE_WORLD_SIZE=str(start.role_world_size),
+        MASTER_ADDR=start.master_addr,
+        MASTER_PORT=str(start.master_port),
+        TORCHELASTIC_RESTART_COUNT=str(start.generation - 1),
+        TORCHELASTIC_MAX_RESTARTS=str(role.restart.max_restarts if role.restart else 0),
+        TORCHELASTIC_RUN_ID=places.run_id,
+        TORCHELASTIC_USE_AGENT_STORE=str(has_store),
+        TORCHELASTIC_ERROR_FILE=str(folder / str(local_rank) / "error.json"),
+        FLOWDIST_ROLE=role.name,
+        FLOWDIST_REPLICA=str(start.replica),
+        FLOWDIST_GENERATION=str(start.generation),
+        FLOWDIST_ATTEMPT=str(start.attempt),
+        FLOWDIST_RUN_ID=places.run_id,
+        FLOWDIST_SOURCE_RANK=str(start.source_rank),
+        FLOWDIST_CHECKPOINT_DIR=places.checkpoint_dir,
+        FLOWDIST_LATEST=str(places.latest(start, role)),
+        FLOWDIST_SOCKET=places.worker_socket,
+        FLOWDIST_PEERS=str(folder / "peers.json"),
+    )
+    env.update({f"FLOWDIST_PORT_{name.upper().replace('-', '_')}": str(port) for name, port in ports.items()})
+    if role.resources.gpu:
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
+    values = macro_values(start, role, local_rank, places, ports)
+    env.update({name: expand(value, values) for name, value in role.env})
+    return env
+
+
+def _defaults(base: Mapping[str, str], role: RoleSpec) -> dict[str, str]:
+    """What is set only where the user has set nothing."""
+    wanted = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "PYTHONUNBUFFERED": "1"}
+    # All nodes are on this machine: without these, gloo and tensorpipe look the host's name up and may fail to.
+    wanted |= {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}
+    if role.procs > 1:
+        wanted["OMP_NUM_THREADS"] = "1"
+    return {name: value for name, value in wanted.items() if name not in base}
+
+
+def macro_values(
+    start: StartReplica, role: RoleSpec, local_rank: int, places: Places, ports: Mapping[str, int]
+) -> dict[str, str]:
+    """What each macro stands for in this worker."""
+    values = {
+        "role": role.name,
+        "replica": str(start.replica),
+        "replica_index": str(start.replica.index),
+        "rank": str(start.rank + local_rank),
+        "local_rank": str(local_rank),
+        "world_size": str(start.world_size),
+        "attempt": str(start.attempt),
+        "generation": str(start.generation),
+        "checkpoint_dir": places.checkpoint_dir,
+        "log_dir": str(places.attempt_dir(start) / str(local_rank)),
+        "run_id": places.run_id,
+    }
+    values |= {f"self.port:{name}": str(port) for name, port in ports.items()}
+    values |= {f"addresses:{key}": address for key, address in start.addresses}
+    return values
+
+
+def expand(text: str, values: Mapping[str, str]) -> str:
+    """Fill the macros in. The compiler has refused unknown ones; an address that nobody has yet is empty."""
+    return _MACRO.sub(lambda match: values.get(match[1], ""), text)
+
+
+def worker_argv(role: RoleSpec, values: Mapping[str, str], base: Mapping[str, str]) -> tuple[str, ...]:
+    """The command. Only an argv[0] of exactly `python` or `python3` becomes the interpreter (or PYTHON_EXEC)."""
+    argv = [expand(word, values) for word in role.command]
+    if argv[0] in ("python", "python3"):
+        argv[0] = base.get("PYTHON_EXEC", sys.executable)
+    return tuple(argv)

@@ -1,0 +1,51 @@
+"""Why a worker failed, in one line: its error file if it wrote one, else the end of what it printed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+TAIL_BYTES = 16 << 10
+OUT_OF_MEMORY = ("OutOfMemoryError", "MemoryError")
+
+
+def read_error_file(folder: Path) -> dict[str, Any] | None:
+    """What @record of torch.distributed.elastic.multiprocessing.errors wrote: message and traceback."""
+    try:
+        content = json.loads((folder / "error.json").read_text())
+    except (OSError, ValueError):
+        return None
+    message = content.get("message") if isinstance(content, dict) else None
+    if isinstance(message, str):
+        return {"message": message, "traceback": ""}
+    if not isinstance(message, dict):
+        return None
+    extra = message.get("extraInfo") or {}
+    return {"message": str(message.get("message", "")), "traceback": str(extra.get("py_callstack", ""))}
+
+
+def last_lines(file: Path, count: int) -> list[str]:
+    """The last lines of a log that are not blank."""
+    try:
+        with file.open("rb") as log:
+            log.seek(0, 2)
+            log.seek(max(0, log.tell() - TAIL_BYTES))
+            lines = log.read().decode(errors="replace").splitlines()
+    except OSError:
+        return []
+    return [line for line in lines if line.strip()][-count:]
+
+
+def one_line(folder: Path) -> str:
+    """`ValueError: bad shape`, or the empty string."""
+    error = read_error_file(folder)
+    if error is not None:
+        return str(error["message"]).splitlines()[0] if error["message"] else ""
+    lines = last_lines(folder / "stderr.log", 1)
+    return lines[0].strip()[:200] if lines else ""
+
+
+def is_out_of_memory(line: str) -> bool:
+    """Whether the one line speaks of memory, of the host's or of a GPU's."""
+    return line.split(":")[0].rpartition(".")[2].strip() in OUT_OF_MEMORY

@@ -1,0 +1,118 @@
+"""The guardian of a node: small, and the last to go.
+
+It starts the node's agent and spawner and waits. When the supervisor is gone, or agent or spawner is, it kills every
+descendant, adopted ones included, and ends: its end is the proof that nothing of the node runs any more (R19).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Callable
+
+import msgspec
+
+from flowdist.graph import NodeSpec
+from flowdist.runtime.reaper import become_subreaper, die_with_parent, kill_descendants
+from flowdist.runtime.spawner import Spawner
+
+
+class NodeConfig(msgspec.Struct, frozen=True):
+    """What a node's processes have to know. `lifeline` closes when the supervisor ends."""
+
+    node: NodeSpec
+    number: int  # of the node, from 0: its share of the ports
+    incarnation: int
+    run_dir: str
+    run_id: str
+    control_socket: str
+    socket_dir: str
+    lifeline: int
+    devices: tuple[str, ...] = ()  # real GPUs of the node, by its own numbers
+
+
+KILL_NODE = signal.SIGUSR1  # to a guardian: the node dies now, with all that runs on it
+
+
+def main() -> None:
+    config = msgspec.json.decode(sys.argv[1], type=NodeConfig)
+    become_subreaper()
+    agent_end, spawner_end = socket.socketpair()
+    wake_read, wake_write = os.pipe()
+    os.set_blocking(wake_write, False)
+    signal.set_wakeup_fd(wake_write)
+    signal.signal(KILL_NODE, lambda *_: None)  # the handlers do nothing: the number arrives at wake_read
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    spawner = _fork(lambda: Spawner(spawner_end).run(), [agent_end.fileno(), wake_read, wake_write, config.lifeline])
+    agent = _fork(lambda: _run_agent(config, agent_end), [spawner_end.fileno(), wake_read, wake_write, config.lifeline])
+    agent_end.close()
+    spawner_end.close()
+    # a polite end goes to the agent: it stops its workers and leaves
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(agent, signal.SIGTERM))
+    _watch(config.lifeline, wake_read, agent, spawner)
+    left = kill_descendants()
+    sys.exit(1 if left else 0)
+
+
+def _run_agent(config: NodeConfig, channel: socket.socket) -> None:
+    from flowdist.runtime.agent_main import run_agent  # asyncio: the guardian itself does without
+
+    run_agent(config, channel)
+
+
+def _fork(job: Callable[[], None], close: list[int]) -> int:
+    """A child that does one thing and dies with this process. This process has one thread: forking is safe."""
+    me = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        die_with_parent(me)
+        signal.set_wakeup_fd(-1)
+        for number in (KILL_NODE, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        for fd in close:
+            os.close(fd)
+        job()
+        code = 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _watch(lifeline: int, wake: int, agent: int, spawner: int) -> None:
+    """Returns when the node has to end."""
+    poll = select.poll()
+    poll.register(lifeline, select.POLLIN | select.POLLHUP)
+    poll.register(wake, select.POLLIN)
+    while True:
+        ready = dict(poll.poll())
+        if lifeline in ready:
+            return
+        if KILL_NODE in os.read(wake, 4096):
+            return
+        if _reap_any() & {agent, spawner}:
+            return
+
+
+def _reap_any() -> set[int]:
+    """Every child that has ended, adopted ones included."""
+    ended: set[int] = set()
+    while True:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended.add(pid)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""The workers' output on the terminal: each line behind the name of who said it.
+
+Workers write straight into their files, so that nothing of ours is ever in their way; here the files are followed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from flowdist.control.effects import StartReplica
+from flowdist.graph import RoleSpec
+
+Stream = Literal["stdout", "stderr"]
+
+
+class Follower:
+    """`show(stream, text)` gets whole lines; a half line waits for its end, at most until the attempt is over."""
+
+    def __init__(self, run_dir: Path, show: Callable[[Stream, str], None]) -> None:
+        self._run_dir, self._show = run_dir, show
+        self._files: dict[Path, _File] = {}
+
+    def follow(self, start: StartReplica, role: RoleSpec) -> None:
+        """An attempt was started: follow its workers' files, and let those of the one before go when they are dry."""
+        base = self._run_dir / start.replica.role / str(start.replica.index)
+        for local_rank in range(role.procs):
+            name = str(start.replica) if role.procs == 1 else f"{start.replica}.{local_rank}"
+            streams: tuple[Stream, ...] = ("stdout", "stderr")
+            for stream in streams:
+                path = base / f"attempt_{start.attempt}" / str(local_rank) / f"{stream}.log"
+                self._files[path] = _File(path, f"[{name}] ", stream)
+
+    def read(self, *, final: bool = False) -> None:
+        """Show what is new. `final` shows half lines too."""
+        for file in self._files.values():
+            for line in file.new_lines(final):
+                self._show(file.stream, f"{file.prefix}{line}")
+
+    def forget(self, start: StartReplica) -> None:
+        """The attempt is over and has been read: nothing more will come."""
+        base = self._run_dir / start.replica.role / str(start.replica.index) / f"attempt_{start.attempt}"
+        for path in [path for path in self._files if path.is_relative_to(base)]:
+            del self._files[path]
+
+
+class _File:
+    def __init__(self, path: Path, prefix: str, stream: Stream) -> None:
+        self.path, self.prefix, self.stream = path, prefix, stream
+        self._offset = 0
+        self._rest = b""
+
+    def new_lines(self, final: bool) -> list[str]:
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except OSError:
+            return []
+        self._offset += len(data)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if final and self._rest:
+            lines.append(self._rest)
+            self._rest = b""
+        return [line.decode(errors="replace").rstrip("\r") for line in lines]

@@ -1,0 +1,40 @@
+"""Why the job failed, with the traceback of the worker that failed first, if it left one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flowdist.control.state import JobState
+from flowdist.runtime.errors_of_workers import last_lines, read_error_file
+
+
+def root_cause_text(job: JobState, run_dir: Path) -> str:
+    """The last failure that was not a membership change: its first failing worker's traceback, or its last lines."""
+    for folder in _suspects(job, run_dir):
+        error = read_error_file(folder)
+        lines = error["traceback"].splitlines() if error is not None and error["traceback"] else []
+        lines = lines or last_lines(folder / "stderr.log", 15)
+        if lines:
+            return "\n".join([f"Root cause, from {folder}:", *(f"  {line}" for line in lines)]) + "\n"
+    return ""
+
+
+def _suspects(job: JobState, run_dir: Path) -> list[Path]:
+    """Folders of the workers that the reason speaks of, latest attempt first, error files first."""
+    named = [replica for replica in job.replicas.values() if str(replica.id) in job.ending_reason.split()]
+    folders: list[Path] = []
+    for replica in named:
+        base = run_dir / replica.id.role / str(replica.id.index)
+        attempts = sorted(base.glob("attempt_*"), key=lambda path: int(path.name.partition("_")[2]), reverse=True)
+        for attempt in attempts[:1]:
+            workers = sorted(path for path in attempt.iterdir() if path.is_dir())
+            folders += sorted(workers, key=_failed_at)
+    return folders
+
+
+def _failed_at(folder: Path) -> float:
+    """When the worker wrote its error file; one that wrote none comes last."""
+    try:
+        return (folder / "error.json").stat().st_mtime
+    except OSError:
+        return float("inf")

@@ -1,0 +1,119 @@
+"""The agent's side of the stores: a socket is bound at once, and served by a store host when somebody wants it.
+
+A generation whose workers never ask for a store costs a socket and nothing else: the store host is started by the
+first connection, or at once for worlds of several workers, whose process group will want it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable
+
+BACKLOG = 1024
+
+Key = tuple[str, int]  # world and generation
+
+
+class Stores:
+    """`exited` is called when a store host ends, asked or not."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, exited: Callable[[Key, str], None]) -> None:
+        self._loop, self._exited = loop, exited
+        self._listening: dict[Key, socket.socket] = {}  # bound, nobody serves it yet
+        self._hosted: dict[Key, None] = {}
+        self._template: Template | None = None
+        self.has_torch = importlib.util.find_spec("torch") is not None
+
+    def bind(self, key: Key, eager: bool) -> int:
+        """Bind the store of a generation and return its port. Without torch nobody serves it: rank 0 may."""
+        listening = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
+        port: int = listening.getsockname()[1]
+        if not self.has_torch:
+            listening.close()
+            return port
+        self._listening[key] = listening
+        if eager:
+            self._host(key)
+        else:
+            self._loop.add_reader(listening, self._host, key)
+        return port
+
+    def kill(self, key: Key) -> None:
+        """Close the store; whoever is still connected loses it."""
+        listening = self._listening.pop(key, None)
+        if listening is not None:
+            self._loop.remove_reader(listening)
+            listening.close()
+        if key in self._hosted and self._template is not None:
+            self._template.kill(key)
+
+    def _host(self, key: Key) -> None:
+        listening = self._listening.pop(key)
+        self._loop.remove_reader(listening)
+        if self._template is None:
+            self._template = Template(self._loop, self._ended, self._template_died)
+        self._hosted[key] = None
+        self._template.start(key, listening)
+        listening.close()
+
+    def _ended(self, key: Key, detail: str) -> None:
+        if key in self._hosted:
+            del self._hosted[key]
+            self._exited(key, detail)
+
+    def _template_died(self) -> None:
+        self._template = None
+        for key in list(self._hosted):
+            self._ended(key, "the process that hosts the stores died")
+
+
+class Template:
+    """The process that has torch imported, and the socket to it."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        ended: Callable[[Key, str], None],
+        died: Callable[[], None],
+    ) -> None:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        self._channel, self._loop, self._ended, self._died = ours, loop, ended, died
+        argv = [sys.executable, "-P", "-m", "flowdist.runtime.store_host", str(theirs.fileno())]
+        os.set_inheritable(theirs.fileno(), True)
+        self.pid = os.posix_spawn(argv[0], argv, os.environ)
+        theirs.close()
+        self._buffer = b""
+        loop.add_reader(ours, self._read)
+
+    def start(self, key: Key, listening: socket.socket) -> None:
+        line = json.dumps({"key": f"{key[0]} {key[1]}", "port": listening.getsockname()[1]}) + "\n"
+        socket.send_fds(self._channel, [line.encode()], [listening.fileno()])
+
+    def kill(self, key: Key) -> None:
+        with contextlib.suppress(OSError):
+            self._channel.send((json.dumps({"key": f"{key[0]} {key[1]}"}) + "\n").encode())
+
+    def _read(self) -> None:
+        try:
+            data = self._channel.recv(1 << 16)
+        except OSError:
+            data = b""
+        if not data:
+            self._loop.remove_reader(self._channel)
+            self._channel.close()
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self.pid, os.WNOHANG)
+            self._died()
+            return
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        for line in lines:
+            answer = json.loads(line)
+            world, _, generation = answer["key"].rpartition(" ")
+            self._ended((world, int(generation)), f"wait status {answer['status']}")
