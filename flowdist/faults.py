@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, NoReturn
 
 from flowdist.errors import FlowdistError
-from flowdist.graph import RoleGraph, RoleSpec
+from flowdist.graph import RoleGraph, RoleSpec, parse_duration
 
 Event = Literal["start", "ready", "generation", "step", "checkpoint"]
 EVENTS: tuple[str, ...] = ("start", "ready", "generation", "step", "checkpoint")
@@ -41,7 +41,6 @@ KINDS: dict[str, str | None] = {
 MOMENTARY = ("kill", "exit", "oom")  # of replicas: they have no duration
 _NAME = re.compile(r"[a-z][a-z0-9-]*(/\d+(\.\d+)?)?")
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|us|s|m|h|d))+")
-_UNITS = {"us": 1_000, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9, "d": 86400 * 10**9}
 
 
 class FaultError(FlowdistError):
@@ -235,7 +234,7 @@ def _duration(text: str, value: str, start: int) -> int:
     if not _DURATION.fullmatch(value):
         place = (start, start + max(len(value), 1))
         _refuse(text, *place, f"{value!r} is no duration", "write 30s, 1m30s or 400ms")
-    return sum(round(float(n) * _UNITS[unit]) for n, unit in re.findall(r"(\d+(?:\.\d+)?)(ms|us|s|m|h|d)", value))
+    return parse_duration(value)
 
 
 def _hint(word: str, known: Iterable[str]) -> str:

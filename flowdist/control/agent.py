@@ -88,10 +88,28 @@ class Agent:
         """When to call handle(AgentTimePassed(), now) at the latest."""
         if self.is_over:
             return None
-        times = [self.beat_at_ns, self._fence_at_ns()]
-        for attempt in self.attempts.values():
-            times += [attempt.kill_at_ns, attempt.unkillable_at_ns]
+        times = [self.beat_at_ns, self._fence_at_ns(), self.duty()]
         return min((time for time in times if time is not None), default=None)
+
+    def duty(self) -> int | None:
+        """When something of a replica is due: the deadline without heartbeats and lease.
+
+        A simulator that knows that the node is heard need not play each heartbeat: see `renew`.
+        """
+        times: list[int] = [self.beat_at_ns] if self.beat_at_ns is not None and self._has_steps_to_tell() else []
+        for attempt in self.attempts.values():
+            times += [time for time in (attempt.kill_at_ns, attempt.unkillable_at_ns) if time is not None]
+        return min(times, default=None)
+
+    def renew(self, now: int, round_trip_ns: int) -> int | None:
+        """As if every heartbeat that could be sent and answered by now had been. Returns when the last was sent."""
+        beat, period = self.beat_at_ns, self.graph.options.heartbeat_ns
+        if beat is None or beat + round_trip_ns > now:
+            return None
+        last = beat + (now - round_trip_ns - beat) // period * period
+        self.acked_ns = max(last, self.acked_ns or 0)
+        self.beat_at_ns = last + period
+        return last
 
     def _fence_at_ns(self) -> int | None:
         if self.acked_ns is None or self.is_fencing:
@@ -363,6 +381,14 @@ class Agent:
         if attempt.is_probed or (ready.how == "call" and len(attempt.ready_ranks) == attempt.role.procs):
             attempt.phase = "ready"
             self._report(ev.ReplicaReady(attempt.order.replica, attempt.order.attempt))
+
+    def _has_steps_to_tell(self) -> bool:
+        return any(
+            not attempt.is_over
+            and len(attempt.steps) == attempt.role.procs
+            and min(attempt.steps.values()) > attempt.step_told
+            for attempt in self.attempts.values()
+        )
 
     def _flush_steps(self) -> None:
         """A replica is as far as its least advanced worker. Told with the heartbeat: fast steps must not flood."""

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from flowdist.dsl.places import CallSite, Place
 from flowdist.dsl.problems import Problems, did_you_mean
-from flowdist.dsl.units import parse_duration, parse_memory
+from flowdist.graph import parse_duration, parse_memory
 
 T = TypeVar("T")
 

@@ -17,7 +17,16 @@ from flowdist.graph.model import (
     Rule,
     WorkloadSpec,
 )
-from flowdist.graph.units import HOUR, MINUTE, MS, SECOND, format_duration, format_memory
+from flowdist.graph.units import (
+    HOUR,
+    MINUTE,
+    MS,
+    SECOND,
+    format_duration,
+    format_memory,
+    parse_duration,
+    parse_memory,
+)
 
 __all__ = [
     "HOUR",
@@ -46,6 +55,8 @@ __all__ = [
     "format_memory",
     "needed",
     "offered",
+    "parse_duration",
+    "parse_memory",
     "slots",
     "subtract",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 MS = 1_000_000
 SECOND = 1_000 * MS
 MINUTE = 60 * SECOND
@@ -31,3 +33,58 @@ def format_memory(size: int) -> str:
         if size >= unit:
             return f"{size / unit:.1f}".removesuffix(".0") + name
     return f"{size}B"
+
+
+_DURATION_NS = {
+    "ns": 1,
+    "us": 1_000,
+    "ms": 1_000_000,
+    "s": 1_000_000_000,
+    "m": 60 * 1_000_000_000,
+    "h": 3600 * 1_000_000_000,
+    "d": 86400 * 1_000_000_000,
+}
+_MEMORY = {
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 1 << 10,
+    "MiB": 1 << 20,
+    "GiB": 1 << 30,
+    "TiB": 1 << 40,
+}
+
+
+def parse_duration(value: str | int | float) -> int:
+    """Nanoseconds of `30s`, `1m30s`, `400ms`; a bare number is seconds. ValueError for anything else."""
+    if isinstance(value, bool):
+        raise ValueError("not a duration")
+    if isinstance(value, int | float):
+        return round(value * 1_000_000_000)
+    text = value.strip()
+    if re.fullmatch(r"\d+(?:\.\d+)?", text):
+        return round(float(text) * 1_000_000_000)
+    parts = re.findall(r"(\d+(?:\.\d+)?)(ns|us|ms|s|m|h|d)", text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ValueError("not a duration")
+    return sum(_exact(number, _DURATION_NS[unit]) for number, unit in parts)
+
+
+def _exact(number: str, unit: int) -> int:
+    """Whole numbers are not sent through a float: 292 years of nanoseconds would lose their last digits."""
+    return int(number) * unit if number.isdigit() else round(float(number) * unit)
+
+
+def parse_memory(value: str | int) -> int:
+    """Bytes of `64GiB`, `500MB`; a bare number is bytes. ValueError for anything else."""
+    if isinstance(value, bool):
+        raise ValueError("not a size of memory")
+    if isinstance(value, int):
+        return value
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", value.strip())
+    units = {name.lower(): size for name, size in _MEMORY.items()} | {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+    if match is None or match[2].lower() not in units:
+        raise ValueError("not a size of memory")
+    return _exact(match[1], units[match[2].lower()])

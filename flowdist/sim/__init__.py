@@ -1,1 +1,1 @@
-"""To be replaced."""
+"""The same controller and agents as in production, in virtual time, with failures."""

@@ -1,0 +1,152 @@
+"""`flowdist simulate`: a topology or a scenario in virtual time, with failures."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from flowdist.cli.common import guarded, load, print_json, topology_options
+from flowdist.errors import FlowdistError
+from flowdist.faults import parse_add, parse_fault, parse_scale
+from flowdist.graph import parse_duration
+from flowdist.scenario import Expect, Scenario, load_scenario
+
+TRACE_LINES = 60
+
+
+@click.command(name="simulate")
+@topology_options
+@click.option("--fail", "fails", multiple=True, metavar="FAULT", help="node2@30s, trainer/0@step=trainer,500:exit=3")
+@click.option("--scale", "scales", multiple=True, metavar="ROLE=N@TIME", help="Scale a role: trainer=4@60s.")
+@click.option("--add", "adds", multiple=True, metavar="NODE@TIME", help="A node joins: node5@90s.")
+@click.option("--seed", type=int, help="0 (default) is nominal; others spread start-up times.")
+@click.option("--until", metavar="TIME", help="Stop the clock there: 10m.")
+@click.option(
+    "--trace", "trace_file", type=click.Path(dir_okay=False), help="Write the trace, in the journal's format."
+)
+@click.option("--full", is_flag=True, help="Show all of a long trace.")
+@guarded
+def command(
+    target: str | None,
+    params: tuple[str, ...],
+    sets: tuple[str, ...],
+    nodes: str | None,
+    as_json: bool,
+    fails: tuple[str, ...],
+    scales: tuple[str, ...],
+    adds: tuple[str, ...],
+    seed: int | None,
+    until: str | None,
+    trace_file: str | None,
+    full: bool,
+) -> None:
+    """Run a topology, or a scenario (x.toml), in virtual time, with failures.
+
+    The same controller and agents as in `flowdist run` make the decisions. Exit code 0 if the job succeeds, or does
+    what a scenario expects; 1 if it fails; 3 if an expectation or a property does not hold.
+    """
+    scenario = None
+    if target is not None and target.endswith(".toml"):
+        scenario = load_scenario(Path(target))
+        target, params, sets, nodes = _from_scenario(Path(target), scenario, params, sets, nodes)
+        fails, scales, adds = (*scenario.faults, *fails), (*scenario.scale, *scales), (*scenario.add, *adds)
+        seed = scenario.seed if seed is None else seed
+        until = until or scenario.until
+    loaded = load(target, params, sets, nodes, as_json)
+    from flowdist.sim.faulting import check_faults  # the engine: only when something is simulated
+    from flowdist.sim.simulation import Simulation, with_nodes
+
+    graph = with_nodes(loaded.graph)
+    faults, added = [parse_fault(text) for text in fails], [parse_add(text) for text in adds]
+    check_faults(faults, graph, [add.node for add in added])
+    scaled = [parse_scale(text) for text in scales]
+    _check_scales([scale.role for scale in scaled], [role.name for role in graph.roles])
+    simulation = Simulation(graph, faults, scaled, added, seed=seed or 0)
+    result = simulation.run(_until_ns(until))
+    if trace_file is not None:
+        from flowdist.control.history import encode_line
+
+        Path(trace_file).write_bytes(b"".join(encode_line(line) for line in result.lines))
+    _show(result, scenario, as_json, full)
+
+
+def _from_scenario(
+    path: Path, scenario: Scenario, params: tuple[str, ...], sets: tuple[str, ...], nodes: str | None
+) -> tuple[str, tuple[str, ...], tuple[str, ...], str | None]:
+    """The command line wins over the file: it comes last."""
+    target = str(path.parent / scenario.topology)
+    params = (*(f"{name}={value}" for name, value in scenario.params.items()), *params)
+    sets = (*(f"{name}={value}" for name, value in _flat(scenario.set)), *sets)
+    if nodes is None and scenario.nodes is not None:
+        nodes = str(scenario.nodes)
+    return target, params, sets, nodes
+
+
+def _flat(table: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """`{"trainer": {"replicas": "1:2"}}` and `{"trainer.replicas": "1:2"}` say the same."""
+    pairs: list[tuple[str, Any]] = []
+    for key, value in table.items():
+        pairs += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(f"{prefix}{key}", value)]
+    return pairs
+
+
+def _check_scales(wanted: list[str], roles: list[str]) -> None:
+    for name in wanted:
+        if name not in roles:
+            raise FlowdistError(f"--scale {name}: no role {name!r}", help=f"known: {', '.join(roles)}")
+
+
+def _until_ns(until: str | None) -> int | None:
+    if until is None:
+        return None
+    try:
+        return parse_duration(until)
+    except ValueError:
+        raise FlowdistError(f"--until {until}: no duration", help="write 30s, 1m30s or 2h") from None
+
+
+def _show(result: Any, scenario: Scenario | None, as_json: bool, full: bool) -> None:
+    from flowdist.report.summary import summary_of, summary_text
+    from flowdist.report.trace import summarise_quiet, trace_lines
+    from flowdist.sim.expectations import unmet
+
+    summary = summary_of(result.job, result.lines)
+    summary["lasted_s"] = result.now / 1e9
+    for model in result.models.values():
+        work = summary["roles"][model.role.name]
+        work["step"] = max(work["step"], model.step_at(result.now))
+        work["lost_steps"] = work.get("lost_steps", 0) + model.lost_steps
+        work["lost_work_s"] = work.get("lost_work_s", 0.0) + model.lost_ns / 1e9
+    wrong = unmet(scenario.expect if scenario is not None else Expect(), result)
+    if scenario is None:
+        wrong = []
+    summary |= {"digest": result.digest, "waiting_for": result.waiting, "unmet": wrong}
+    summary["violation"] = str(result.violation) if result.violation else None
+    if as_json:
+        print_json("simulation", **summary)
+    else:
+        if scenario is not None:
+            click.echo(f"{scenario.title}\n")
+        lines = list(trace_lines(result.lines))
+        for line in lines if full else summarise_quiet(lines, TRACE_LINES):
+            click.echo(line)
+        click.echo("\n" + summary_text(summary), nl=False)
+        click.echo(f"\ndigest {result.digest}")
+        for fault in result.unfired if scenario is None else ():
+            click.echo(f"warning: fault {fault.spec} never fired", err=True)
+        if result.violation is not None:
+            click.echo(f"\nviolated: {result.violation}", err=True)
+        for text in wrong:
+            click.echo(f"expectation not met: {text}", err=True)
+        if scenario is not None and not wrong and result.violation is None:
+            click.echo("all expectations hold")
+    sys.exit(_exit_code(result, scenario, wrong))
+
+
+def _exit_code(result: Any, scenario: Scenario | None, wrong: list[str]) -> int:
+    if result.violation is not None or wrong:
+        return 3
+    return 1 if result.job.outcome == "failed" and scenario is None else 0

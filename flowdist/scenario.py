@@ -1,0 +1,69 @@
+"""A scenario file as a value: a topology, a cluster, faults and what is expected of it. One story a file."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from flowdist.errors import FlowdistError
+
+
+class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What has to be true at the end. What is not given is not checked."""
+
+    outcome: str | None = None
+    restarted: dict[str, int] = {}  # how often each role restarted; roles that are not named are not checked
+    generations: dict[str, int] = {}
+    world_sizes: dict[str, list[int]] = {}  # replicas of each generation of a gang
+    lost_work_max: str | None = None  # of any world
+    recovered_within: str | None = None  # each incident, until its worlds step again
+    reason_contains: str | None = None
+
+
+class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`topology` is relative to the file; times are written as in the fault grammar."""
+
+    title: str
+    topology: str
+    nodes: int | str | None = None
+    seed: int = 0
+    until: str | None = None
+    faults: list[str] = []
+    scale: list[str] = []
+    add: list[str] = []
+    params: dict[str, Any] = {}
+    set: dict[str, Any] = {}
+    expect: Expect = Expect()
+
+
+def load_scenario(path: Path) -> Scenario:
+    """FlowdistError, with the file and the key, for what is no scenario."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FlowdistError(f"{path}: {error.strerror}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise FlowdistError(f"{path}: {error}", help="scenario files are TOML") from None
+    _refuse_unknown(path, content, Scenario, "")
+    _refuse_unknown(path, content.get("expect", {}), Expect, "expect.")
+    try:
+        scenario = msgspec.convert(content, Scenario)
+    except msgspec.ValidationError as error:
+        raise FlowdistError(f"{path}: {error}", help="see docs/simulate.md") from None
+    if scenario.expect.outcome not in (None, "succeeded", "failed", "cancelled"):
+        message = f"{path}: expect.outcome = {scenario.expect.outcome!r} is unknown"
+        raise FlowdistError(message, help='write "succeeded" or "failed"')
+    return scenario
+
+
+def _refuse_unknown(path: Path, content: Any, struct: type[msgspec.Struct], prefix: str) -> None:
+    known = struct.__struct_fields__
+    for key in content if isinstance(content, dict) else ():
+        if key not in known:
+            close = difflib.get_close_matches(key, known, n=1)
+            help = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+            raise FlowdistError(f"{path}: key {prefix + key!r} is unknown", help=help)

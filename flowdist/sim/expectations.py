@@ -1,0 +1,80 @@
+"""Whether what was expected of a simulation is true, each expectation in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flowdist.control.effects import StartReplica
+from flowdist.control.history import Record
+from flowdist.graph import format_duration, parse_duration
+from flowdist.scenario import Expect
+from flowdist.sim.simulation import SimResult
+
+
+def unmet(expect: Expect, result: SimResult) -> list[str]:
+    """What is not true; empty when all is. A fault that never fired is an unmet expectation too."""
+    wrong = [f"fault {fault.spec} never fired" for fault in result.unfired]
+    job = result.job
+    if expect.outcome is not None and job.outcome != expect.outcome:
+        why = job.ending_reason or f"waiting for {', '.join(result.waiting)}"
+        wrong.append(f"outcome: {expect.outcome} was expected, it is {job.outcome or 'unfinished'} ({why})")
+    if expect.reason_contains is not None and expect.reason_contains not in job.ending_reason:
+        wrong.append(f"reason: {expect.reason_contains!r} was expected in {job.ending_reason!r}")
+    wrong += _compare("restarted", expect.restarted, {name: times_restarted(result, name) for name in job.roles})
+    found = {name: max(world.generation for world in job.worlds_of(role)) for name, role in job.roles.items()}
+    wrong += _compare("generations", expect.generations, found)
+    wrong += _compare("world_sizes", expect.world_sizes, {name: world_sizes(result, name) for name in job.roles})
+    if expect.lost_work_max is not None:
+        for name, model in result.models.items():
+            if model.lost_ns > parse_duration(expect.lost_work_max):
+                lost = format_duration(model.lost_ns)
+                wrong.append(f"lost_work_max: {name} lost {lost}, more than {expect.lost_work_max}")
+    if expect.recovered_within is not None:
+        for number, took in recoveries(result).items():
+            if took is None or took > parse_duration(expect.recovered_within):
+                text = "never" if took is None else f"after {format_duration(took)}"
+                wrong.append(f"recovered_within: incident {number} recovered {text}, not in {expect.recovered_within}")
+    return wrong
+
+
+def _compare(what: str, expected: Mapping[str, object], found: Mapping[str, object]) -> list[str]:
+    wrong = []
+    for name, value in expected.items():
+        if name not in found:
+            wrong.append(f"{what}: there is no role {name!r}")
+        elif found[name] != value:
+            wrong.append(f"{what}: {name} = {value} was expected, it is {found[name]}")
+    return wrong
+
+
+def times_restarted(result: SimResult, name: str) -> int:
+    """A gang restarts as one; without a gang each replica's restarts count."""
+    role = result.job.roles[name]
+    if role.spec.gang:
+        return max(0, result.job.worlds[role.worlds[0]].generation - 1)
+    return sum(max(0, replica.attempt - 1) for replica in result.job.replicas_of(role))
+
+
+def world_sizes(result: SimResult, name: str) -> list[int]:
+    """Replicas of each generation that was started."""
+    sizes: dict[int, int] = {}
+    for line in result.lines:
+        for effect in line.effects if isinstance(line, Record) else ():
+            if isinstance(effect, StartReplica) and effect.world == name:
+                sizes[effect.generation] = effect.group_world_size
+    return [sizes[generation] for generation in sorted(sizes)]
+
+
+def recoveries(result: SimResult) -> dict[int, int | None]:
+    """For each incident the time until all of its worlds of tasks step again; None where they never do."""
+    found: dict[int, int | None] = {}
+    for incident in result.job.incidents:
+        took: int | None = 0
+        for name in incident.worlds:
+            model = result.models.get(name)
+            if model is None:
+                continue
+            again = next((begun for begun in model.begins if begun >= incident.opened_ns), None)
+            took = None if again is None or took is None else max(took, again - incident.opened_ns)
+        found[incident.number] = took
+    return found

@@ -1,0 +1,128 @@
+"""The fault plan in virtual time: on nodes and processes, never on the controller's knowledge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from flowdist.control import agent_io as io
+from flowdist.control.history import Record
+from flowdist.control.ids import ReplicaId
+from flowdist.control.milestones import has_come
+from flowdist.faults import Fault, check_targets, refuse_unsupported
+from flowdist.graph import RoleGraph
+
+if TYPE_CHECKING:
+    from flowdist.sim.simulation import Simulation
+    from flowdist.sim.workload import WorldModel
+
+NODE_KINDS = ("kill", "lost", "leave")
+REPLICA_KINDS = ("kill", "exit", "oom")
+
+
+def check_faults(faults: Sequence[Fault], graph: RoleGraph, added: Sequence[str] = ()) -> None:
+    """FaultError for a fault that the simulator cannot carry out, or whose target is not there."""
+    nodes = [node.name for node in graph.cluster.nodes] + list(added)
+    check_targets(faults, graph, nodes)
+    for fault in faults:
+        kinds = NODE_KINDS if fault.target in nodes else REPLICA_KINDS
+        what = "a node" if fault.target in nodes else "a replica"
+        refuse_unsupported([fault], kinds, f"flowdist simulate, on {what},")
+
+
+class Faulting:
+    def __init__(self, sim: Simulation, faults: Sequence[Fault]) -> None:
+        self._sim, self._faults = sim, list(faults)
+        self._waiting: list[Fault] = []
+        self._fired: dict[str, None] = {}
+
+    def plan(self) -> None:
+        """Those with a time go into the queue, the others wait for their event."""
+        for fault in self._faults:
+            when = fault.when
+            if when.at_ns is not None:
+                self._sim.queue.at(when.at_ns + fault.offset_ns, self._firing(fault))
+            elif when.every_ns is not None:
+                self._sim.queue.at(when.every_ns + fault.offset_ns, self._firing(fault))
+            else:
+                self._waiting.append(fault)
+
+    def hear(self, line: Record) -> None:
+        """A record was written: a fault may have waited for it."""
+        for fault in list(self._waiting):
+            when = fault.when
+            assert when.event is not None
+            if has_come(self._sim.job, line.event, when.event, when.role, when.number):
+                self._waiting.remove(fault)
+                self._sim.queue.after(fault.offset_ns, self._firing(fault))
+
+    def steps_begin(self, world: str, model: WorldModel) -> None:
+        """A world begins to step: have it report the steps that faults wait for, when it gets there."""
+        begun = model.begun_ns
+        for fault in self._waiting:
+            if fault.when.event != "step" or fault.when.role != model.role.name:
+                continue
+            if model.first_step < fault.when.number <= model.role.workload.steps:
+                at = model.time_of_step(fault.when.number)
+                self._sim.queue.at(at, lambda: self._sim.report_steps(model, begun))
+
+    def never_fired(self) -> list[Fault]:
+        return [fault for fault in self._faults if fault.spec not in self._fired]
+
+    def _firing(self, fault: Fault) -> Callable[[], None]:
+        return lambda: self._fire(fault)
+
+    def _fire(self, fault: Fault) -> None:
+        if fault.when.every_ns is not None:
+            self._sim.queue.after(fault.when.every_ns, self._firing(fault))
+        if fault.target in self._sim.nodes:
+            self._hit_node(fault)
+        else:
+            for replica in self._targets(fault):
+                self._hit_replica(fault, replica)
+
+    def _tell(self, fault: Fault, target: str) -> None:
+        self._fired[fault.spec] = None
+        self._sim.note_fault(fault, target)
+
+    def _hit_node(self, fault: Fault) -> None:
+        node = self._sim.nodes[fault.target]
+        if not node.is_alive or node.is_cut:
+            return
+        self._tell(fault, fault.target)
+        match fault.kind:
+            case "kill":
+                self._sim.kill_node(node)
+            case "lost":
+                node.cut()
+            case "leave":
+                node.tell(io.LeaveRequested())
+        if fault.duration_ns is not None:
+            back = node.heal if fault.kind == "lost" else lambda: self._sim.add_node(node.spec)
+            self._sim.queue.after(fault.duration_ns, back)
+
+    def _targets(self, fault: Fault) -> list[ReplicaId]:
+        running = [replica.id for replica in self._sim.job.replicas.values() if replica.phase in ("running", "ready")]
+        if fault.target == "all":
+            return running
+        if fault.replica is not None:
+            return [replica for replica in running if tuple(replica) == fault.replica]
+        return [replica for replica in running if replica.role == fault.target]
+
+    def _hit_replica(self, fault: Fault, replica: ReplicaId) -> None:
+        state = self._sim.job.replicas[replica]
+        if state.node is None:
+            return
+        node = self._sim.nodes[state.node]
+        alive = list(node.workers.get((replica, state.attempt), {}))
+        ranks = [rank for rank in alive if fault.local_rank in (None, rank)]
+        if ranks:
+            self._tell(fault, str(replica))
+        for rank in ranks:
+            match fault.kind:
+                case "kill":
+                    node.exit_worker(replica, state.attempt, rank, signal="KILL")
+                case "exit":
+                    node.exit_worker(replica, state.attempt, rank, code=int(fault.arg))
+                case "oom":
+                    node.exit_worker(replica, state.attempt, rank, signal="KILL", kind="oom")

@@ -1,0 +1,171 @@
+"""A simulated node: the agent of production over processes that are only numbers.
+
+The link to the controller can be cut, and the node can die. While both are well, heartbeats are not played one by one:
+the last one that could have been answered is taken as sent when somebody's deadline could depend on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from flowdist.control import agent_io as io
+from flowdist.control.agent import Agent
+from flowdist.control.effects import StartReplica
+from flowdist.control.ids import ReplicaId
+from flowdist.control.messages import ToAgent, ToController
+from flowdist.graph import MS, NodeSpec
+
+if TYPE_CHECKING:
+    from flowdist.sim.simulation import Simulation
+
+LATENCY_NS = 500_000  # one way, between agent and controller
+SPAWN_NS = 5 * MS
+TERM_NS = 100 * MS  # from SIGTERM to the end of a worker that obeys
+KILL_NS = 1 * MS
+BIND_NS = 200_000
+FIRST_PORT = 20_000
+
+
+class SimNode:
+    """`incarnation` counts the agents that have been started on the node, in thousands, as in production."""
+
+    def __init__(self, sim: Simulation, spec: NodeSpec, starts: int = 0) -> None:
+        self._sim, self.spec, self.starts = sim, spec, starts
+        self.agent = Agent(spec, sim.graph, incarnation=1000 * starts + 1)
+        self.is_alive = True
+        self.is_cut = False
+        self.workers: dict[tuple[ReplicaId, int], dict[int, None]] = {}  # alive local ranks by attempt
+        self._ports: dict[tuple[ReplicaId, str], int] = {}
+        self._stores = 0
+        self._planned: int | None = None
+
+    def connect(self) -> None:
+        """The connection to the controller comes up."""
+        self.tell(io.Connected())
+
+    def tell(self, event: io.AgentInput) -> None:
+        """An input for the agent, now."""
+        if not self.is_alive:
+            return
+        self.renew()
+        for output in self.agent.handle(event, self._sim.queue.now):
+            self._carry_out(output)
+        self._plan()
+
+    def renew(self) -> None:
+        """Take the heartbeats as played that could have been, while the node is heard."""
+        if self.is_alive and not self.is_cut and not self._sim.plays_heartbeats:
+            sent = self.agent.renew(self._sim.queue.now, 2 * LATENCY_NS)
+            if sent is not None:
+                self._sim.heard(self.spec.name, sent + LATENCY_NS)
+
+    def receive(self, message: ToAgent) -> None:
+        """A message of the controller arrives, unless the link is cut or the agent is another by now."""
+        if not self.is_cut:
+            self.tell(message)
+
+    def cut(self) -> None:
+        """Silence, in both directions, from now on: the lease is what was acknowledged so far."""
+        self.renew()
+        self.is_cut = True
+        self._plan()
+
+    def heal(self) -> None:
+        self.is_cut = False
+        self.tell(io.Disconnected())
+        self.tell(io.Connected())
+
+    def die(self) -> list[tuple[ReplicaId, int]]:
+        """The agent and all workers are gone. Returns the attempts that ran."""
+        self.renew()
+        ran = [key for key, alive in self.workers.items() if alive]
+        self.is_alive = False
+        for key in ran:
+            self._sim.attempt_ended(*key)
+        self.workers.clear()
+        return ran
+
+    def exit_worker(
+        self,
+        replica: ReplicaId,
+        attempt: int,
+        local_rank: int,
+        *,
+        code: int = 0,
+        signal: str | None = None,
+        kind: str | None = None,
+    ) -> None:
+        """A worker ends, for whatever reason."""
+        alive = self.workers.get((replica, attempt), {})
+        if not self.is_alive or local_rank not in alive:
+            return
+        del alive[local_rank]
+        if not alive:
+            self._sim.attempt_ended(replica, attempt)
+        self._sim.worker_ended(replica, attempt, failed=bool(code or signal))
+        self.tell(io.WorkerExited(replica, attempt, local_rank, code, signal, kind))  # type: ignore[arg-type]
+
+    def _plan(self) -> None:
+        """Wake the agent at its deadline; while it is heard, heartbeats and lease are no reason to."""
+        quiet = not self.is_cut and not self._sim.plays_heartbeats
+        due = self.agent.duty() if quiet else self.agent.deadline()
+        if due is None or (self._planned is not None and self._sim.queue.now < self._planned <= due):
+            return
+        self._planned = due
+        self._sim.queue.at(due, self._wake(due))
+
+    def _wake(self, due: int) -> Callable[[], None]:
+        def wake() -> None:
+            if self._planned == due:
+                self._planned = None
+                self.tell(io.AgentTimePassed())
+
+        return wake
+
+    def _carry_out(self, output: io.AgentOutput) -> None:
+        match output:
+            case io.Send():
+                self._send(output.message)
+            case io.SpawnWorkers():
+                self._sim.queue.after(SPAWN_NS, lambda: self._spawned(output.start))
+            case io.SignalWorkers():
+                self._signal(output)
+            case io.BindStore():
+                self._stores += 1
+                port = FIRST_PORT - self._stores
+                bound = io.StoreBound(output.world, output.generation, port)
+                self._sim.queue.after(BIND_NS, lambda: self.tell(bound))
+            case io.AnswerWorker():
+                self._sim.checkpoint_answered(output)
+            case io.KillStore() | io.WritePeers():
+                pass
+            case io.EndAgent():
+                self.is_alive = False
+
+    def _send(self, message: ToController) -> None:
+        if not self.is_cut:
+            self._sim.queue.after(LATENCY_NS, lambda: self._sim.hear(message))
+
+    def _spawned(self, start: StartReplica) -> None:
+        if not self.is_alive:
+            return
+        role = self._sim.graph.role(start.replica.role)
+        key = (start.replica, start.attempt)
+        self.workers[key] = dict.fromkeys(range(role.procs))
+        self._sim.attempt_began(*key)
+        ports = tuple((name, self._port(start.replica, name)) for name in role.ports)
+        self.tell(io.WorkersSpawned(*key, ports))
+        self._sim.workers_run(self, start)
+
+    def _port(self, replica: ReplicaId, name: str) -> int:
+        """As in production: chosen once, kept for later attempts on the node."""
+        return self._ports.setdefault((replica, name), FIRST_PORT + len(self._ports))
+
+    def _signal(self, output: io.SignalWorkers) -> None:
+        delay = KILL_NS if output.signal == "KILL" else TERM_NS
+        for local_rank in list(self.workers.get((output.replica, output.attempt), {})):
+            self._sim.queue.after(delay, self._end_by_signal(output, local_rank))
+
+    def _end_by_signal(self, output: io.SignalWorkers, local_rank: int) -> Callable[[], None]:
+        return lambda: self.exit_worker(output.replica, output.attempt, local_rank, signal=output.signal)
