@@ -97,6 +97,7 @@ class Faulting:
                 node.cut()
             case "leave":
                 node.tell(io.LeaveRequested())
+        self._sim.plan()  # its silence is something to wait for now
         if fault.duration_ns is not None:
             back = node.heal if fault.kind == "lost" else lambda: self._sim.add_node(node.spec)
             self._sim.queue.after(fault.duration_ns, back)

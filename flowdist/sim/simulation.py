@@ -96,7 +96,7 @@ class Simulation:
         for add in adds:
             self.queue.at(add.at_ns, self._adder(add))
         self._faulting.plan()
-        self._plan()
+        self.plan()
 
     @property
     def job(self) -> JobState:
@@ -161,7 +161,7 @@ class Simulation:
                 if self._liveness.is_watched(message.node):
                     self._liveness.heard(message.node, self.queue.now)
                     self._send(node, Acked(EPOCH, message.sent_ns))
-                    self._plan()
+                    self.plan()
                 else:
                     for heard in self._liveness.heard(message.node, self.queue.now):
                         self.handle(heard)
@@ -193,7 +193,7 @@ class Simulation:
         for effect in effects:
             self._carry_out(effect)
         self._faulting.hear(line)
-        self._plan()
+        self.plan()
 
     def note_fault(self, fault: Fault, target: str) -> None:
         self._lines.append(FaultLine(self.queue.now, fault.spec, target))
@@ -212,7 +212,7 @@ class Simulation:
         if not node.is_cut:
             self.queue.after(LATENCY_NS, lambda: node.receive(message))
 
-    def _plan(self) -> None:
+    def plan(self) -> None:
         """Wake the controller at its deadline, or when somebody's silence may have become too long."""
         times = [self.controller.deadline()]
         if self.plays_heartbeats or any(node.is_cut or not node.is_alive for node in self.nodes.values()):
@@ -236,7 +236,7 @@ class Simulation:
         deadline = self.controller.deadline()
         if deadline is not None and deadline <= self.queue.now:
             self.handle(TimePassed())
-        self._plan()
+        self.plan()
 
     def attempt_began(self, replica: ReplicaId, attempt: int) -> None:
         """Two attempts of one replica never run at the same time (R19)."""
