@@ -65,6 +65,7 @@ class Supervisor:
         self._run_dir = make_run_dir(base, graph.name)
         self._run_id = self._run_dir.name
         (self._run_dir / "graph.json").write_bytes(encode_graph(graph))
+        (self._run_dir / "checkpoints").mkdir()
         self._nodes = {node.name: node for node in graph.cluster.nodes}
         self._sockets = socket_dir(self._run_dir, list(self._nodes))
         self._control_socket = str(self._sockets / "control.sock")

@@ -1,0 +1,46 @@
+# Everything that is needed is Python 3.11+ with venv. `make demo` runs the main job, `make test` passes the tests.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test check check-static format bench clean
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit("flowdist needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
+	@echo "installing flowdist and numpy into $(VENV) ..."
+	$(INSTALL) --editable '.[demo]'
+	@touch $@
+
+$(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
+	@echo "installing flowdist, torch and the test tools into $(VENV) (once; torch is large) ..."
+	$(INSTALL) --editable '.[dev]'
+	@touch $@ $(VENV)/.demo
+
+demo: $(VENV)/.demo  ## the main job, with a parameter server and a trainer killed on the way
+	$(BIN)/flowdist run examples/word2vec/topology.py --fail ps/0@step=trainer,300 --fail trainer/1@step=trainer,700
+
+test: $(VENV)/.dev  ## all tests
+	$(BIN)/python -m pytest -q
+
+check-static: $(VENV)/.dev  ## format, lint, types, import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+check: check-static test  ## what to run before every commit
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.dev  ## every benchmark, with its peer in the same run
+	$(BIN)/python benchmarks/simulate_hour.py
+	$(BIN)/python benchmarks/torchrun_restart.py
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info runs
