@@ -142,7 +142,7 @@ def save(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
 
 def resume(model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device) -> int:
     """The step of the latest checkpoint, on every rank the same; 0 without one."""
-    restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0  # a new run of torchrun begins anew
+    restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0  # a new run of torchrun begins anew
     path: Path | None = worker.latest() if worker.is_managed() or restarted else None
     chosen = [str(path) if path is not None else None]
     dist.broadcast_object_list(chosen, src=worker.info().source_rank, device=device)

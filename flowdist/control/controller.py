@@ -13,12 +13,12 @@ from typing import assert_never
 
 from flowdist.control import events as ev
 from flowdist.control.deadlines import Due
-from flowdist.control.effects import AnswerCheckpoint, CloseStore, Effect, StopReplica
+from flowdist.control.effects import AnswerCheckpoint, CloseStore, Effect
 from flowdist.control.ending import begin_ending, hurry, judge_success, settle_ending
 from flowdist.control.ids import NodeName, ReplicaId
 from flowdist.control.judge import Failure
 from flowdist.control.membership import form_worlds, missing_nodes, note_formed, start_members
-from flowdist.control.nodes import join, lose_node
+from flowdist.control.nodes import give_up_node, join, lose_node
 from flowdist.control.peers import update_addresses
 from flowdist.control.placement import explain, unplace
 from flowdist.control.recovery import advance, fail, lose, open_incident, retire
@@ -80,7 +80,9 @@ def _record(job: JobState, event: ev.Event) -> None:
         case ev.ReplicaStopped():
             _stopped(job, event)
         case ev.ReplicaUnkillable():
-            _unkillable(job, event)
+            unkillable = _current(job, event.replica, event.attempt)
+            if unkillable is not None:
+                give_up_node(job, unkillable)
         case ev.CheckpointOffered():
             _offered(job, event)
         case ev.ScaleRequested():
@@ -169,15 +171,14 @@ def _exited(job: JobState, event: ev.ReplicaExited) -> None:
         return
     role, world = job.role_of(replica.id), job.worlds[replica.world]
     was_up = replica.is_up
-    job.due.clear(Due("ready", str(replica.id)))
     if job.ending is not None:
         succeeded = event.kind is None and role.spec.kind == "task" and was_up
-        replica.phase = "succeeded" if succeeded else "gone"
+        job.end_attempt(replica, "succeeded" if succeeded else "gone")
     elif event.kind is None and role.spec.kind == "task":
-        replica.phase = "succeeded"
+        job.end_attempt(replica, "succeeded")
         _note_success(job, replica, world)
     else:
-        replica.phase = "gone"
+        job.end_attempt(replica)
         replica.member_since = 0
         fail(job, Failure(replica.id, event.kind or "exit", _why(event, role.spec.kind), event.exit_code, event.signal))
 
@@ -221,35 +222,10 @@ def _stopped(job: JobState, event: ev.ReplicaStopped) -> None:
     if replica is None:
         return
     was_up = replica.is_up
-    job.due.clear(Due("ready", str(replica.id)))
-    replica.phase = "gone"
+    job.end_attempt(replica)
     if was_up and job.ending is None:
         replica.member_since = 0
         lose(job, [replica], str(replica.id), f"{replica.id} was stopped by its node")
-
-
-def _unkillable(job: JobState, event: ev.ReplicaUnkillable) -> None:
-    """It outlives SIGKILL: its node is of no use, its GPUs stay taken, what else runs there is killed (R6)."""
-    replica = _current(job, event.replica, event.attempt)
-    if replica is None or replica.node is None:
-        return
-    name, gpus = replica.node, replica.gpus
-    node = job.nodes[name]
-    lost = [job.replicas[other] for other in node.replicas if job.replicas[other].is_up]
-    job.known_nodes.pop(name, None)
-    node.usable = False
-    replica.phase = "gone"
-    unplace(job, replica)
-    node.stuck[replica.id] = gpus
-    for other in lost:
-        if other is not replica:
-            other.phase = "stopping"
-            job.due.clear(Due("ready", str(other.id)))
-            job.emit(StopReplica(name, other.id, other.attempt, 0))
-    cause = f"{name} is lost: a worker of {replica.id} outlives SIGKILL"
-    job.notify(cause, "error")
-    if lost and job.ending is None:
-        lose(job, lost, name, cause)
 
 
 def _store_opened(job: JobState, event: ev.StoreOpened) -> None:

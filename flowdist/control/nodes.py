@@ -22,7 +22,7 @@ def join(job: JobState, event: NodeJoined) -> list[InventoryItem]:
     if known is not None and event.incarnation < known.incarnation:
         return []
     same = known is not None and known.usable and event.incarnation == known.incarnation
-    if known is not None and known.usable and not same:
+    if known is not None and not same:
         lose_node(job, event.node, f"{event.node} came back without what it ran")
     job.known_nodes[event.node] = None
     if not same:
@@ -74,26 +74,66 @@ def _say_again(job: JobState, replica: Replica) -> list[InventoryItem]:
 
 def lose_node(job: JobState, name: NodeName, cause: str) -> None:
     """Nothing runs there any more: its replicas are lost, its seats are free."""
-    node = job.nodes.get(name)
-    if node is None or not node.usable:
-        job.known_nodes.pop(name, None)
-        return
-    node.usable = False
     job.known_nodes.pop(name, None)
+    node = job.nodes.get(name)
+    if node is None:
+        return
+    was_usable, node.usable = node.usable, False
+    lost = vacate(job, name)
+    if not was_usable:
+        return
+    job.notify(f"{cause}, and with it {', '.join(str(replica.id) for replica in lost)}" if lost else cause, "warning")
+    if job.ending is None and lost:
+        lose(job, lost, name, cause)
+
+
+def vacate(job: JobState, name: NodeName) -> list[Replica]:
+    """End every attempt on the node and free every seat. Returns the replicas that nobody had told to stop."""
     lost: list[Replica] = []
-    for replica in [job.replicas[replica] for replica in node.replicas]:
+    for replica in [job.replicas[replica] for replica in job.nodes[name].replicas]:
         if replica.is_up:
             lost.append(replica)
         if replica.is_live:
-            replica.phase = "gone"
+            job.end_attempt(replica)
             replica.member_since = 0
         unplace(job, replica)
         replica.ports, replica.ports_node = (), None
-    job.notify(f"{cause}, and with it {', '.join(str(replica.id) for replica in lost)}" if lost else cause, "warning")
+    leave_stores(job, name)
+    return lost
+
+
+def leave_stores(job: JobState, name: NodeName) -> None:
+    """Worlds that were about to start with a seat there choose anew; the stores that it hosted are gone."""
     for world in job.worlds.values():
-        if world.phase == "opening" and any(replica.node is None for replica in job.members_of(world)):
-            abandon_opening(job, world)
         if world.store_node == name:
             world.store_node = None
-    if job.ending is None and lost:
+        if world.phase == "opening" and any(replica.node in (None, name) for replica in job.members_of(world)):
+            abandon_opening(job, world)
+
+
+def give_up_node(job: JobState, replica: Replica) -> None:
+    """A worker of the replica outlives SIGKILL: its node is of no use, what else runs there is killed (R6).
+
+    The GPUs of that worker stay taken. The others are lost, but replaced only when their end is reported.
+    """
+    name, gpus = replica.node, replica.gpus
+    assert name is not None
+    node = job.nodes[name]
+    job.known_nodes.pop(name, None)
+    node.usable = False
+    job.end_attempt(replica)
+    unplace(job, replica)
+    node.stuck[replica.id] = gpus
+    lost = []
+    for other in [job.replicas[other] for other in node.replicas]:
+        if other.is_up:
+            lost.append(other)
+            job.end_attempt(other, "stopping")
+            job.emit(StopReplica(name, other.id, other.attempt, 0))
+        elif not other.is_live:
+            unplace(job, other)
+    leave_stores(job, name)
+    cause = f"{name} is lost: a worker of {replica.id} outlives SIGKILL"
+    job.notify(cause, "error")
+    if lost and job.ending is None:
         lose(job, lost, name, cause)

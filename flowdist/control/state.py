@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from flowdist.control.deadlines import Deadlines
+from flowdist.control.deadlines import Deadlines, Due
 from flowdist.control.effects import Effect, Notify, Outcome, StartReplica
 from flowdist.control.events import CheckpointOffered
 from flowdist.control.ids import Addresses, NodeName, ReplicaId, WorldName
@@ -180,6 +180,11 @@ class JobState:
 
     def members_of(self, world: World) -> list[Replica]:
         return [self.replicas[replica] for replica in world.members]
+
+    def end_attempt(self, replica: Replica, phase: ReplicaPhase = "gone") -> None:
+        """Nothing of its attempt runs any more."""
+        replica.phase = phase
+        self.due.clear(Due("ready", str(replica.id)))
 
     def emit(self, effect: Effect) -> None:
         self.effects.append(effect)
