@@ -101,6 +101,16 @@ def test_r6_all_of_the_set_is_gone_before_anything_of_it_starts_again():
     assert talk.world("trainer").generation == 2
 
 
+def test_r6_the_upstream_does_not_start_while_a_dependent_of_its_set_still_runs():
+    talk = ps_and_trainers("restart")
+    talk.auto = False
+    talk.fail("ps/0")
+    talk.tell(ev.ReplicaStopped(r("trainer/0"), 1))
+    assert talk.world("ps/0").generation == 1
+    talk.tell(ev.ReplicaStopped(r("trainer/1"), 1))
+    assert talk.world("ps/0").generation == 2
+
+
 def test_r6_all_are_signalled_at_once_dependents_first():
     talk = ps_and_trainers("restart")
     talk.auto = False
