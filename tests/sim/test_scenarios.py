@@ -1,0 +1,67 @@
+"""Every scenario of the folder is a test; an expectation that is not true is one that fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from flowdist.cli.simulate import command
+
+FOLDER = Path(__file__).parents[2] / "scenarios"
+STORIES = sorted(FOLDER.glob("*.toml"))
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda path: path.stem)
+def test_scenario(story: Path) -> None:
+    result = CliRunner().invoke(command, [str(story)])
+    assert result.exit_code == 0, result.output
+
+
+def test_there_are_stories() -> None:
+    assert len(STORIES) >= 8
+
+
+@pytest.mark.parametrize(
+    ("expect", "text"),
+    [
+        ('outcome = "failed"', "outcome: failed was expected, it is succeeded"),
+        ("restarted = { trainer = 2 }", "restarted: trainer = 2 was expected, it is 1"),
+        ("generations = { trainer = 1 }", "generations: trainer = 1 was expected, it is 2"),
+        ("world_sizes = { trainer = [4, 4] }", "world_sizes: trainer = [4, 4] was expected, it is [4, 3]"),
+        ('lost_work_max = "1s"', "lost_work_max: trainer lost"),
+        ('recovered_within = "1s"', "recovered_within: incident 1 recovered after"),
+        ('reason_contains = "budget"', "reason: 'budget' was expected"),
+        ("generations = { trianer = 1 }", "there is no role 'trianer'"),
+    ],
+)
+def test_an_expectation_that_is_not_true_is_named(tmp_path: Path, expect: str, text: str) -> None:
+    story = tmp_path / "story.toml"
+    topology = FOLDER / "topologies/gang.py"
+    story.write_text(f'title = "x"\ntopology = "{topology}"\nfaults = ["node1@2m30s"]\n[expect]\n{expect}\n')
+    result = CliRunner().invoke(command, [str(story)])
+    assert result.exit_code == 3 and text in result.output, result.output
+
+
+def test_a_fault_that_never_fires_is_a_violated_expectation(tmp_path: Path) -> None:
+    story = tmp_path / "story.toml"
+    story.write_text(f'title = "x"\ntopology = "{FOLDER / "topologies/gang.py"}"\nfaults = ["node1@9h"]\n')
+    result = CliRunner().invoke(command, [str(story)])
+    assert result.exit_code == 3 and "fault node1@9h never fired" in result.output
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ('title = "x"\ntopologie = "y"', "key 'topologie' is unknown"),
+        ('title = "x"\ntopology = "y"\n[expect]\noutcom = "failed"', "key 'expect.outcom' is unknown"),
+        ('title = "x"', "missing required field `topology`"),
+        ("title = ", "Invalid value"),
+    ],
+)
+def test_a_wrong_scenario_is_refused_with_file_and_key(tmp_path: Path, content: str, text: str) -> None:
+    story = tmp_path / "story.toml"
+    story.write_text(content)
+    result = CliRunner().invoke(command, [str(story)])
+    assert result.exit_code == 2 and text in result.output and str(story) in result.output

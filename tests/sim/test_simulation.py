@@ -1,0 +1,194 @@
+"""The engine: same seed, same bytes; quiet heartbeats that are not played change no decision; nothing runs twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowdist.control.history import FaultLine, Record, encode_line
+from flowdist.dsl.load import load_topology
+from flowdist.faults import parse_add, parse_fault, parse_scale
+from flowdist.graph import HOUR, SECOND, RoleGraph
+from flowdist.sim.queue import Queue
+from flowdist.sim.simulation import SimResult, Simulation, Violation
+from tests.control.harness import graph, r, restart, role
+
+TOPOLOGIES = Path(__file__).parents[2] / "scenarios/topologies"
+
+
+def load(name: str, **params: object) -> RoleGraph:
+    return load_topology(str(TOPOLOGIES / name), {key: str(value) for key, value in params.items()}).graph
+
+
+def run(graph: RoleGraph, *faults: str, seed: int = 0, play: bool = False, until: int | None = None) -> SimResult:
+    return Simulation(graph, [parse_fault(text) for text in faults], seed=seed, play_heartbeats=play).run(until)
+
+
+def decisions(result: SimResult) -> list[bytes]:
+    """What happened and what was decided, at each moment. News of one moment may be told in any order."""
+    lines = [msgspec.structs.replace(line, n=0) for line in result.lines if isinstance(line, Record)]
+    return [encode_line(line) for line in sorted(lines, key=lambda line: (line.t_ns, encode_line(line)))]
+
+
+CROWD = ["node3@90s/2m", "node4@90s/2m", "trainer/1@90s", "ps/0@90s", "node7@5m:lost/1m", "node8@5m:lost", "trainer@8m"]
+
+
+def crowd(seed: int) -> SimResult:
+    """64 nodes, everything at the same moments."""
+    return run(load("ps.py", nodes=64, trainers="32:96", evaluators=20), *CROWD, seed=seed, until=12 * 60 * SECOND)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_same_seed_gives_the_same_bytes_under_any_hash_seed(seed: int) -> None:
+    code = f"from tests.sim.test_simulation import crowd; print(crowd({seed}).digest)"
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            cwd=Path(__file__).parents[2],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("0", "1", "4242", "random")
+    }
+    assert len(digests) == 1
+
+
+def test_another_seed_gives_another_course() -> None:
+    assert crowd(0).digest != crowd(1).digest != crowd(2).digest
+
+
+FAULTS = ["node0@70s", "node1@70s/30s", "node2@71s:lost/2s", "node3@2m:lost/20s", "node1@3m:leave", "trainer/0@95s",
+          "trainer/1@4m:exit=3", "ps/0@100s", "ps/1@5m:oom", "evaluator@2m", "node3@step=trainer,200:lost"]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(FAULTS), unique=True, max_size=4), st.sampled_from(["restart", "reconnect"]))
+@settings(max_examples=8, deadline=None)
+def test_quiet_heartbeats_that_are_not_played_change_no_decision(faults: list[str], on_restart: str) -> None:
+    topology = load("ps.py", on_restart=on_restart)
+    quiet = run(topology, *faults)
+    played = run(topology, *faults, play=True)
+    assert decisions(quiet) == decisions(played)
+    assert quiet.handled < played.handled
+
+
+@given(st.lists(st.sampled_from(FAULTS), unique=True, max_size=6), st.integers(0, 50))
+@settings(max_examples=40, deadline=None)
+def test_every_job_ends_whatever_happens_to_it(faults: list[str], seed: int) -> None:
+    result = run(load("ps.py"), *faults, seed=seed)
+    assert result.violation is None
+    assert result.job.outcome is not None
+
+
+def test_a_job_that_can_never_go_on_is_a_violation_of_liveness() -> None:
+    """The trainer waits for a helper that has been given up."""
+    from flowdist.graph import Gate, Readiness
+
+    helper = role("helper", primary=False, ready=Readiness("call"), restart=restart("role", 0, then="ignore"))
+    topology = graph(helper, role("trainer", gates=(Gate("helper", "ready"),)))
+    result = run(topology, "helper/0@1s")
+    assert result.violation is not None and "trainer waits for helper to be ready" in str(result.violation)
+
+
+def test_two_attempts_at_once_are_seen() -> None:
+    simulation = Simulation(load("gang.py"))
+    simulation.attempt_began(r("trainer/0"), 1)
+    with pytest.raises(Violation, match="split brain: trainer/0 runs as attempt 2 while attempt 1 does"):
+        simulation.attempt_began(r("trainer/0"), 2)
+
+
+def test_a_lost_node_is_fenced_before_its_replicas_run_elsewhere() -> None:
+    result = run(load("gang.py", replicas="3"), "node1@2m:lost")
+    assert result.violation is None and result.job.replicas[r("trainer/1")].attempt == 2
+    lost = next(line for line in result.lines if isinstance(line, Record) and type(line.event).__name__ == "NodeSilent")
+    assert 4 * SECOND < lost.t_ns - 120 * SECOND <= 5 * SECOND
+
+
+def test_scale_and_add_are_events_of_the_job() -> None:
+    topology = load("gang.py", nodes=3, replicas="1:4")
+    simulation = Simulation(topology, [], [parse_scale("trainer=2@3m")], [parse_add("node9@1m")])
+    result = simulation.run()
+    sizes = [
+        len(line.effects) for line in result.lines if isinstance(line, Record) and line.reason.startswith("trainer: s")
+    ]
+    assert result.job.outcome == "succeeded" and sizes
+    assert result.job.nodes["node9"].usable and len(result.job.worlds["trainer"].members) == 2
+
+
+def test_until_stops_the_clock() -> None:
+    result = run(load("gang.py"), until=30 * SECOND)
+    assert result.now == 30 * SECOND and result.job.outcome is None and result.violation is None
+
+
+def test_lost_work_is_what_was_done_since_the_last_checkpoint() -> None:
+    result = run(load("gang.py", nodes=2, replicas="2"), "trainer/0@100s")
+    model = result.models["trainer"]
+    # up at 5 s, a checkpoint after 60 s of work (66 s), then 34 steps until the fault
+    assert model.lost_steps == 33 or model.lost_steps == 34
+    assert model.lost_ns == model.lost_steps * SECOND
+
+
+def test_every_repeats() -> None:
+    result = run(load("gang.py", max_restarts=20), "trainer/0@every=3m")
+    fired = [line.t_ns for line in result.lines if isinstance(line, FaultLine)]
+    assert fired[:3] == [180 * SECOND, 360 * SECOND, 540 * SECOND]
+
+
+def test_milestones_fire_once_at_their_moment() -> None:
+    result = run(load("gang.py"), "trainer/0@step=trainer,100+500ms", "node1@generation=trainer,2")
+    lines = [line for line in result.lines if isinstance(line, FaultLine)]
+    assert [line.spec for line in lines] == ["trainer/0@step=trainer,100+500ms", "node1@generation=trainer,2"]
+    # 100 steps after a start-up of 5 s and one checkpoint; told with the next heartbeat
+    assert 106 * SECOND < lines[0].t_ns < 107.6 * SECOND
+
+
+def test_of_two_things_at_once_the_first_planned_happens_first() -> None:
+    queue, seen = Queue(), []
+    for i in range(100):
+        queue.at(5, lambda i=i: seen.append(i))  # type: ignore[misc]
+    queue.at(4, lambda: seen.append(-1))
+    while queue.step():
+        pass
+    assert seen == [-1, *range(100)]
+
+
+def test_an_hour_on_eight_nodes_takes_few_events() -> None:
+    """What makes it fast is asserted here; how fast it is, is benchmarks/simulate_hour.py."""
+    topology = load("ps.py", nodes=8, trainers="2:8")
+    result = run(topology, "node1@9m/2m", "trainer/0@20m", "node2@30m:lost/1m", "ps/0@40m", until=HOUR)
+    assert result.handled < 3000
+
+
+def test_simulate_from_the_command_line(tmp_path: Path) -> None:
+    flowdist = [sys.executable, "-m", "flowdist"]
+    target = str(TOPOLOGIES / "gang.py")
+    trace = tmp_path / "trace.jsonl"
+    arguments = ["simulate", target, "--fail", "node1@2m/1m", "--json", "--trace", str(trace)]
+    done = subprocess.run([*flowdist, *arguments], capture_output=True, text=True, check=True)
+    summary = json.loads(done.stdout)
+    assert summary["outcome"] == "succeeded" and summary["roles"]["trainer"]["generations"] == 3
+    replayed = subprocess.run([*flowdist, "replay", str(trace), "--json"], capture_output=True, text=True, check=True)
+    again = json.loads(replayed.stdout)
+    assert again["differs_at"] is None and again["digest"] == summary["digest"]
+    failed = subprocess.run(
+        [*flowdist, "simulate", target, "--fail", "trainer/0@every=90s"], capture_output=True, check=False
+    )
+    assert failed.returncode == 1
+
+
+def test_no_torch_and_no_networkx_for_simulate() -> None:
+    code = (
+        "import sys; from click.testing import CliRunner; from flowdist.cli.simulate import command;"
+        f"r = CliRunner().invoke(command, ['{TOPOLOGIES / 'gang.py'}']); assert r.exit_code == 0, r.output;"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

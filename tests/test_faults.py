@@ -1,0 +1,116 @@
+"""The fault grammar: what it means, and how it says what is wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from flowdist.faults import FaultError, When, check_targets, parse_add, parse_fault, parse_scale, refuse_unsupported
+from flowdist.graph import MINUTE, SECOND
+from tests.control.harness import graph, role
+
+
+def test_a_node_for_a_while() -> None:
+    fault = parse_fault("node2@1m30s+5s/60s")
+    assert (fault.target, fault.when, fault.offset_ns) == ("node2", When(at_ns=90 * SECOND), 5 * SECOND)
+    assert (fault.kind, fault.duration_ns) == ("kill", MINUTE)
+
+
+def test_one_worker_at_a_step_with_an_exit_code() -> None:
+    fault = parse_fault("trainer/0.1@step=trainer,500:exit=3")
+    assert fault.when == When(event="step", role="trainer", number=500)
+    assert (fault.replica, fault.local_rank, fault.kind, fault.arg) == (("trainer", 0), 1, "exit", "3")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "node2@30s",
+        "trainer@start=trainer",
+        "all@ready=ps",
+        "node1@generation=trainer,2",
+        "ps/0@checkpoint=trainer,3",
+        "trainer/1@every=18m",
+        "node1@30s:preempt=30s",
+        "trainer/0@30s:hang/1m",
+        "node1@5s:pause/10s",
+        "node1@5s:slow=4x/1m",
+        "node1@5s:lost/20s",
+        "node1@5s:leave",
+        "node1@1s:partition=node2,node3/5s",
+        "node1@1s:cut-to=node2/5s",
+        "trainer@1s:torn-checkpoint",
+        "node1@1s:drop=0.1/5s",
+        "node1@1s:delay=50ms/5s",
+        "node1@1s:disk-full",
+        "controller@5s",
+    ],
+)
+def test_the_whole_grammar_is_read(spec: str) -> None:
+    assert parse_fault(spec).spec == spec
+
+
+@pytest.mark.parametrize(
+    ("spec", "underlined", "text"),
+    [
+        ("node2", "", "there is no @WHEN"),
+        ("Node2@30s", "Node2", "target 'Node2' cannot be read"),
+        ("node2@soon", "soon", "'soon' is no duration"),
+        ("node2@30", "30", "'30' is no duration"),
+        ("ps/0@redy=ps", "redy", "event 'redy' is unknown"),
+        ("ps/0@ready", "ready", "ready of what?"),
+        ("ps/0@step=ps", "ps", "step needs a number"),
+        ("ps/0@ready=ps,3", "ps,3", "ready takes no number"),
+        ("ps/0@30s:exit", "exit", "exit needs its exit code"),
+        ("ps/0@30s:exit=0", "0", "'0' is no exit code of a failure"),
+        ("ps/0@30s:kil", "kil", "kind 'kil' is unknown"),
+        ("ps/0@30s:kill=9", "=9", "kill takes no argument"),
+        ("node1@30s:slow=much", "much", "'much' is no factor"),
+        ("node1@30s:drop=2", "2", "'2' is no probability"),
+        ("trainer/0@30s/5s", "/5s", "kill of a replica has no duration"),
+        ("node1@30s/later", "later", "'later' is no duration"),
+    ],
+)
+def test_what_is_wrong_is_underlined(spec: str, underlined: str, text: str) -> None:
+    with pytest.raises(FaultError) as caught:
+        parse_fault(spec)
+    message, shown, marks = str(caught.value).split("\n")
+    assert text in message and shown.strip() == spec and caught.value.help
+    start = marks.index("^") - 2
+    assert spec[start : start + marks.count("^")] == underlined
+
+
+def test_did_you_mean() -> None:
+    with pytest.raises(FaultError) as caught:
+        parse_fault("ps/0@30s:presempt=5s")
+    assert caught.value.help == "did you mean 'preempt'?"
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        ("trianer/0@3s", "there is no 'trianer'"),
+        ("trainer/7@3s", "trainer has 2 replicas at most"),
+        ("trainer/1.5@3s", "a replica of trainer has 1 workers"),
+        ("node0/1@3s", "node0 is a node"),
+        ("trainer/0@ready=pss", "there is no role 'pss'"),
+    ],
+)
+def test_targets_that_the_job_does_not_have_are_refused(spec: str, text: str) -> None:
+    topology = graph(role("trainer", min_replicas=2, max_replicas=2))
+    with pytest.raises(FaultError, match=text):
+        check_targets([parse_fault(spec)], topology, ["node0"])
+
+
+def test_a_kind_that_nobody_carries_out_is_refused_never_dropped() -> None:
+    with pytest.raises(FaultError, match="flowdist run cannot carry out 'hang' yet"):
+        refuse_unsupported([parse_fault("trainer/0@3s:hang")], ["kill", "exit"], "flowdist run")
+    with pytest.raises(FaultError, match="cannot hit the controller yet"):
+        refuse_unsupported([parse_fault("controller@3s")], ["kill"], "flowdist run")
+
+
+def test_scale_and_add() -> None:
+    assert parse_scale("trainer=4@60s") == ("trainer", 4, MINUTE)
+    assert parse_add("node5@90s") == ("node5", 90 * SECOND)
+    for parse, text in ((parse_scale, "trainer@4"), (parse_add, "node5"), (parse_add, "node5@x")):
+        with pytest.raises(FaultError):
+            parse(text)
