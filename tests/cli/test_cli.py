@@ -1,0 +1,92 @@
+"""The command as a user types it: help, unknown words, exit codes, and what is never imported."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flowdist.graph import decode_graph
+
+GANG = str(Path(__file__).parents[2] / "scenarios/topologies/gang.py")
+
+
+def flowdist(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    run = [sys.executable, "-m", "flowdist", *arguments]
+    return subprocess.run(run, capture_output=True, text=True, check=False, cwd=cwd)
+
+
+def test_help_names_every_verb() -> None:
+    done = flowdist("--help")
+    assert done.returncode == 0
+    for verb in ("check", "plan", "run", "simulate", "replay"):
+        assert f"  {verb}  " in done.stdout
+
+
+@pytest.mark.parametrize("verb", ["check", "plan", "run", "simulate", "replay"])
+def test_every_verb_has_help(verb: str) -> None:
+    done = flowdist(verb, "--help")
+    assert done.returncode == 0 and "Usage: flowdist" in done.stdout
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from click.testing import CliRunner; from flowdist.cli.main import cli;"
+        "assert CliRunner().invoke(cli, ['--help']).exit_code == 0;"
+        "print([m for m in ('torch', 'networkx', 'rich', 'msgspec', 'asyncio') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("verb", ["check", "plan", "simulate"])
+def test_torch_is_never_imported(verb: str) -> None:
+    code = (
+        f"import sys; from click.testing import CliRunner; from flowdist.cli.{verb} import command;"
+        f"r = CliRunner().invoke(command, ['{GANG}']); assert r.exit_code == 0, r.output;"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_misspelt_verb_is_answered_with_the_right_one() -> None:
+    done = flowdist("simulat")
+    assert done.returncode == 2 and "did you mean 'simulate'?" in done.stderr
+
+
+def test_check_says_ok_in_a_line() -> None:
+    done = flowdist("check", GANG)
+    assert done.returncode == 0 and done.stdout == "gang: ok (1 roles, up to 4 replicas, 4 nodes)\n"
+
+
+def test_plan_as_json_holds_the_graph() -> None:
+    content = json.loads(flowdist("plan", GANG, "--json").stdout)
+    assert (content["format"], content["kind"]) == (1, "plan")
+    graph = decode_graph(json.dumps(content["graph"]))
+    assert graph.name == "gang" and content["restarts"]["trainer"]["failure"] == {"trainer": "role"}
+    assert content["placement"] == {f"trainer/{i}": f"node{i}" for i in range(4)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["simulate", GANG, "--fail", "node9@3s"], "there is no 'node9'"),
+        (["simulate", GANG, "--fail", "node1@3s:pause"], "cannot carry out 'pause' yet"),
+        (["simulate", GANG, "--scale", "trainer@3s"], "cannot be read"),
+        (["simulate", GANG, "--scale", "trianer=2@3s"], "no role 'trianer'"),
+        (["simulate", GANG, "--until", "soon"], "--until soon: no duration"),
+        (["simulate", "nope.toml"], "nope.toml: No such file"),
+        (["run", GANG, "--fail", "node1@3s:lost"], "flowdist run cannot carry out 'lost' yet"),
+        (["run", GANG, "--replicas", "2"], "--replicas is for scripts"),
+        (["run", GANG, "-p", "x"], "-p x: it has no value"),
+        (["replay", GANG], "is no journal"),
+        (["check", "nope.py"], "no topology file 'nope.py'"),
+    ],
+)
+def test_a_users_mistake_is_told_in_words_with_exit_code_2(arguments: list[str], text: str) -> None:
+    done = flowdist(*arguments)
+    assert done.returncode == 2 and text in done.stderr and "Traceback" not in done.stderr, done.stderr
+    assert "help:" in done.stderr or "nope.toml" in text
