@@ -1,0 +1,137 @@
+"""Real jobs for tests: started, watched line by line, and found in /proc by a mark that all descendants inherit."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+from flowdist.cli.replay import read_journal
+from flowdist.control.history import Header, Line
+
+MARK = "FLOWDIST_TEST_MARK"
+
+
+class Job:
+    """`flowdist run ARGUMENTS` in `folder`. Leaving the block kills whatever is left, and says so by `survivors`."""
+
+    def __init__(self, folder: Path, *arguments: str, env: dict[str, str] | None = None) -> None:
+        self.mark = uuid.uuid4().hex
+        self.folder = folder
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "flowdist", "run", *arguments],
+            cwd=folder,
+            env={**os.environ, **(env or {}), MARK: self.mark},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.output: list[str] = []
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pid in self.alive():
+            os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def lines(self) -> Iterator[str]:
+        """Lines as they come; ends with the run."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.output.append(line.rstrip("\n"))
+            yield self.output[-1]
+
+    def until(self, text: str, times: int = 1) -> str:
+        """Waits for a line that contains the text, for the n-th time."""
+        for line in self.lines():
+            times -= text in line
+            if times == 0:
+                return line
+        raise AssertionError(f"{text!r} never came:\n" + "\n".join(self.output))
+
+    def finish(self) -> int:
+        """Reads to the end; the exit code."""
+        for _ in self.lines():
+            pass
+        return self.process.wait()
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.output)
+
+    @property
+    def run_dir(self) -> Path:
+        return (self.folder / "runs/latest").resolve()
+
+    def journal(self) -> tuple[Header, list[Line]]:
+        header, lines, _ = read_journal(self.run_dir / "journal.jsonl")
+        return header, lines
+
+    def alive(self, *, but: tuple[int, ...] = ()) -> list[int]:
+        """Every process of the run that is no zombie, the run's own included."""
+        return [pid for pid in marked(self.mark) if pid not in but]
+
+    def named(self, module: str) -> list[int]:
+        """Those of our own processes that run a module of flowdist, oldest first."""
+        return [pid for pid in self.alive() if module.encode() in _read(pid, "cmdline")]
+
+
+def marked(mark: str) -> list[int]:
+    wanted = f"{MARK}={mark}".encode()
+    pids = sorted(int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    return [pid for pid in pids if wanted in _read(pid, "environ").split(b"\0")]
+
+
+def _read(pid: int, what: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{what}").read_bytes()
+    except OSError:
+        return b""
+
+
+def children(pid: int) -> list[int]:
+    """The direct children of a process, oldest first."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            fields = _read(int(entry.name), "stat").rpartition(b")")[2].split()
+            if len(fields) > 1 and int(fields[1]) == pid:
+                found.append(int(entry.name))
+    return sorted(found)
+
+
+class Deaths:
+    """Watches processes from before they are killed; waits for their end without asking again and again."""
+
+    def __init__(self, pids: list[int]) -> None:
+        self._fds = {os.pidfd_open(pid): pid for pid in pids}
+
+    def __enter__(self) -> Deaths:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for fd in self._fds:
+            os.close(fd)
+
+    def survivors(self, seconds: float) -> list[int]:
+        """Those that still run after so long."""
+        waiting = dict(self._fds)
+        end = time.monotonic() + seconds
+        while waiting and (left := end - time.monotonic()) > 0:
+            for fd in select.select(list(waiting), [], [], left)[0]:
+                del waiting[fd]
+        return sorted(waiting.values())

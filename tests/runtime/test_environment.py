@@ -1,0 +1,175 @@
+"""The environment of a worker, name by name, and how devices, ports and readiness are settled."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+
+from flowdist.control.effects import StartReplica
+from flowdist.errors import FlowdistError
+from flowdist.graph import Cluster, NodeSpec, Readiness, Resources, RoleGraph, RoleSpec
+from flowdist.runtime.devices import machine_gpus, settle_cluster, share_devices
+from flowdist.runtime.environment import Places, expand, macro_values, worker_argv, worker_env
+from flowdist.runtime.ports import Ports
+from flowdist.runtime.readiness import until_ready
+from tests.control.harness import r, restart, role
+
+START = StartReplica(
+    "node1",
+    r("trainer/1"),
+    3,
+    "trainer",
+    5,
+    2,
+    6,
+    1,
+    3,
+    2,
+    6,
+    4,
+    "127.0.0.1",
+    29500,
+    addresses=(("ps:rpc", "h:1,h:2"),),
+)
+PLACES = Places("/runs/x", "x", "/runs/x/checkpoints", "/runs/x/node1.sock")
+
+
+def env(
+    spec: RoleSpec, base: dict[str, str] | None = None, local_rank: int = 1, gpus: tuple[str, ...] = ()
+) -> dict[str, str]:
+    return worker_env(START, spec, local_rank, base or {}, PLACES, {"rpc-a": 15001}, gpus, has_store=True)
+
+
+def test_every_variable_of_torchrun_with_its_meaning_and_flowdists_own() -> None:
+    spec = role("trainer", procs=2, restart=restart("role", 7))
+    assert env(spec, {"HOME": "/root"}) == {
+        "HOME": "/root",
+        "RANK": "3",
+        "WORLD_SIZE": "6",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "2",
+        "GROUP_RANK": "1",
+        "GROUP_WORLD_SIZE": "3",
+        "ROLE_NAME": "trainer",
+        "ROLE_RANK": "3",
+        "ROLE_WORLD_SIZE": "6",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
+        "TORCHELASTIC_RESTART_COUNT": "4",
+        "TORCHELASTIC_MAX_RESTARTS": "7",
+        "TORCHELASTIC_RUN_ID": "x",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_ERROR_FILE": "/runs/x/trainer/1/attempt_3/1/error.json",
+        "OMP_NUM_THREADS": "1",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        "PYTHONUNBUFFERED": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "TP_SOCKET_IFNAME": "lo",
+        "FLOWDIST_ROLE": "trainer",
+        "FLOWDIST_REPLICA": "trainer/1",
+        "FLOWDIST_GENERATION": "5",
+        "FLOWDIST_ATTEMPT": "3",
+        "FLOWDIST_RUN_ID": "x",
+        "FLOWDIST_SOURCE_RANK": "4",
+        "FLOWDIST_CHECKPOINT_DIR": "/runs/x/checkpoints",
+        "FLOWDIST_LATEST": "/runs/x/checkpoints/trainer/latest.json",
+        "FLOWDIST_SOCKET": "/runs/x/node1.sock",
+        "FLOWDIST_PEERS": "/runs/x/trainer/1/attempt_3/peers.json",
+        "FLOWDIST_PORT_RPC_A": "15001",
+    }
+
+
+def test_what_the_user_has_set_is_kept_and_what_the_role_says_wins() -> None:
+    spec = role("trainer", procs=2, env=(("OMP_NUM_THREADS", "3"), ("WHO", "${replica} of ${world_size}")))
+    found = env(spec, {"OMP_NUM_THREADS": "2", "PYTHONUNBUFFERED": "", "GLOO_SOCKET_IFNAME": "eth0", "RANK": "9"})
+    assert (found["OMP_NUM_THREADS"], found["PYTHONUNBUFFERED"], found["GLOO_SOCKET_IFNAME"]) == ("3", "", "eth0")
+    assert found["WHO"] == "trainer/1 of 6" and found["RANK"] == "3"
+    assert "OMP_NUM_THREADS" not in env(role("trainer"))
+
+
+def test_devices_are_told_only_to_roles_that_ask_for_them() -> None:
+    assert "CUDA_VISIBLE_DEVICES" not in env(role("trainer"), gpus=("5", "6"))
+    spec = RoleSpec("trainer", ("true",), procs=2, resources=Resources(gpu=2))
+    assert env(spec, {"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6"}, gpus=("5", "6"))["CUDA_VISIBLE_DEVICES"] == "5,6"
+
+
+def test_macros_and_the_interpreter() -> None:
+    spec = RoleSpec("trainer", ("python", "x.py", "${addresses:ps:rpc}", "${self.port:rpc-a}", "a${rank}"), procs=2)
+    values = macro_values(START, spec, 1, PLACES, {"rpc-a": 15001})
+    argv = worker_argv(spec, values, {"PYTHON_EXEC": "/opt/python"})
+    assert argv == ("/opt/python", "x.py", "h:1,h:2", "15001", "a3")
+    assert worker_argv(RoleSpec("a", ("./python", "x")), {}, {}) == ("./python", "x")
+    assert expand("${log_dir} ${run_id} ${generation}", values) == "/runs/x/trainer/1/attempt_3/1 x 5"
+
+
+def test_gpus_come_from_the_users_list_or_the_drivers(tmp_path: Path) -> None:
+    for name in ("0000:01:00.0", "0000:02:00.0"):
+        (tmp_path / name).mkdir()
+    assert machine_gpus({}, tmp_path) == ("0", "1")
+    assert machine_gpus({"CUDA_VISIBLE_DEVICES": "4, 7"}, tmp_path) == ("4", "7")
+    assert machine_gpus({"CUDA_VISIBLE_DEVICES": ""}, tmp_path) == ()
+    assert machine_gpus({"CUDA_VISIBLE_DEVICES": "-1"}, tmp_path) == ()
+    assert machine_gpus({}, tmp_path / "no-driver") == ()
+
+
+def test_no_gpu_is_given_to_two_nodes_and_more_than_there_are_is_refused() -> None:
+    nodes = (NodeSpec("a", gpu=2), NodeSpec("b", gpu=1))
+    assert share_devices(nodes, ("3", "5", "7", "9")) == [("3", "5"), ("7",)]
+    graph = RoleGraph("x", (RoleSpec("r", ("true",)),), cluster=Cluster(nodes))
+    assert settle_cluster(graph, ("0", "1", "2")) == (graph, [])
+    with pytest.raises(FlowdistError, match="the nodes have 3 gpu, this machine has 2"):
+        settle_cluster(graph, ("0", "1"))
+
+
+def test_this_machine_promises_cpu_more_than_once_and_says_so() -> None:
+    graph = RoleGraph("x", (RoleSpec("r", ("true",), max_replicas=500),), cluster=Cluster(given=False))
+    settled, warnings = settle_cluster(graph, ())
+    assert settled.cluster.nodes[0].cpu == 500 and "the replicas ask for 500 cpu" in warnings[0]
+
+
+def test_ports_are_kept_and_those_of_two_nodes_never_meet() -> None:
+    first, second = Ports("run", 0), Ports("run", 1)
+    kept = first.of("ps/0", ("a", "b"))
+    assert first.of("ps/0", ("a", "b")) == kept and len({*kept.values()}) == 2
+    assert not set(kept.values()) & set(second.of("ps/1", ("a", "b")).values())
+
+
+def test_a_port_that_somebody_uses_is_passed_over() -> None:
+    (port,) = Ports("seed", 0).of("ps/0", ("a",)).values()
+    with socket.create_server(("127.0.0.1", port)):
+        assert Ports("seed", 0).of("ps/0", ("a",)) != {"a": port}
+
+
+def test_readiness_checks_wait_until_the_answer_is_yes(tmp_path: Path) -> None:
+    async def passes(check: Readiness, ports: dict[str, int], since_ns: int = 0) -> bool:
+        try:
+            await asyncio.wait_for(until_ready(check, ports, str(tmp_path), tmp_path, since_ns), 0.2)
+        except TimeoutError:
+            return False
+        return True
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        path = (await reader.readline()).split()[1:2]
+        writer.write(b"HTTP/1.0 200 OK\r\n\r\n" if path == [b"/health"] else b"HTTP/1.0 503 No\r\n\r\n")
+        writer.close()
+
+    async def check() -> None:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        ports = {"rpc": server.sockets[0].getsockname()[1], "shut": 1}
+        assert await passes(Readiness("tcp", "rpc"), ports) and not await passes(Readiness("tcp", "shut"), ports)
+        assert await passes(Readiness("http", "rpc/health"), ports)
+        assert not await passes(Readiness("http", "rpc/other"), ports)
+        assert not await passes(Readiness("file", "ok"), {})
+        (tmp_path / "ok").touch()
+        assert await passes(Readiness("file", "ok"), {})
+        assert not await passes(Readiness("file", "ok"), {}, since_ns=2**63)
+        (tmp_path / "0").mkdir()
+        (tmp_path / "0/stdout.log").write_text("loading\nlistening on 80\n")
+        assert await passes(Readiness("log", r"listening on \d+"), {})
+        assert not await passes(Readiness("log", "ready"), {})
+        server.close()
+
+    asyncio.run(check())

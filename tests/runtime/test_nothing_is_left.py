@@ -1,0 +1,127 @@
+"""Whatever is killed, nothing of the run outlives it: workers, their children, and what they have set free."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.harness import Deaths, Job, children
+
+pytestmark = pytest.mark.real
+
+# A worker with a child in its own group, as DataLoader has them, and a grandchild that has forked twice and made a
+# session of its own. All of them ignore SIGTERM.
+STUBBORN = """
+import os, signal, subprocess, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = os.fork()
+if child == 0:
+    signal.pause()
+between = os.fork()
+if between == 0:
+    os.setsid()
+    if os.fork() == 0:
+        open(f"{os.environ['FLOWDIST_REPLICA'].replace('/', '-')}.daemon", "w").write(str(os.getpid()))
+        print("set free", flush=True)
+        signal.pause()
+    os._exit(0)
+os.waitpid(between, 0)
+print("up", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+def stubborn_job(folder: Path, nodes: int = 2) -> Job:
+    (folder / "stubborn.py").write_text(STUBBORN)
+    job = Job(folder, "stubborn.py", "--replicas", "1:2", "--nodes", str(nodes), "--set", "trainer.cpu=8")
+    job.until("set free", 2)
+    return job
+
+
+def test_sigkill_of_the_run_itself(tmp_path: Path) -> None:
+    with stubborn_job(tmp_path) as job, Deaths(job.alive()) as deaths:
+        daemons = [int(file.read_text()) for file in tmp_path.glob("*.daemon")]
+        assert len(daemons) == 2 and set(daemons) <= set(job.alive())
+        job.process.kill()
+        assert deaths.survivors(2.0) == []
+        assert job.alive() == []
+
+
+@pytest.mark.parametrize("victim", ["agent", "spawner", "guardian"])
+def test_sigkill_of_a_process_of_a_node(tmp_path: Path, victim: str) -> None:
+    """Everything of that node is gone in two seconds; the job takes the node back and goes on."""
+    with stubborn_job(tmp_path) as job:
+        guardian = job.named("flowdist.runtime.guardian")[0]
+        spawner, agent = sorted(pid for pid in children(guardian) if pid in job.named("flowdist.runtime.guardian"))[:2]
+        workers = children(spawner)
+        below = [pid for worker in workers for pid in [worker, *children(worker)]]
+        adopted = [pid for pid in children(guardian) if pid not in (spawner, agent)]
+        assert len(below) == 2 and len(adopted) == 1
+        with Deaths([guardian, spawner, agent, *below, *adopted]) as deaths:
+            os.kill({"agent": agent, "spawner": spawner, "guardian": guardian}[victim], signal.SIGKILL)
+            assert deaths.survivors(2.0) == []
+        job.until("its agent is started again")
+        job.until("set free", 2)
+        job.process.send_signal(signal.SIGINT)
+        job.process.send_signal(signal.SIGINT)
+        assert job.finish() == 130
+        assert job.alive() == []
+
+
+def test_sigkill_of_the_controller_ends_the_job_in_words(tmp_path: Path) -> None:
+    with stubborn_job(tmp_path) as job, Deaths(job.alive()) as deaths:
+        os.kill(job.named("flowdist.runtime.controller_main")[0], signal.SIGKILL)
+        assert job.finish() == 2
+        assert deaths.survivors(2.0) == [] and "the controller died; everything was stopped" in job.text
+
+
+def test_ctrl_c_stops_in_order_and_a_second_one_at_once(tmp_path: Path) -> None:
+    (tmp_path / "polite.py").write_text(
+        "import signal, sys\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (print('goodbye', flush=True), sys.exit(0)))\n"
+        "print('up', flush=True)\n"
+        "signal.pause()\n"
+    )
+    with Job(tmp_path, "polite.py", "--replicas", "2") as job:
+        job.until("up", 2)
+        job.process.send_signal(signal.SIGINT)
+        assert job.finish() == 130
+        assert job.text.count("goodbye") == 2 and job.alive() == []
+    with stubborn_job(tmp_path) as job:
+        job.process.send_signal(signal.SIGINT)
+        job.until("once more stops at once")
+        job.process.send_signal(signal.SIGINT)
+        assert job.finish() == 130 and job.alive() == []
+
+
+def test_a_worker_that_ends_takes_its_group_with_it(tmp_path: Path) -> None:
+    """Before the leader is reaped: its process id is nobody else's yet."""
+    (tmp_path / "leader.py").write_text(
+        "import os, signal\n"
+        "if os.fork() == 0:\n"
+        "    print('child up', flush=True)\n"
+        "    signal.pause()\n"
+        "os.read(os.open('go', os.O_RDONLY), 1)\n"
+    )
+    os.mkfifo(tmp_path / "go")
+    with Job(tmp_path, "leader.py") as job:
+        job.until("child up")
+        worker = int((job.run_dir / "trainer/0/attempt_1/0/pid").read_text())
+        with Deaths([worker, *children(worker)]) as deaths:
+            (tmp_path / "go").write_text("x")
+            assert deaths.survivors(2.0) == []
+        assert job.finish() == 0
+
+
+def test_no_socket_and_no_temporary_folder_is_left(tmp_path: Path) -> None:
+    deep = tmp_path / ("long-" * 20)
+    deep.mkdir()
+    (deep / "x.py").write_text("print('short')")
+    with Job(deep, "x.py", env={"TMPDIR": str(tmp_path)}) as job:
+        assert job.finish() == 0
+        left = [path for path in tmp_path.rglob("*") if path.is_socket() or path.name.startswith("flowdist-")]
+        assert left == []

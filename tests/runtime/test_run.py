@@ -1,0 +1,241 @@
+"""Real jobs with real kills: they recover as the policy says, and their journals replay."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flowdist.cli.replay import command as replay_command
+from flowdist.control.controller import Controller
+from flowdist.control.history import FaultLine, Record
+from flowdist.dsl.load import load_topology
+from flowdist.faults import parse_fault
+from flowdist.report.restarts import restart_set
+from flowdist.report.summary import summary_of
+from flowdist.sim.simulation import Simulation, with_nodes
+from tests.runtime.harness import Job
+
+pytestmark = pytest.mark.real
+needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+
+ONCE = """
+import os, torch, torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import record
+
+@record
+def main():
+    dist.init_process_group("gloo")
+    ones = torch.ones(1)
+    for step in range(10):
+        dist.all_reduce(ones)
+        ones.fill_(1)
+        if dist.get_rank() == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and step == 5:
+            raise ValueError("rank 1 dies once")
+    dist.all_reduce(ones)
+    print("sum", int(ones), flush=True)
+    dist.destroy_process_group()
+
+main()
+"""
+
+
+@needs_torch
+def test_a_plain_torchrun_script_recovers_from_a_dying_rank(tmp_path: Path) -> None:
+    (tmp_path / "once.py").write_text(ONCE)
+    with Job(tmp_path, "once.py", "--replicas", "1x4", "--max-restarts", "2") as job:
+        assert job.finish() == 0, job.text
+        assert job.text.count("sum 4") == 4 and job.alive() == []
+        assert "ValueError: rank 1 dies once" in next(line for line in job.output if "incident 1" in line)
+        state = replayed(job)
+        assert state["roles"]["trainer"]["generations"] == 2 and state["roles"]["trainer"]["charged"] == 1
+
+
+def replayed(job: Job) -> dict:  # type: ignore[type-arg]
+    """The journal through a fresh controller: the same effects at every event, and the summary that follows."""
+    header, lines = job.journal()
+    controller = Controller(header.graph, header.known_nodes)
+    for line in lines:
+        if isinstance(line, Record):
+            assert tuple(controller.handle(line.event, line.t_ns)) == line.effects, line
+            controller.state.check()
+    return summary_of(controller.state, lines)
+
+
+# Three roles that only wait for a word: which one, they are told by a FIFO each that the test writes to.
+WAIT = "import os, signal; print('up', flush=True); signal.pause()"
+SERVER = """
+import socket
+from flowdist import worker
+server = socket.create_server(("127.0.0.1", worker.port("rpc")))
+print("serving at", worker.port("rpc"), flush=True)
+while True:
+    server.accept()[0].close()
+"""
+TRAINER = """
+import os, sys
+from flowdist import worker
+generation = worker.info().generation
+for step in range(1, 4):
+    worker.progress(step)
+print("generation", generation, "of", os.environ["WORLD_SIZE"], "from", worker.latest(), flush=True)
+if worker.info().rank == 0:
+    assert worker.commit(f"checkpoint-{generation}", step=generation)
+if generation == LAST:
+    print("peers", worker.peers("ps", "rpc"), flush=True)
+    sys.exit(0)
+open("never", "r").read()
+"""
+
+TOPOLOGY = """
+from flowdist import Node, Restart, Topology, Workload
+t = Topology("trio", nodes=2 * [Node(cpu=3)])
+ps = t.role("ps", ["python", "ps.py"], kind="service", cpu=0.5, ports=["rpc"], ready_when="tcp:rpc", state="checkpoint",
+            restart=Restart("replica", max_restarts=3))
+trainer = t.role("trainer", ["python", "trainer.py"], replicas="1:2", cpu=2, cooldown="0s",
+                 depends_on=[ps.ready(on_restart="restart")], restart=Restart("role", max_restarts=3, backoff="0s"),
+                 workload=Workload(steps=100, startup="1s"))
+t.role("evaluator", ["python", "evaluator.py"], cpu=0.5, primary=False, depends_on=[trainer.started()],
+       restart=Restart("replica", max_restarts=3), workload=Workload(steps=100000))
+"""
+
+
+def trio(folder: Path, last: int) -> Path:
+    """The trainers end in their `last` generation and wait for ever in those before."""
+    os.mkfifo(folder / "never")
+    (folder / "ps.py").write_text(SERVER)
+    (folder / "trainer.py").write_text(TRAINER.replace("LAST", str(last)))
+    (folder / "evaluator.py").write_text(WAIT)
+    (folder / "topology.py").write_text(TOPOLOGY)
+    return folder / "topology.py"
+
+
+FAULTS = ["ps/0@generation=trainer,1+300ms", "trainer/1@generation=trainer,2+300ms:exit=7",
+          "evaluator/0@generation=trainer,3+300ms", "node1@generation=trainer,3+900ms/1s"]  # fmt: skip
+
+
+def decisions(summary: dict) -> dict:  # type: ignore[type-arg]
+    """Who restarted, why, at whose cost: what must be the same in simulation and on real processes."""
+    return {
+        "incidents": [
+            (i["kind"], i["root"], sorted(i["restarted"]), i["charged_to"], i["result"]) for i in summary["incidents"]
+        ],
+        "roles": {
+            name: {key: role[key] for key in ("outcome", "charged", "generations", "replicas")}
+            for name, role in summary["roles"].items()
+        },
+    }
+
+
+def test_the_same_faults_lead_to_the_same_decisions_in_simulation_and_for_real(tmp_path: Path) -> None:
+    topology = trio(tmp_path, last=5)
+    options = [option for fault in FAULTS for option in ("--fail", fault)]
+    with Job(tmp_path, str(topology), *options) as job:
+        assert job.finish() == 0, job.text
+        assert job.alive() == []
+        real = replayed(job)
+        sizes = world_sizes(job.journal()[1])
+    loaded = load_topology(str(topology)).graph
+    result = Simulation(with_nodes(loaded), [parse_fault(text) for text in FAULTS]).run()
+    assert result.violation is None and result.unfired == []
+    assert decisions(summary_of(result.job, result.lines)) == decisions(real)
+    assert world_sizes(result.lines) == sizes
+    assert [i["kind"] for i in real["incidents"]] == ["signal", "exit", "signal", "node_lost", "joined"]
+    # the static table is the oracle for both
+    for incident, (role, cause) in zip(real["incidents"], [("ps", "failure"), ("trainer", "failure")], strict=False):
+        assert {name.partition("/")[0] for name in incident["restarted"]} == set(restart_set(loaded, role, cause))
+
+
+def world_sizes(lines) -> list[int]:  # type: ignore[no-untyped-def]
+    sizes = {}
+    for line in lines:
+        for effect in line.effects if isinstance(line, Record) else ():
+            if type(effect).__name__ == "StartReplica" and effect.world == "trainer":
+                sizes[effect.generation] = effect.group_world_size
+    return list(sizes.values())
+
+
+def test_the_command_replays_the_journal_of_a_run(tmp_path: Path) -> None:
+    from click.testing import CliRunner
+
+    with Job(tmp_path, str(trio(tmp_path, last=2)), "--fail", "ps/0@generation=trainer,1+200ms") as job:
+        assert job.finish() == 0, job.text
+        result = CliRunner().invoke(replay_command, [str(job.run_dir)])
+        assert result.exit_code == 0 and "the same effects at each" in result.output
+        journal = job.run_dir / "journal.jsonl"
+        lines = journal.read_bytes().splitlines(keepends=True)
+        assert any(isinstance(line, FaultLine) for line in job.journal()[1])
+        changed = [line.replace(b'"exit_code":0,"signal":"KILL"', b'"exit_code":0,"signal":"SEGV"') for line in lines]
+        (tmp_path / "changed.jsonl").write_bytes(b"".join(changed))
+        result = CliRunner().invoke(replay_command, [str(tmp_path / "changed.jsonl")])
+        assert result.exit_code == 3 and "the first difference is at event" in result.output
+        (tmp_path / "cut.jsonl").write_bytes(b"".join(lines)[:-20])
+        assert CliRunner().invoke(replay_command, [str(tmp_path / "cut.jsonl")]).exit_code == 0
+
+
+def test_a_restarted_server_keeps_its_port_and_trainers_resume_from_what_was_committed(tmp_path: Path) -> None:
+    with Job(tmp_path, str(trio(tmp_path, last=2)), "--fail", "ps/0@checkpoint=trainer,1+100ms") as job:
+        assert job.finish() == 0, job.text
+        ports = {line.rpartition(" ")[2] for line in job.output if "serving at" in line}
+        assert len(ports) == 1 and sum("serving at" in line for line in job.output) == 2
+        assert any("generation 2 of 2 from checkpoint-1" in line for line in job.output), job.text
+        assert any(f"peers ['127.0.0.1:{next(iter(ports))}']" in line for line in job.output)
+        pointer = json.loads((job.run_dir / "checkpoints/trainer/latest.json").read_text())
+        assert pointer == {"path": "checkpoint-2", "step": 2, "generation": 2}
+
+
+def test_an_agents_share_of_a_lost_node_comes_back_after_its_duration(tmp_path: Path) -> None:
+    with Job(tmp_path, str(trio(tmp_path, last=3)), "--fail", "node1@generation=trainer,1+200ms/500ms") as job:
+        assert job.finish() == 0, job.text
+        assert world_sizes(job.journal()[1]) == [2, 1, 2]
+        assert "fault node1@generation=trainer,1+200ms/500ms hits node1" in job.text
+
+
+def test_a_used_up_budget_shows_the_root_cause_with_its_traceback(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("def deep():\n    raise ValueError('bad shape')\ndeep()\n")
+    with Job(tmp_path, "bad.py", "--replicas", "1", "--max-restarts", "1") as job:
+        assert job.finish() == 1
+        assert "trainer/0 failed on node0: exit code 1: ValueError: bad shape" in job.text
+        assert "role trainer has used up its budget of 1 restart" in job.text
+        after = job.text[job.text.index("Root cause") :]
+        assert "in deep" in after and "ValueError: bad shape" in after
+        summary = json.loads((job.run_dir / "summary.json").read_text())
+        assert summary["outcome"] == "failed" and len(summary["incidents"]) == 1
+
+
+def test_a_command_that_cannot_be_started_has_failed_to_start(tmp_path: Path) -> None:
+    (tmp_path / "no.sh").write_text("#!/nowhere/sh\n")
+    (tmp_path / "no.sh").chmod(0o755)
+    (tmp_path / "topology.py").write_text(
+        "from flowdist import Topology\nt = Topology('x')\nt.role('a', ['./no.sh'])\n"
+    )
+    with Job(tmp_path) as job:
+        assert job.finish() == 1
+        assert "its command could not be started: ./no.sh: No such file or directory" in job.text
+
+
+def test_json_is_one_object_on_stdout(tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text("print('noise')")
+    run = [sys.executable, "-m", "flowdist", "run", "x.py", "--json"]
+    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=True)
+    content = json.loads(done.stdout)
+    assert (content["kind"], content["outcome"]) == ("run", "succeeded") and "[trainer/0] noise" in done.stderr
+
+
+def test_a_fault_that_never_fires_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text("pass")
+    with Job(tmp_path, "x.py", "--fail", "trainer/0@1h") as job:
+        assert job.finish() == 0 and "fault trainer/0@1h never fired" in job.text
+
+
+def test_more_gpus_than_the_machine_has_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "topology.py").write_text(
+        "from flowdist import Node, Topology\nt = Topology('x', nodes=[Node(gpu=2)])\nt.role('a', 'true', gpu=1)\n"
+    )
+    with Job(tmp_path, env={"CUDA_VISIBLE_DEVICES": "3"}) as job:
+        assert job.finish() == 2 and "the nodes have 2 gpu, this machine has 1: GPUs are never shared" in job.text
