@@ -200,7 +200,7 @@ def start_members(job: JobState, world: World) -> None:
     for i, replica in enumerate(members):
         assert replica.node is not None
         replica.attempt += 1
-        replica.phase = "starting"
+        replica.phase, replica.started_ns = "starting", job.now
         role_rank = i if role.spec.gang else everybody.index(replica)
         replica.told = addresses_for(job, role)
         replica.order = StartReplica(

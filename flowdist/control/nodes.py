@@ -26,8 +26,8 @@ def join(job: JobState, event: NodeJoined) -> list[InventoryItem]:
         lose_node(job, event.node, f"{event.node} came back without what it ran")
     job.known_nodes[event.node] = None
     if not same:
-        joined = known.joined if known is not None else len(job.nodes)
-        node = Node(event.spec, event.address, event.incarnation, joined)
+        place = job.node_order.setdefault(event.node, len(job.node_order))
+        node = Node(event.spec, event.address, event.incarnation, place)
         if known is not None:
             node.stuck = known.stuck
         job.nodes[event.node] = node

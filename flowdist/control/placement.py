@@ -1,8 +1,8 @@
 """Who runs where.
 
 Replicas are placed in the order of the graph, each on the node with most free slots for its kind; ties go to the node
-that joined first, so that two runs of the same events place alike. A place is kept until its replica has ended for
-good or its node is lost: a role that restarts never loses its seats to one that grows (R2).
+that is listed first, whichever joined first, so that a simulation and a real run place alike. A place is kept until its
+replica has ended for good or its node is lost: a role that restarts never loses its seats to one that grows (R2).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ Free = dict[NodeName, Capacity]
 
 
 def free_capacity(job: JobState) -> Free:
-    """What every usable node has left, in the order of joining."""
-    usable = sorted((node.joined, name) for name, node in job.nodes.items() if node.usable)
+    """What every usable node has left, in their order."""
+    usable = sorted((node.order, name) for name, node in job.nodes.items() if node.usable)
     return {name: free_on(job, name) for _, name in usable}
 
 

@@ -29,7 +29,7 @@ def fail(job: JobState, failure: Failure) -> None:
     if inside is not None and replica.id in inside.restarted:
         close(job, inside, f"{replica.id} failed again")
         inside = None
-    cause = upstream_incident(job, failure.replica.role)
+    cause = upstream_incident(job, replica)
     verdict = judge(job, failure, caused=inside is not None or cause is not None)
     reason = f"{replica.id} failed on {replica.node}: {failure.why}"
     if verdict.action == "fail" and not _may_be_excused(job, verdict, failure):
@@ -278,14 +278,17 @@ def close(job: JobState, incident: Incident, result: str) -> None:
         job.notify(f"incident {incident.number}: recovered after {took}{charge}")
 
 
-def upstream_incident(job: JobState, role: str) -> Incident | None:
-    """The incident upstream that this role's failure, now, belongs to (R7)."""
-    names = upstream_of(job.graph, role)
-    since = job.now - job.graph.options.cause_window_ns
+def upstream_incident(job: JobState, replica: Replica) -> Incident | None:
+    """The incident upstream that this replica's failure, now, belongs to (R7).
+
+    An attempt that was started after it has no excuse: what it depends on was up again.
+    """
+    names = upstream_of(job.graph, replica.id.role)
+    since = max(job.now - job.graph.options.cause_window_ns, replica.started_ns)
     for incident in reversed(job.incidents):
         if incident.opened_ns < since:
             break
-        if any(replica.role in names for replica in incident.lost):
+        if replica.id not in incident.restarted and any(lost.role in names for lost in incident.lost):
             return incident
     return None
 

@@ -45,7 +45,7 @@ class Node:
     spec: NodeSpec
     address: str
     incarnation: int
-    joined: int  # order of joining: ties in placement go to the lowest
+    order: int  # ties in placement go to the lowest: known nodes as they are listed, others as they come
     usable: bool = True
     replicas: dict[ReplicaId, None] = field(default_factory=dict)  # placed here
     stuck: dict[ReplicaId, tuple[int, ...]] = field(default_factory=dict)  # outlive SIGKILL, with their GPUs
@@ -66,6 +66,7 @@ class Replica:
     member_since: int = 0  # generation since which it has been a member without a break; 0: it is none
     step: int = -1
     order: StartReplica | None = None  # that of its present attempt
+    started_ns: int = 0  # when that was given
     told: Addresses = ()  # addresses that it was started with or told since
 
     @property
@@ -152,6 +153,7 @@ class JobState:
     worlds: dict[WorldName, World] = field(default_factory=dict)
     replicas: dict[ReplicaId, Replica] = field(default_factory=dict)
     nodes: dict[NodeName, Node] = field(default_factory=dict)
+    node_order: dict[NodeName, int] = field(default_factory=dict)
     incidents: list[Incident] = field(default_factory=list)
     open: dict[int, None] = field(default_factory=dict)  # numbers of the open incidents
     due: Deadlines = field(default_factory=Deadlines)
@@ -211,6 +213,7 @@ def free_on(job: JobState, name: NodeName) -> Capacity:
 def new_job(graph: RoleGraph, known_nodes: tuple[NodeName, ...]) -> JobState:
     """The state before the first event."""
     job = JobState(graph, dict.fromkeys(known_nodes))
+    job.node_order = {name: i for i, name in enumerate(known_nodes)}
     depths: dict[str, int] = {}
     for spec in graph.roles:
         depths[spec.name] = 1 + max((depths[gate.role] for gate in spec.gates), default=-1)

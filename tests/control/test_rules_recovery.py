@@ -182,6 +182,15 @@ def test_r7_the_dependents_failure_right_after_its_upstreams_is_not_charged_to_i
     assert len(talk.job.roles["trainer"].charges) == 1
 
 
+def test_r7_an_attempt_that_started_after_its_upstreams_failure_has_no_excuse():
+    talk = ps_and_trainers("restart")
+    talk.now = SECOND
+    talk.fail("ps/0")
+    talk.now += SECOND // 10
+    talk.fail("trainer/0")
+    assert len(talk.job.roles["trainer"].charges) == 1
+
+
 def test_r7_also_when_the_dependents_failure_is_reported_first():
     talk = ps_and_trainers("reconnect")
     talk.fail("trainer/0")

@@ -107,7 +107,7 @@ def test_r3_ranks_follow_role_replica_and_local_rank_not_arrival():
     talk = Talk(graph(trainers(3, 3, procs=2), nodes=3, cpu=1))
     talk.join("node2", "node0", "node1")
     ranks = {str(start.replica): (start.rank, start.world_size, start.node) for start in talk.starts}
-    assert ranks == {"trainer/0": (0, 6, "node2"), "trainer/1": (2, 6, "node0"), "trainer/2": (4, 6, "node1")}
+    assert ranks == {"trainer/0": (0, 6, "node0"), "trainer/1": (2, 6, "node1"), "trainer/2": (4, 6, "node2")}
 
 
 def test_r3_a_survivor_keeps_its_index_and_growth_takes_the_lowest_free_one():
