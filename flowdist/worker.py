@@ -199,7 +199,11 @@ class _Link:
         if self._socket is not None and self._pid == os.getpid():
             return self._socket
         link = socket.socket(socket.AF_UNIX)
-        link.connect(os.environ["FLOWDIST_SOCKET"])
+        try:
+            link.connect(os.environ["FLOWDIST_SOCKET"])
+        except OSError:
+            link.close()
+            raise
         hello = {
             "replica": os.environ["FLOWDIST_REPLICA"],
             "attempt": int(os.environ["FLOWDIST_ATTEMPT"]),

@@ -4,7 +4,12 @@ from flowdist import Node, On, Restart, Topology, Workload
 
 
 def topology(
-    on_restart: str = "restart", trainers: str = "2:4", max_restarts: int = 3, evaluators: int = 1, nodes: int = 4
+    on_restart: str = "restart",
+    trainers: str = "2:4",
+    max_restarts: int = 3,
+    evaluators: int = 1,
+    nodes: int = 4,
+    steps: int = 600,
 ) -> Topology:
     t = Topology("ps-train", nodes=nodes * [Node(cpu=4)])
     ps = t.role(
@@ -24,7 +29,7 @@ def topology(
         cpu=2,
         depends_on=[ps.ready(on_restart=on_restart)],
         restart=Restart("role", max_restarts=max_restarts, within="1h", rules=[On("oom", do="fail")]),
-        workload=Workload(steps=600, step_time="1s", startup="5s", checkpoint_every="1m", checkpoint_time="1s"),
+        workload=Workload(steps=steps, step_time="1s", startup="5s", checkpoint_every="1m", checkpoint_time="1s"),
     )
     t.role(
         "evaluator",

@@ -1,0 +1,149 @@
+"""flowdist.worker against a real Unix socket that plays the agent, and without any."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flowdist import worker
+
+
+class AgentSide:
+    """Accepts connections, keeps the lines, answers commits."""
+
+    def __init__(self, path: Path, accept: bool = True) -> None:
+        self.lines: list[dict[str, object]] = []
+        self.connections = 0
+        self.arrived = threading.Condition()
+        self._accept = accept
+        self._server = socket.socket(socket.AF_UNIX)
+        self._server.bind(str(path))
+        self._server.listen()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                link, _ = self._server.accept()
+            except OSError:
+                return
+            with self.arrived:
+                self.connections += 1
+            threading.Thread(target=self._serve, args=(link,), daemon=True).start()
+
+    def _serve(self, link: socket.socket) -> None:
+        with link, link.makefile("rb") as lines:
+            for line in lines:
+                message = json.loads(line)
+                if "commit" in message:
+                    answer = {"commit": {"path": message["commit"]["path"], "accepted": self._accept, "reason": ""}}
+                    link.sendall(json.dumps(answer).encode() + b"\n")
+                with self.arrived:
+                    self.lines.append(message)
+                    self.arrived.notify_all()
+
+    def wait_for(self, count: int) -> list[dict[str, object]]:
+        with self.arrived:
+            assert self.arrived.wait_for(lambda: len(self.lines) >= count, 10), self.lines
+            return self.lines[:count]
+
+    def close(self) -> None:
+        self._server.close()
+
+
+@pytest.fixture
+def managed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AgentSide]:
+    """This process as worker 1 of trainer/2."""
+    env = {"FLOWDIST_SOCKET": str(tmp_path / "s"), "FLOWDIST_REPLICA": "trainer/2", "FLOWDIST_ATTEMPT": "3"}
+    env |= {"LOCAL_RANK": "1", "FLOWDIST_GENERATION": "7", "FLOWDIST_PEERS": str(tmp_path / "peers.json")}
+    env |= {
+        "FLOWDIST_PORT_RPC_A": "15001",
+        "FLOWDIST_LATEST": str(tmp_path / "latest.json"),
+        "FLOWDIST_ROLE": "trainer",
+    }
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    worker._renew_after_fork()
+    side = AgentSide(tmp_path / "s")
+    yield side
+    worker._link._close()
+    side.close()
+
+
+def test_hello_comes_first_then_what_is_said(managed: AgentSide) -> None:
+    worker.ready()
+    worker.progress(5)
+    hello = {"hello": {"replica": "trainer/2", "attempt": 3, "local_rank": 1}}
+    assert managed.wait_for(3) == [hello, {"ready": True}, {"progress": 5}]
+
+
+def test_commit_is_answered(managed: AgentSide) -> None:
+    assert worker.commit(Path("/x/step-5"), step=5) is True
+    assert managed.wait_for(2)[1] == {"commit": {"path": "/x/step-5", "step": 5, "generation": 7}}
+
+
+def test_a_commit_of_a_former_generation_is_refused(managed: AgentSide) -> None:
+    managed._accept = False
+    assert worker.commit("/x/old") is False
+
+
+def test_a_forked_child_opens_a_connection_of_its_own(managed: AgentSide) -> None:
+    worker.progress(1)
+    managed.wait_for(2)
+    pid = os.fork()
+    if pid == 0:
+        worker.progress(2)
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    managed.wait_for(4)
+    assert managed.connections == 2
+
+
+def test_who_it_is(managed: AgentSide, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "5")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    me = worker.info()
+    assert (me.role, me.replica, me.replica_index, me.rank, me.world_size) == ("trainer", "trainer/2", 2, 5, 8)
+    assert (me.local_rank, me.generation, me.attempt) == (1, 7, 3)
+    assert worker.port("rpc-a") == 15001
+    with pytest.raises(RuntimeError, match="no port 'http'"):
+        worker.port("http")
+
+
+def test_peers_are_read_anew_each_time(managed: AgentSide, tmp_path: Path) -> None:
+    (tmp_path / "peers.json").write_text('{"ps:rpc": ["h:1"]}')
+    assert worker.peers("ps", "rpc") == ["h:1"]
+    (tmp_path / "peers.json").write_text('{"ps:rpc": ["h:2", "h:3"]}')
+    assert worker.peers("ps", "rpc") == ["h:2", "h:3"]
+    with pytest.raises(RuntimeError, match="no addresses for db:rpc"):
+        worker.peers("db", "rpc")
+
+
+def test_an_agent_that_is_gone_is_no_error_of_the_script(managed: AgentSide, tmp_path: Path) -> None:
+    managed.close()
+    (tmp_path / "s").unlink()
+    worker.progress(1)
+    assert worker.commit("/x") is False
+
+
+def test_without_flowdist_everything_does_the_sensible_nothing(tmp_path: Path) -> None:
+    code = (
+        "from flowdist import worker; import sys;"
+        "worker.ready(); worker.progress(3);"
+        "assert worker.latest() is None and worker.commit('a/b', step=2) and str(worker.latest()) == 'a/b';"
+        "assert worker.info().world_size == 1 and not worker.is_managed();"
+        "heavy = [m for m in ('msgspec', 'torch', 'click', 'networkx') if m in sys.modules]; assert not heavy, heavy\n"
+        "try: worker.peers('ps', 'rpc')\n"
+        "except RuntimeError as error: assert 'needs flowdist' in str(error)\n"
+        "else: raise SystemExit('peers() answered')\n"
+    )
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("FLOWDIST", "RANK", "WORLD"))}
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, check=True)
