@@ -21,7 +21,7 @@ $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 	@touch $@ $(VENV)/.demo
 
 demo: $(VENV)/.demo  ## the main job, with a parameter server and a trainer killed on the way
-	$(BIN)/flowdist run examples/word2vec/topology.py --fail ps/0@step=trainer,300 --fail trainer/1@step=trainer,700
+	$(BIN)/flowdist run examples/word2vec/topology.py --fail ps/0@checkpoint=ps,4+500ms --fail trainer/1@step=trainer,2000
 
 test: $(VENV)/.dev  ## all tests
 	$(BIN)/python -m pytest -q
