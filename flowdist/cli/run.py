@@ -128,7 +128,7 @@ def _finish(result: Any, as_json: bool) -> None:
     from flowdist.report.summary import summary_of, summary_text  # after the run: it delays nothing
     from flowdist.runtime.root_cause import root_cause_text
 
-    summary = summary_of(result.job, result.lines)
+    summary = summary_of(result.job, result.faults)
     summary["run_dir"] = result.run_dir
     Path(result.run_dir, "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     if as_json:

@@ -111,7 +111,7 @@ def _until_ns(until: str | None) -> int | None:
 def _show(result: Any, scenario: Scenario | None, as_json: bool, full: bool) -> None:
     from flowdist.report.summary import summary_of, summary_text
     from flowdist.report.trace import summarise_quiet, trace_lines
-    from flowdist.sim.expectations import unmet
+    from flowdist.sim.expectations import recoveries, unmet
 
     summary = summary_of(result.job, result.lines)
     summary["lasted_s"] = result.now / 1e9
@@ -120,6 +120,8 @@ def _show(result: Any, scenario: Scenario | None, as_json: bool, full: bool) -> 
         work["step"] = max(work["step"], model.step_at(result.now))
         work["lost_steps"] = work.get("lost_steps", 0) + model.lost_steps
         work["lost_work_s"] = work.get("lost_work_s", 0.0) + model.lost_ns / 1e9
+    for incident, took in zip(summary["incidents"], recoveries(result).values(), strict=True):
+        incident["steps_again_s"] = took / 1e9 if took else None
     wrong = unmet(scenario.expect if scenario is not None else Expect(), result)
     if scenario is None:
         wrong = []

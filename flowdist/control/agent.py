@@ -50,6 +50,9 @@ class Attempt:
     is_probed: bool = False
     steps: dict[int, int] = field(default_factory=dict)
     step_told: int = -1
+    told_ns: int | None = None  # when it was told
+    tell_at_ns: int | None = None  # when a newer one is to be told
+    started_ns: int = 0
     exited: ev.ReplicaExited | None = None
 
     @property
@@ -96,9 +99,10 @@ class Agent:
 
         A simulator that knows that the node is heard need not play each heartbeat: see `renew`.
         """
-        times: list[int] = [self.beat_at_ns] if self.beat_at_ns is not None and self._has_steps_to_tell() else []
+        times: list[int] = []
         for attempt in self.attempts.values():
-            times += [time for time in (attempt.kill_at_ns, attempt.unkillable_at_ns) if time is not None]
+            own = (attempt.kill_at_ns, attempt.unkillable_at_ns, attempt.tell_at_ns)
+            times += [time for time in own if time is not None]
         return min(times, default=None)
 
     def renew(self, now: int, round_trip_ns: int) -> int | None:
@@ -122,7 +126,6 @@ class Agent:
         if fence_at is not None and fence_at <= self._now:
             self._fence()
         if self.beat_at_ns is not None and self.beat_at_ns <= self._now:
-            self._flush_steps()
             self._send(msg.Heartbeat(self.spec.name, self.incarnation, self._now))
             self.beat_at_ns = self._now + self.graph.options.heartbeat_ns
         for attempt in self.attempts.values():
@@ -131,6 +134,8 @@ class Agent:
             if attempt.unkillable_at_ns is not None and attempt.unkillable_at_ns <= self._now:
                 attempt.unkillable_at_ns = None
                 self._report(ev.ReplicaUnkillable(attempt.order.replica, attempt.order.attempt))
+            if attempt.tell_at_ns is not None and attempt.tell_at_ns <= self._now:
+                self._tell_step(attempt)
 
     def _record(self, event: io.AgentInput) -> None:
         match event:
@@ -265,7 +270,9 @@ class Agent:
             self._report(ev.ReplicaExited(order.replica, order.attempt, "start_failed", detail=detail))
             return
         role = self.graph.role(order.replica.role)
-        self.attempts[order.replica] = Attempt(order, role, alive=dict.fromkeys(range(role.procs)))
+        self.attempts[order.replica] = Attempt(
+            order, role, alive=dict.fromkeys(range(role.procs)), started_ns=self._now
+        )
         self._out.append(io.SpawnWorkers(order))
 
     def _attempt(self, replica: ReplicaId, attempt: int) -> Attempt | None:
@@ -346,7 +353,8 @@ class Agent:
         """All workers are gone. What failed before anybody asked has failed, whatever came after (R16)."""
         order = attempt.order
         attempt.kill_at_ns = attempt.unkillable_at_ns = None
-        self._flush_steps()
+        if attempt.tell_at_ns is not None:
+            self._tell_step(attempt)
         if attempt.stop_grace_ns is not None and attempt.failure is None:
             attempt.phase = "stopped"
             self._report(ev.ReplicaStopped(order.replica, order.attempt))
@@ -368,6 +376,7 @@ class Agent:
                 self._check_ready(attempt)
             case io.WorkerProgressed():
                 attempt.steps[event.local_rank] = event.step
+                self._plan_to_tell(attempt)
             case io.WorkerOffered():
                 offer = ev.CheckpointOffered(event.replica, event.attempt, event.generation, event.path, event.step)
                 self._report(offer)
@@ -382,21 +391,26 @@ class Agent:
             attempt.phase = "ready"
             self._report(ev.ReplicaReady(attempt.order.replica, attempt.order.attempt))
 
-    def _has_steps_to_tell(self) -> bool:
-        return any(
-            not attempt.is_over
-            and len(attempt.steps) == attempt.role.procs
-            and min(attempt.steps.values()) > attempt.step_told
-            for attempt in self.attempts.values()
-        )
+    def _plan_to_tell(self, attempt: Attempt) -> None:
+        """A replica is as far as its least advanced worker.
 
-    def _flush_steps(self) -> None:
-        """A replica is as far as its least advanced worker. Told with the heartbeat: fast steps must not flood."""
-        for attempt in self.attempts.values():
-            if len(attempt.steps) == attempt.role.procs and (step := min(attempt.steps.values())) > attempt.step_told:
-                attempt.step_told = step
-                if not attempt.is_over:
-                    self._report(ev.ReplicaProgressed(attempt.order.replica, attempt.order.attempt, step))
+        News are told at once, then at most once a heartbeat, and ever more rarely as the attempt grows old, at most
+        once in a hundredth of its age: a job of days must not fill its journal with steps.
+        """
+        if len(attempt.steps) < attempt.role.procs or min(attempt.steps.values()) <= attempt.step_told:
+            return
+        if attempt.told_ns is None:
+            self._tell_step(attempt)
+        elif attempt.tell_at_ns is None:
+            pause = max(self.graph.options.heartbeat_ns, (self._now - attempt.started_ns) // 100)
+            attempt.tell_at_ns = attempt.told_ns + pause
+            if attempt.tell_at_ns <= self._now:
+                self._tell_step(attempt)
+
+    def _tell_step(self, attempt: Attempt) -> None:
+        attempt.step_told = min(attempt.steps.values())
+        attempt.told_ns, attempt.tell_at_ns = self._now, None
+        self._report(ev.ReplicaProgressed(attempt.order.replica, attempt.order.attempt, attempt.step_told))
 
     def _report(self, event: msg.Reported) -> None:
         """Nothing is reported while fencing or leaving: the loss of the node says it all."""

@@ -5,6 +5,7 @@ It is computed from the final state of a controller, real or replayed, and from 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ def summary_of(job: JobState, lines: Sequence[Line]) -> dict[str, Any]:
         "lasted_s": job.now / 1e9,
         "roles": {name: _role(job, name) for name in job.roles},
         "incidents": [_incident(incident) for incident in job.incidents],
+        "causes": dict(sorted(Counter(incident.kind for incident in job.incidents).items())),
         "faults": [{"t_s": line.t_ns / 1e9, "spec": line.spec} for line in lines if isinstance(line, FaultLine)],
     }
 
@@ -62,14 +64,19 @@ def summary_text(summary: dict[str, Any]) -> str:
     lines = [f"{(summary['outcome'] or 'unfinished').upper()} after {_seconds(summary['lasted_s'])}"]
     if summary["reason"]:
         lines[0] += f": {summary['reason']}"
-    rows: list[tuple[str, ...]] = [("role", "outcome", "generations", "restarts", "charged", "last step")]
+    simulated = any("lost_work_s" in role for role in summary["roles"].values())
+    heading = ("role", "outcome", "generations", "restarts", "charged", "last step")
+    rows: list[tuple[str, ...]] = [(*heading, "lost work") if simulated else heading]
     for name, role in summary["roles"].items():
         budget = "-" if role["budget"] is None else f"{role['charged']} of {role['budget']}"
         step = str(role["step"]) if role["step"] >= 0 else "-"
-        rows.append((name, role["outcome"] or "running", str(role["generations"]), str(role["restarts"]), budget, step))
+        row = (name, role["outcome"] or "running", str(role["generations"]), str(role["restarts"]), budget, step)
+        lost = _seconds(role["lost_work_s"]) if "lost_work_s" in role else "-"
+        rows.append((*row, lost) if simulated else row)
     lines += ["", *table(rows)]
     if summary["incidents"]:
-        lines += ["", "Incidents"]
+        causes = ", ".join(f"{count} {kind}" for kind, count in summary["causes"].items())
+        lines += ["", f"Incidents, by cause: {causes}"]
         for incident in summary["incidents"]:
             lines += _incident_lines(incident)
     return "\n".join(lines) + "\n"
@@ -77,6 +84,8 @@ def summary_text(summary: dict[str, Any]) -> str:
 
 def _incident_lines(incident: dict[str, Any]) -> list[str]:
     took = f" after {_seconds(incident['took_s'])}" if incident["took_s"] is not None else ""
+    if incident.get("steps_again_s") is not None:
+        took += f", steps again after {_seconds(incident['steps_again_s'])}"
     charge = f", charged to {incident['charged_to']}" if incident["charged_to"] else ", not counted"
     restarted = ", ".join(incident["restarted"]) or "nothing"
     return [

@@ -45,7 +45,7 @@ class Journal:
     """The record of a real job, line by line."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("xb")
+        self.path, self._file = path, path.open("xb")
 
     def write(self, line: bytes, *, force: bool) -> None:
         """Append a line. With `force` it survives a crash of the machine, else only of this process."""
@@ -66,7 +66,6 @@ class _ControllerProcess:
         self._agents: dict[NodeName, asyncio.StreamWriter] = {}
         self._incarnations: dict[NodeName, int] = {}
         self._watchers: list[asyncio.StreamWriter] = []
-        self._lines: list[bytes] = []  # all of the journal, for a watcher that comes late
         self._timer: asyncio.TimerHandle | None = None
         self._write(Header(graph, config.known_nodes, config.run_id, epoch=EPOCH), force=True)
 
@@ -99,7 +98,7 @@ class _ControllerProcess:
     def _hear(self, message: ToController | Watch | Operate | Injected, writer: asyncio.StreamWriter) -> None:
         match message:
             case Watch():
-                for line in self._lines:
+                for line in self._journal.path.read_bytes().splitlines(keepends=True):
                     writer.write(encode(JournalLine(line)))
                 self._watchers.append(writer)
             case Operate():
@@ -156,7 +155,6 @@ class _ControllerProcess:
     def _write(self, line: Line, *, force: bool) -> None:
         data = encode_line(line)
         self._journal.write(data, force=force)
-        self._lines.append(data)
         for watcher in self._watchers:
             self._send(watcher, JournalLine(data))
 

@@ -46,14 +46,13 @@ Show = Callable[[Literal["event", "warning", "error", "stdout", "stderr"], str],
 
 @dataclass(slots=True)
 class RunResult:
-    """How a run ended. `job` is the state of the mirror, `lines` the journal without its header."""
+    """How a run ended. `job` is the state of the mirror, `faults` are the journal's lines about faults."""
 
     outcome: str
     reason: str
     run_dir: str
     job: JobState
-    lines: list[Line]
-    lasted_ns: int
+    faults: list[Line]
     unfired: list[Fault]
 
 
@@ -80,7 +79,7 @@ class Supervisor:
         self._latest: dict[ReplicaId, StartReplica] = {}
         self._interrupts = 0
         self._finished: FinishJob | None = None
-        self._lines: list[Line] = []
+        self._fault_lines: list[Line] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._writer: asyncio.StreamWriter | None = None
 
@@ -112,8 +111,7 @@ class Supervisor:
             reason=self._finished.reason,
             run_dir=str(self._run_dir),
             job=self._mirror.state,
-            lines=self._lines,
-            lasted_ns=self._mirror.state.now,
+            faults=self._fault_lines,
             unfired=self._injector.never_fired(),
         )
 
@@ -228,8 +226,8 @@ class Supervisor:
     def _hear(self, line: Line) -> None:
         if isinstance(line, Header):
             return
-        self._lines.append(line)
         if isinstance(line, FaultLine):
+            self._fault_lines.append(line)
             self._show("warning", f"fault {line.spec} hits {line.target}")
             return
         effects = self._mirror.handle(line.event, line.t_ns)

@@ -209,13 +209,25 @@ def test_ready_when_the_probe_passed():
     assert talk.tell(io.ProbePassed(T, 1)) == [ev.ReplicaReady(T, 1)]
 
 
-def test_progress_is_that_of_the_least_advanced_worker_told_with_the_heartbeat():
+def test_progress_is_that_of_the_least_advanced_worker_and_does_not_flood():
     talk = Talk()
     talk.run()
-    talk.tell(io.WorkerProgressed(T, 1, 0, 9))
-    assert talk.at(0.5, ack=True) == []
-    talk.tell(io.WorkerProgressed(T, 1, 1, 7))
-    assert talk.at(1, ack=True) == [ev.ReplicaProgressed(T, 1, 7)]
+    assert talk.tell(io.WorkerProgressed(T, 1, 0, 9)) == []
+    assert talk.tell(io.WorkerProgressed(T, 1, 1, 7)) == [ev.ReplicaProgressed(T, 1, 7)]
+    assert talk.tell(io.WorkerProgressed(T, 1, 1, 8)) == []
+    assert talk.tell(io.WorkerProgressed(T, 1, 1, 9)) == []
+    assert talk.at(0.4, ack=True) == []
+    assert talk.at(0.5, ack=True) == [ev.ReplicaProgressed(T, 1, 9)]
+
+
+def test_an_old_attempt_tells_of_its_steps_ever_more_rarely():
+    talk = Talk(procs=1)
+    talk.run()
+    told = []
+    for second in range(3600):
+        told += talk.at(second, ack=True) + talk.tell(io.WorkerProgressed(T, 1, 0, second))
+    assert 400 < len(told) < 520
+    assert talk.tell(io.WorkerExited(T, 1, 0))[0] == ev.ReplicaProgressed(T, 1, 3599)
 
 
 def test_it_leaves_when_all_is_stopped_and_says_nothing_before():
