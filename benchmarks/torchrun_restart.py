@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -32,9 +33,9 @@ def main():
         dist.all_reduce(ones)
         ones.fill_(1)
         if again and step == 0:
-            print("AGAIN", time.time(), flush=True)
+            os.write(1, f"AGAIN {time.time():.6f}\\n".encode())
         if dist.get_rank() == 1 and not again and step == 5:
-            print("DIES", time.time(), flush=True)
+            os.write(1, f"DIES {time.time():.6f}\\n".encode())
             os._exit(3)
     dist.destroy_process_group()
 
@@ -93,8 +94,8 @@ def run(command: list[str], env: dict[str, str]) -> tuple[bool, float, float | N
         left = marked(mark)
         for pid in left:
             os.kill(pid, 9)
-    dies = [float(line.split()[-1]) for line in output.splitlines() if "DIES" in line]
-    again = [float(line.split()[-1]) for line in output.splitlines() if "AGAIN" in line]
+    dies = [float(text) for text in re.findall(r"DIES ([\d.]+)", output)]
+    again = [float(text) for text in re.findall(r"AGAIN ([\d.]+)", output)]
     took = max(again) - dies[0] if dies and len(again) == 4 else None
     return process.returncode == 0 and took is not None, seconds, took, len(left)
 

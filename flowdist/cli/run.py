@@ -85,6 +85,8 @@ def _load(
 ) -> Loaded:
     """A topology file, or a one-role topology around a script."""
     path = Path((target or DEFAULT_FILE).partition(":")[0])
+    if (replicas or max_restarts is not None) and not path.is_file():
+        raise FlowdistError(f"no script {str(path)!r}", help="--replicas and --max-restarts go with a script")
     if target is None or not path.is_file() or looks_like_topology(path):
         given = [name for name, value in (("--replicas", replicas), ("--max-restarts", max_restarts)) if value]
         if given and path.is_file():

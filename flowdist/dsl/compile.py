@@ -52,7 +52,8 @@ DEFAULTS = {
 
 def compile_topology(topology: Topology, problems: Problems, overrides: Overrides | None = None) -> RoleGraph:
     """The graph; whether it may be used is for `problems` to say."""
-    top = Fields(f"topology {topology.name!r}", topology.fields, topology.site, problems)
+    overridden = {field: place for (role, field), place in (overrides or {}).items() if not role}
+    top = Fields(f"topology {topology.name!r}", topology.fields, topology.site, problems, overridden)
     folder = Path(topology.site.file).resolve().parent
     cluster = _cluster(top, problems)
     shared = {name: top.duration(name, default) for name, default in DEFAULTS.items()}

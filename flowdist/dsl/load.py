@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from flowdist.dsl.compile import compile_topology
 from flowdist.dsl.places import COMMAND_LINE, Place
 from flowdist.dsl.problems import Problem, Problems, TopologyProblems, did_you_mean
-from flowdist.dsl.topology import Restart, Role, Topology
+from flowdist.dsl.topology import Node, Restart, Role, Topology
 from flowdist.graph import RoleGraph
 
 DEFAULT_FILE = "topology.py"
@@ -52,6 +52,8 @@ def load_topology(
     if not path.is_file():
         help = "name a topology file, or make a topology.py in the current folder"
         _refuse("FD140", f"no topology file {file!r}", help)
+    if not name:
+        _refuse_script(path)
     module = _execute(path.resolve())
     return compile_loaded(_pick(module, name, path, dict(params or {})), sets, nodes)
 
@@ -61,10 +63,25 @@ def compile_loaded(topology: Topology, sets: Sequence[str] = (), nodes: str | No
     problems = Problems()
     overrides = _apply_sets(topology, sets, problems)
     if nodes is not None:
-        topology.fields["nodes"] = int(nodes) if nodes.isdigit() else nodes
+        topology.fields["nodes"] = _override_nodes(topology.fields["nodes"], nodes, problems)
+        overrides["", "nodes"] = CLI
     graph = compile_topology(topology, problems, overrides)
     problems.raise_errors()
     return Loaded(graph, tuple(problems.sorted()))
+
+
+def _override_nodes(declared: Any, nodes: str, problems: Problems) -> Any:
+    """`--nodes N`: that many of the nodes that the topology declares, if it says what one is like."""
+    value: int | str = int(nodes) if nodes.isdigit() else nodes
+    if not isinstance(declared, Sequence) or isinstance(declared, str) or not isinstance(value, int) or value < 1:
+        return value
+    sizes = {(node.cpu, node.gpu, node.memory) for node in declared if isinstance(node, Node)}
+    if len(sizes) != 1:
+        help = "change nodes= in the file"
+        problems.error("FD104", f"--nodes {nodes}: the topology's nodes are not alike", help, CLI)
+        return declared
+    ((cpu, gpu, memory),) = sizes
+    return [*declared[:value], *(Node(cpu=cpu, gpu=gpu, memory=memory) for _ in range(value - len(declared)))]
 
 
 def looks_like_topology(path: str | Path) -> bool:
@@ -73,18 +90,36 @@ def looks_like_topology(path: str | Path) -> bool:
         tree = ast.parse(Path(path).read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):
         return False
-    imports = any(
-        isinstance(node, ast.ImportFrom | ast.Import)
-        and "flowdist" in (getattr(node, "module", None) or node.names[0].name).split(".")[0]
-        and not (isinstance(node, ast.ImportFrom) and node.module == "flowdist.worker")
-        for node in ast.walk(tree)
-    )
+    imports = _imports_the_dsl(tree)
     calls = any(
         isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) == "Topology"
         for node in ast.walk(tree)
     )
     function = any(isinstance(node, ast.FunctionDef) and node.name == "topology" for node in tree.body)
     return imports and (calls or function)
+
+
+def _imports_the_dsl(tree: ast.Module) -> bool:
+    """Whether anything of flowdist is imported but what workers use."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import) and any(alias.name.split(".")[0] == "flowdist" for alias in node.names):
+            return True
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "flowdist":
+            only_worker = node.module == "flowdist" and all(alias.name == "worker" for alias in node.names)
+            if not only_worker and node.module != "flowdist.worker":
+                return True
+    return False
+
+
+def _refuse_script(path: Path) -> None:
+    """A training script is not executed to look for a topology in it: who knows what it would do."""
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (SyntaxError, ValueError):
+        return  # executing it says what is wrong
+    if not _imports_the_dsl(tree):
+        help = f"run a script with: flowdist run {path}; name an object that another module makes: {path}:NAME"
+        _refuse("FD140", f"{path} has no topology: it does not import flowdist", help)
 
 
 def _refuse(code: str, message: str, help: str, place: Place = CLI) -> None:

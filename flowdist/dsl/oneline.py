@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flowdist.dsl.load import Loaded, compile_loaded
+from flowdist.dsl.places import COMMAND_LINE, CallSite
 from flowdist.dsl.topology import Restart, Topology
 
 
@@ -26,7 +27,7 @@ def one_role_graph(
     """
     name = re.sub(r"[^a-z0-9-]+", "-", Path(script).stem.lower()).strip("-") or "job"
     topology = Topology(name if name[0].isalpha() else f"job-{name}", nodes=None)
-    topology.role(
+    role = topology.role(
         "trainer",
         script=str(Path(script).resolve()),
         args=list(args),
@@ -34,4 +35,5 @@ def one_role_graph(
         workdir=str(Path.cwd()),
         restart=Restart("role", max_restarts=max_restarts) if max_restarts else None,
     )
+    topology.site = role.site = CallSite(COMMAND_LINE, 1, 0, ())  # that is where the user wrote it
     return compile_loaded(topology, sets, nodes)

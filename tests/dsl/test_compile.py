@@ -120,6 +120,13 @@ def test_parameters_and_overrides_win_over_the_file(tmp_path: Path) -> None:
     assert graph.roles[0].restart is not None and graph.roles[0].restart.max_restarts == 4
 
 
+def test_nodes_on_the_command_line_are_like_those_of_the_file(tmp_path: Path) -> None:
+    body = "from flowdist import Node, Topology\n"
+    body += "t = Topology('x', nodes=[Node('big', cpu=32, gpu=4)])\nt.role('a', 'true')"
+    nodes = compiled(tmp_path, body, nodes="3").cluster.nodes
+    assert [(node.name, node.cpu, node.gpu) for node in nodes] == [("big", 32, 4), ("node1", 32, 4), ("node2", 32, 4)]
+
+
 def test_one_of_several_topologies_is_named(tmp_path: Path) -> None:
     body = (
         "from flowdist import Topology\na, b = Topology('a'), Topology('b')\na.role('x', 'true')\nb.role('y', 'true')\n"

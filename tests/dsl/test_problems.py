@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from flowdist.cli.check import command
 from flowdist.dsl.load import load_topology
+from flowdist.dsl.oneline import one_role_graph
 from flowdist.dsl.problems import Problem, TopologyProblems
 
 HEAD = "from flowdist import Node, On, Resources, Restart, Topology, Workload\n"
@@ -197,6 +198,7 @@ def test_problems_as_json(tmp_path: Path) -> None:
         ({"params": {"x": "1"}}, "FD133", "parameters need a function"),
         ({"sets": ["main.replicas=4:2"]}, "FD103", 'write replicas="2:4"'),
         ({"nodes": "none"}, "FD104", "write nodes=4"),
+        ({"nodes": "4:2"}, "FD103", 'write nodes="2:4"'),
     ],
 )
 def test_the_command_line_is_checked_like_the_file(
@@ -221,6 +223,28 @@ def test_a_file_without_the_topology_is_refused(tmp_path: Path, body: str, targe
     with pytest.raises(TopologyProblems) as caught:
         load_topology(f"{file}{target}")
     assert caught.value.problems[0].code == "FD140" and message in caught.value.problems[0].message
+
+
+def test_nodes_that_are_not_alike_cannot_be_counted(tmp_path: Path) -> None:
+    body = 't = Topology("x", nodes=[Node(cpu=1), Node(cpu=2)])\nt.role("a", "true")'
+    (found,) = problems(tmp_path, body, nodes="3")
+    assert found.code == "FD104" and found.place.file == "<command line>" and "are not alike" in found.message
+
+
+def test_a_script_is_not_executed_to_look_for_a_topology(tmp_path: Path) -> None:
+    for body in ("open('trace', 'w')", "from flowdist import worker\nopen('trace', 'w')"):
+        (tmp_path / "train.py").write_text(body.replace("trace", str(tmp_path / "trace")))
+        with pytest.raises(TopologyProblems) as caught:
+            load_topology(str(tmp_path / "train.py"))
+        assert "flowdist run" in caught.value.problems[0].help
+    assert not (tmp_path / "trace").exists()
+
+
+def test_a_mistake_about_a_script_points_at_the_command_line(tmp_path: Path) -> None:
+    with pytest.raises(TopologyProblems) as caught:
+        one_role_graph(str(tmp_path / "nope.py"), replicas="4:2")
+    assert {problem.code for problem in caught.value.problems} == {"FD103", "FD109"}
+    assert all(problem.place.file == "<command line>" for problem in caught.value.problems)
 
 
 def test_no_file_at_all_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
