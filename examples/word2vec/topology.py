@@ -10,11 +10,11 @@ A server that is killed comes back from its checkpoint, at the same port; the tr
 from flowdist import Restart, Topology, Workload
 
 
-def topology(servers: int = 2, trainers: int = 2, steps: int = 4000) -> Topology:
+def topology(servers: int = 2, trainers: int = 2, steps: int = 4000, checkpoint_every: float = 3.0) -> Topology:
     t = Topology("word2vec")
     ps = t.role(
         "ps",
-        ["python", "ps.py", "--servers", str(servers)],
+        ["python", "ps.py", "--servers", str(servers), "--checkpoint-every", str(checkpoint_every)],
         kind="service",
         replicas=servers,
         cpu=0.25,

@@ -17,7 +17,7 @@ from flowdist.control.effects import AnswerCheckpoint, CloseStore, Effect
 from flowdist.control.ending import begin_ending, hurry, judge_success, settle_ending
 from flowdist.control.ids import NodeName, ReplicaId
 from flowdist.control.judge import Failure
-from flowdist.control.membership import form_worlds, missing_nodes, note_formed, start_members
+from flowdist.control.membership import form_worlds, missing_nodes, note_formed, start_members, why_not_admitted
 from flowdist.control.nodes import give_up_node, join, lose_node
 from flowdist.control.peers import update_addresses
 from flowdist.control.placement import explain, unplace
@@ -314,8 +314,7 @@ def _scale_gang(job: JobState, world: World, count: int) -> None:
 def _expire(job: JobState, due: Due) -> None:
     match due.what:
         case "admission":
-            short = next(role for role in job.roles.values() if role.outcome is None)
-            begin_ending(job, "failed", f"no room for all roles in time: {explain(job, short)}")
+            begin_ending(job, "failed", f"the job could not start in time: {why_not_admitted(job)}")
         case "pending":
             role = job.roles[due.name]
             waited = format_duration(role.spec.pending_timeout_ns)

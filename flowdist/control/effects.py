@@ -47,7 +47,6 @@ class StartReplica(msgspec.Struct, frozen=True, tag=True):
     source_rank: int
     master_addr: str
     master_port: int
-    restarts: int = 0  # incidents of the role that were counted so far
     gpus: tuple[int, ...] = ()
     addresses: Addresses = ()
 

@@ -18,6 +18,7 @@ from flowdist.control.placement import (
     fill,
     free_capacity,
     seated,
+    short_of_room,
     unplace,
 )
 from flowdist.control.recovery import close_store, open_incident, was_healthy
@@ -49,6 +50,8 @@ def _admit_all(job: JobState, free: Free) -> bool:
         job.due.set_once(Due("arrivals"), job.now + window)
         return False
     job.due.clear(Due("arrivals"))
+    if len(free) < job.graph.cluster.min_nodes:
+        return False
     roles = [role for role in job.roles.values() if not before_success(job, role.spec)]
     short = admit(job, free, roles)
     if not short:
@@ -57,6 +60,16 @@ def _admit_all(job: JobState, free: Free) -> bool:
         return True
     _complain(job, short[0])
     return False
+
+
+def why_not_admitted(job: JobState) -> str:
+    """What the first wave waits for: nodes, or room on those that are there."""
+    up, least = len(free_capacity(job)), job.graph.cluster.min_nodes
+    if up < least:
+        return f"{up} of at least {least} nodes are up"
+    roles = [role for role in job.roles.values() if not before_success(job, role.spec)]
+    short = short_of_room(job, free_capacity(job), roles)
+    return explain(job, short[0] if short else roles[0])
 
 
 def missing_nodes(job: JobState) -> list[str]:

@@ -85,26 +85,35 @@ def admit(job: JobState, free: Free, roles: Iterable[Role]) -> list[Role]:
     """Seat the minimum of every role, in order; returns the roles that do not fit. Seats are only taken if all fit."""
     trial = dict(free)
     wanted: list[tuple[Replica, NodeName]] = []
-    short: list[Role] = []
-    for role in roles:
-        have = len(seated(job, role))
-        for replica in job.replicas_of(role):
-            if have >= role.spec.min_replicas:
-                break
-            if replica.node is not None or replica.phase not in ("waiting", "gone"):
-                continue
-            node = best_node(needed(role.spec.resources), trial, prefer=replica.ports_node)
-            if node is None:
-                short.append(role)
-                break
-            trial[node] = subtract(trial[node], needed(role.spec.resources))
-            wanted.append((replica, node))
-            have += 1
+    short = [role for role in roles if not _choose_seats(job, role, trial, wanted)]
     if not short:
         for replica, node in wanted:
             place(job, replica, node)
         free.update(trial)
     return short
+
+
+def short_of_room(job: JobState, free: Free, roles: Iterable[Role]) -> list[Role]:
+    """The roles whose minima do not fit together; nothing is changed."""
+    trial = dict(free)
+    return [role for role in roles if not _choose_seats(job, role, trial, [])]
+
+
+def _choose_seats(job: JobState, role: Role, free: Free, wanted: list[tuple[Replica, NodeName]]) -> bool:
+    """Choose what is missing to the role's minimum, in `free`, which is changed. False when there is no room."""
+    missing = role.spec.min_replicas - len(seated(job, role))
+    for replica in job.replicas_of(role):
+        if missing <= 0:
+            break
+        if replica.node is not None or replica.phase not in ("waiting", "gone"):
+            continue
+        node = best_node(needed(role.spec.resources), free, prefer=replica.ports_node)
+        if node is None:
+            return False
+        free[node] = subtract(free[node], needed(role.spec.resources))
+        wanted.append((replica, node))
+        missing -= 1
+    return True
 
 
 def leaves_room(job: JobState, free: Free, grower: Role, seat: NodeName) -> bool:

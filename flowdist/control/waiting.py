@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flowdist.control.deadlines import Due
-from flowdist.control.membership import closed_gates, missing_nodes
+from flowdist.control.membership import closed_gates, missing_nodes, why_not_admitted
 from flowdist.control.placement import explain
 from flowdist.control.state import JobState, Role, World
 from flowdist.graph import format_duration
@@ -15,9 +15,7 @@ def waiting_for(job: JobState) -> list[str]:
         return []
     if not job.admitted and job.ending is None:
         missing = missing_nodes(job)
-        if missing:
-            return [f"nodes to join: {', '.join(missing)}"]
-        return [f"room for all roles: {explain(job, role)}" for role in job.roles.values() if not role.outcome][:1]
+        return [f"nodes to join: {', '.join(missing)}"] if missing else [f"room to start: {why_not_admitted(job)}"]
     lines = [f"{replica.id} to start" for replica in job.replicas.values() if replica.phase == "starting"]
     lines += [f"{replica.id} to stop" for replica in job.replicas.values() if replica.phase == "stopping"]
     lines += [f"{name} to get ready" for name in _named(job, "ready")]

@@ -24,7 +24,7 @@ from flowdist.control.events import CancelRequested, NodeGone, ReplicaExited
 from flowdist.control.history import FaultLine, Header, Line, Record, decode_lines
 from flowdist.control.ids import ReplicaId
 from flowdist.control.state import JobState
-from flowdist.errors import FlowdistError
+from flowdist.errors import JobFailed
 from flowdist.faults import Fault
 from flowdist.graph import NodeSpec, RoleGraph, encode_graph
 from flowdist.runtime.clock import boot_ns
@@ -88,7 +88,7 @@ class Supervisor:
         return self._run_dir
 
     async def run(self) -> RunResult:
-        """Until the job is over and nothing of it runs. FlowdistError when its own processes fail it."""
+        """Until the job is over and nothing of it runs. JobFailed when its own processes fail it."""
         become_subreaper()
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
@@ -105,7 +105,7 @@ class Supervisor:
             await self._wind_down(held)
         if self._finished is None:
             log = self._run_dir / "controller.log"
-            raise FlowdistError(f"the controller died; everything was stopped (see {log})")
+            raise JobFailed(f"the controller died; everything was stopped (see {log})")
         return RunResult(
             outcome=self._finished.outcome,
             reason=self._finished.reason,

@@ -233,6 +233,17 @@ def test_r8_a_lost_node_burns_no_budget_and_needs_no_policy():
     assert talk.up() == ["trainer/0"] and talk.outcome()[0] is None
 
 
+def test_r8_a_rule_may_count_lost_nodes():
+    rules = (Rule("restart", kind="node_lost"),)
+    talk = Talk(graph(trainers(1, 1, restart=restart("role", 1, rules=rules)), nodes=3, cpu=1))
+    talk.join("node0", "node1", "node2")
+    talk.gone("node0")
+    assert len(talk.job.roles["trainer"].charges) == 1 and talk.up() == ["trainer/0"]
+    talk.gone("node1")
+    outcome, reason = talk.outcome()
+    assert outcome == "failed" and "used up its budget of 1 restart" in reason
+
+
 def test_r8_free_incidents_without_progress_between_them_are_limited():
     talk = Talk(graph(trainers(1, 1, restart=None), nodes=2, cpu=1))
     talk.join("node0", "node1")

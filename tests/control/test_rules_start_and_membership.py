@@ -103,6 +103,21 @@ def test_r2_no_room_for_the_minima_ends_the_job_with_the_reason():
     assert outcome == "failed" and "node0 has 2 cpu free" in reason
 
 
+def test_r2_the_job_starts_with_its_least_number_of_nodes_and_not_below_it():
+    topology = graph(trainers(1, 2), nodes=3, cpu=1)
+    topology = msgspec.structs.replace(topology, cluster=msgspec.structs.replace(topology.cluster, min_nodes=2))
+    talk = Talk(topology)
+    talk.join("node0")
+    talk.wait(100)
+    assert talk.up() == []
+    talk.join("node1")
+    assert talk.up() == ["trainer/0", "trainer/1"]
+    talk = Talk(topology)
+    talk.join("node0")
+    talk.wait(600)
+    assert talk.outcome() == ("failed", "the job could not start in time: 1 of at least 2 nodes are up")
+
+
 def test_r3_ranks_follow_role_replica_and_local_rank_not_arrival():
     talk = Talk(graph(trainers(3, 3, procs=2), nodes=3, cpu=1))
     talk.join("node2", "node0", "node1")

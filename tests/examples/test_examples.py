@@ -85,8 +85,10 @@ def test_a_server_goes_on_from_its_checkpoint(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.real
 def test_word2vec_learns_while_a_server_and_a_trainer_are_killed(tmp_path: Path) -> None:
-    faults = ["--fail", "ps/0@checkpoint=ps,3+100ms", "--fail", "trainer/1@step=trainer,800"]
-    with Job(tmp_path, str(EXAMPLES / "word2vec/topology.py"), "-p", "steps=1200", *faults) as job:
+    faults = ["--fail", "ps/0@checkpoint=ps,4+100ms", "--fail", "trainer/1@step=trainer,800"]
+    with Job(
+        tmp_path, str(EXAMPLES / "word2vec/topology.py"), "-p", "steps=1200", "-p", "checkpoint_every=0.5", *faults
+    ) as job:
         assert job.finish() == 0, job.text
         first, last = map(float, re.search(r"first loss ([\d.]+), last loss ([\d.]+)", job.text).groups())  # type: ignore[union-attr]
         assert last < first - 1
