@@ -273,7 +273,7 @@ def close(job: JobState, incident: Incident, result: str) -> None:
         role.last_counted_ns = job.now
         incident.charged_to = incident.root_role
     if result == "recovered":
-        took = format_duration(job.now - incident.opened_ns)
+        took = format_duration(round(job.now - incident.opened_ns, -6))
         charge = f", charged to {incident.charged_to}" if incident.charged_to else ""
         job.notify(f"incident {incident.number}: recovered after {took}{charge}")
 

@@ -20,7 +20,7 @@ import msgspec
 
 from flowdist.control.controller import Controller
 from flowdist.control.effects import FinishJob, Notify, StartReplica
-from flowdist.control.events import CancelRequested, NodeGone, ReplicaExited
+from flowdist.control.events import CancelRequested, NodeGone, ReplicaExited, ReplicaStopped
 from flowdist.control.history import FaultLine, Header, Line, Record, decode_lines
 from flowdist.control.ids import ReplicaId
 from flowdist.control.state import JobState
@@ -88,7 +88,8 @@ class Supervisor:
         return self._run_dir
 
     async def run(self) -> RunResult:
-        """Until the job is over and nothing of it runs. JobFailed when its own processes fail it."""
+        """Until the job is over and nothing of it runs. JobFailed when its own processes fail it, KeyboardInterrupt
+        when it was interrupted before it could end in order."""
         become_subreaper()
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
@@ -103,6 +104,8 @@ class Supervisor:
             await self._until_over()
         finally:
             await self._wind_down(held)
+        if self._finished is None and self._interrupts:
+            raise KeyboardInterrupt
         if self._finished is None:
             log = self._run_dir / "controller.log"
             raise JobFailed(f"the controller died; everything was stopped (see {log})")
@@ -237,6 +240,8 @@ class Supervisor:
         self._injector.hear(self._mirror.state, line)
 
     def _show_record(self, record: Record) -> None:
+        if isinstance(record.event, ReplicaExited | ReplicaStopped):
+            self._follower.read()  # its last words come before what is made of them
         if isinstance(record.event, ReplicaExited) and record.event.kind is None:
             self._show("event", f"{record.event.replica}: finished")
         starts = [effect for effect in record.effects if isinstance(effect, StartReplica)]
