@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import click
 
-from flowdist.cli.common import guarded, load, print_json, topology_options
+from flowdist.cli.common import Named, guarded, load, print_json, topology_options
 
 
 @click.command(name="check")
 @topology_options
 @guarded
-def command(
-    target: str | None, params: tuple[str, ...], sets: tuple[str, ...], nodes: str | None, as_json: bool
-) -> None:
+def command(named: Named) -> None:
     """Report every problem of a topology, each at its place. Exit code 2 if there is an error."""
-    loaded = load(target, params, sets, nodes, as_json)
-    if as_json:
+    loaded = load(named)
+    if named.as_json:
         print_json("problems", problems=[problem.as_dict() for problem in loaded.warnings])
         return
     graph = loaded.graph

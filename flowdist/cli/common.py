@@ -6,7 +6,7 @@ import functools
 import json
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import click
 
@@ -17,8 +17,31 @@ from flowdist.errors import FlowdistError
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+class Named(NamedTuple):
+    """The topology that the command line names, and how to show what is wrong with it."""
+
+    target: str | None
+    params: tuple[str, ...]
+    sets: tuple[str, ...]
+    nodes: str | None
+    as_json: bool
+
+
 def topology_options(function: F) -> F:
-    """TARGET, -p, --set, --nodes and --json."""
+    """TARGET, -p, --set, --nodes and --json, given to the verb as one `named`."""
+
+    @functools.wraps(function)
+    def wrapper(
+        target: str | None,
+        params: tuple[str, ...],
+        sets: tuple[str, ...],
+        nodes: str | None,
+        as_json: bool,
+        **others: Any,
+    ) -> Any:
+        return function(named=Named(target, params, sets, nodes, as_json), **others)
+
+    decorated: Any = wrapper
     for decorate in reversed(
         (
             click.argument("target", required=False),
@@ -30,8 +53,8 @@ def topology_options(function: F) -> F:
             click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout."),
         )
     ):
-        function = decorate(function)
-    return function
+        decorated = decorate(decorated)
+    return decorated  # type: ignore[no-any-return]
 
 
 def guarded(function: F) -> F:
@@ -42,7 +65,7 @@ def guarded(function: F) -> F:
         try:
             return function(*args, **kwargs)
         except FlowdistError as error:
-            fail(error, as_json=bool(kwargs.get("as_json")))
+            fail(error, as_json=kwargs["named"].as_json if "named" in kwargs else bool(kwargs.get("as_json")))
         except KeyboardInterrupt:
             sys.exit(130)
 
@@ -88,9 +111,9 @@ def pairs(options: Iterable[str], flag: str) -> dict[str, str]:
     return values
 
 
-def load(target: str | None, params: Iterable[str], sets: Iterable[str], nodes: str | None, quiet: bool) -> Loaded:
-    """The topology that the command line names; its warnings are shown on stderr unless quiet."""
-    loaded = load_topology(target, pairs(params, "-p"), tuple(sets), nodes)
-    if not quiet:
+def load(named: Named) -> Loaded:
+    """The topology that the command line names; its warnings are shown on stderr, but not under --json."""
+    loaded = load_topology(named.target, pairs(named.params, "-p"), named.sets, named.nodes)
+    if not named.as_json:
         show_problems(loaded.warnings)
     return loaded

@@ -6,21 +6,19 @@ import json
 
 import click
 
-from flowdist.cli.common import guarded, load, print_json, topology_options
+from flowdist.cli.common import Named, guarded, load, print_json, topology_options
 
 
 @click.command(name="plan")
 @topology_options
 @guarded
-def command(
-    target: str | None, params: tuple[str, ...], sets: tuple[str, ...], nodes: str | None, as_json: bool
-) -> None:
+def command(named: Named) -> None:
     """Show sizes, placement, start waves, policies, and what restarts with what."""
-    loaded = load(target, params, sets, nodes, as_json)
+    loaded = load(named)
     from flowdist.report.plan import plan_of, plan_text  # networkx: only where the graph is analysed
 
     plan = plan_of(loaded.graph)
-    if as_json:
+    if named.as_json:
         from flowdist.graph import encode_graph
 
         print_json("plan", graph=json.loads(encode_graph(loaded.graph)), **plan)

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from flowdist.cli.common import guarded, load, print_json, show_problems, topology_options
+from flowdist.cli.common import Named, guarded, load, print_json, show_problems, topology_options
 from flowdist.dsl.load import DEFAULT_FILE, Loaded, looks_like_topology
 from flowdist.errors import FlowdistError
 from flowdist.faults import parse_fault
@@ -30,11 +30,7 @@ EXIT_CODES = {"succeeded": 0, "failed": 1, "cancelled": 130}
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @guarded
 def command(
-    target: str | None,
-    params: tuple[str, ...],
-    sets: tuple[str, ...],
-    nodes: str | None,
-    as_json: bool,
+    named: Named,
     replicas: str | None,
     max_restarts: int | None,
     fails: tuple[str, ...],
@@ -53,7 +49,7 @@ def command(
     if platform.system() != "Linux":
         raise FlowdistError("run needs Linux", help="check, plan and simulate work here")
     faults = [parse_fault(text) for text in fails]
-    loaded = _load(target, params, sets, nodes, as_json, replicas, max_restarts, args)
+    loaded = _load(named, replicas, max_restarts, args)
     from flowdist.runtime.devices import machine_gpus, settle_cluster  # asyncio and more: not for --help
     from flowdist.runtime.inject import check_faults
     from flowdist.runtime.supervisor import Supervisor
@@ -61,7 +57,7 @@ def command(
     gpus = machine_gpus(os.environ)
     graph, warnings = settle_cluster(loaded.graph, gpus)
     check_faults(faults, graph)
-    console = _Console(quiet, as_json)
+    console = _Console(quiet, named.as_json)
     for warning in warnings:
         console.show("warning", warning)
     supervisor = Supervisor(graph, gpus, faults, Path(base), console.show)
@@ -69,40 +65,31 @@ def command(
     result = asyncio.run(supervisor.run())
     for fault in result.unfired:
         console.show("warning", f"fault {fault.spec} never fired")
-    _finish(result, as_json)
+    _finish(result, named.as_json)
     sys.exit(EXIT_CODES[result.outcome])
 
 
-def _load(
-    target: str | None,
-    params: tuple[str, ...],
-    sets: tuple[str, ...],
-    nodes: str | None,
-    as_json: bool,
-    replicas: str | None,
-    max_restarts: int | None,
-    args: tuple[str, ...],
-) -> Loaded:
+def _load(named: Named, replicas: str | None, max_restarts: int | None, args: tuple[str, ...]) -> Loaded:
     """A topology file, or a one-role topology around a script."""
-    path = Path((target or DEFAULT_FILE).partition(":")[0])
+    path = Path((named.target or DEFAULT_FILE).partition(":")[0])
     if (replicas or max_restarts is not None) and not path.is_file():
         raise FlowdistError(f"no script {str(path)!r}", help="--replicas and --max-restarts go with a script")
-    if target is None or not path.is_file() or looks_like_topology(path):
+    if named.target is None or not path.is_file() or looks_like_topology(path):
         given = [name for name, value in (("--replicas", replicas), ("--max-restarts", max_restarts)) if value]
         if given and path.is_file():
             help = f"write --set ROLE.{'replicas' if replicas else 'restart.max_restarts'}=..."
             raise FlowdistError(f"{given[0]} is for scripts, and {path} is a topology", help=help)
         if args:
             raise FlowdistError(f"{' '.join(args)}: a topology takes no arguments", help="pass parameters with -p")
-        return load(target, params, sets, nodes, as_json)
-    if params:
+        return load(named)
+    if named.params:
         raise FlowdistError("-p is for topologies", help="write the script's own arguments after --")
     from flowdist.dsl.oneline import one_role_graph
 
     loaded = one_role_graph(
-        str(path), args, replicas=replicas or "1", max_restarts=max_restarts or 0, nodes=nodes, sets=sets
+        str(path), args, replicas=replicas or "1", max_restarts=max_restarts or 0, nodes=named.nodes, sets=named.sets
     )
-    if not as_json:
+    if not named.as_json:
         show_problems(loaded.warnings)
     return loaded
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from flowdist.cli.common import guarded, load, print_json, topology_options
+from flowdist.cli.common import Named, guarded, load, print_json, topology_options
 from flowdist.errors import FlowdistError
 from flowdist.faults import parse_add, parse_fault, parse_scale
 from flowdist.graph import parse_duration
@@ -30,11 +30,7 @@ TRACE_LINES = 60
 @click.option("--full", is_flag=True, help="Show all of a long trace.")
 @guarded
 def command(
-    target: str | None,
-    params: tuple[str, ...],
-    sets: tuple[str, ...],
-    nodes: str | None,
-    as_json: bool,
+    named: Named,
     fails: tuple[str, ...],
     scales: tuple[str, ...],
     adds: tuple[str, ...],
@@ -49,13 +45,13 @@ def command(
     what a scenario expects; 1 if it fails; 3 if an expectation or a property does not hold.
     """
     scenario = None
-    if target is not None and target.endswith(".toml"):
-        scenario = load_scenario(Path(target))
-        target, params, sets, nodes = _from_scenario(Path(target), scenario, params, sets, nodes)
+    if named.target is not None and named.target.endswith(".toml"):
+        scenario = load_scenario(Path(named.target))
+        named = _from_scenario(Path(named.target), scenario, named)
         fails, scales, adds = (*scenario.faults, *fails), (*scenario.scale, *scales), (*scenario.add, *adds)
         seed = scenario.seed if seed is None else seed
         until = until or scenario.until
-    loaded = load(target, params, sets, nodes, as_json)
+    loaded = load(named)
     from flowdist.sim.faulting import check_faults  # the engine: only when something is simulated
     from flowdist.sim.simulation import Simulation, with_nodes
 
@@ -70,19 +66,18 @@ def command(
         from flowdist.control.history import encode_line
 
         Path(trace_file).write_bytes(b"".join(encode_line(line) for line in result.lines))
-    _show(result, scenario, as_json, full)
+    _show(result, scenario, named.as_json, full)
 
 
-def _from_scenario(
-    path: Path, scenario: Scenario, params: tuple[str, ...], sets: tuple[str, ...], nodes: str | None
-) -> tuple[str, tuple[str, ...], tuple[str, ...], str | None]:
+def _from_scenario(path: Path, scenario: Scenario, named: Named) -> Named:
     """The command line wins over the file: it comes last."""
-    target = str(path.parent / scenario.topology)
-    params = (*(f"{name}={value}" for name, value in scenario.params.items()), *params)
-    sets = (*(f"{name}={value}" for name, value in _flat(scenario.set)), *sets)
-    if nodes is None and scenario.nodes is not None:
-        nodes = str(scenario.nodes)
-    return target, params, sets, nodes
+    return Named(
+        target=str(path.parent / scenario.topology),
+        params=(*(f"{name}={value}" for name, value in scenario.params.items()), *named.params),
+        sets=(*(f"{name}={value}" for name, value in _flat(scenario.set)), *named.sets),
+        nodes=named.nodes or (str(scenario.nodes) if scenario.nodes is not None else None),
+        as_json=named.as_json,
+    )
 
 
 def _flat(table: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
