@@ -66,6 +66,8 @@ def _check_world(job: JobState, world: World) -> None:
         assert role.spec.min_replicas <= count <= role.spec.max_replicas, f"{world.name} formed with {count}"
     if world.phase == "opening":
         assert all(replica.node is not None for replica in members), f"{world.name} opens without seats"
+    if world.phase == "stopping" and job.ending is None:
+        assert world.incident is not None or world.retiring, f"{world.name} stops, and nobody takes it from there"
     if world.phase == "running":
         _check_running(job, world, members)
 

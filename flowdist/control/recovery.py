@@ -18,7 +18,7 @@ from flowdist.control.placement import unplace
 from flowdist.control.state import Incident, JobState, Replica, Role, World
 from flowdist.graph import format_duration
 
-CHOSEN_KINDS: frozenset[str] = frozenset({"joined", "scaled", "address_changed"})  # nobody failed: full grace
+CHOSEN_KINDS: frozenset[str] = frozenset({"joined", "scaled", "address_changed", "interrupted"})  # nobody failed
 
 
 def fail(job: JobState, failure: Failure) -> None:
@@ -26,7 +26,9 @@ def fail(job: JobState, failure: Failure) -> None:
     replica = job.replicas[failure.replica]
     world = job.worlds[replica.world]
     inside = job.incident(world.incident) if world.incident is not None else None
+    unfinished: list[WorldName] = []
     if inside is not None and replica.id in inside.restarted:
+        unfinished = [name for name in inside.worlds if job.worlds[name].phase == "stopping"]
         close(job, inside, f"{replica.id} failed again")
         inside = None
     cause = upstream_incident(job, replica)
@@ -40,6 +42,18 @@ def fail(job: JobState, failure: Failure) -> None:
         ignore(job, replica)
     else:
         _restart(job, failure, verdict, inside, cause, reason)
+    _hand_over(job, unfinished, f"{replica.id} failed again")
+
+
+def _hand_over(job: JobState, worlds: list[WorldName], reason: str) -> None:
+    """What an incident that is over was still stopping, and no other has taken: somebody has to start it again."""
+    left = [name for name in worlds if job.worlds[name].incident is None and not job.worlds[name].retiring]
+    if left and job.ending is None:
+        root = str(job.worlds[left[0]].pool[0])
+        kind, because = "interrupted", "not counted: it was part of an incident before"
+        open_incident(
+            job, kind=kind, root=root, root_role=None, reason=reason, because=because, counted=False, seeds=left
+        )
 
 
 def _may_be_excused(job: JobState, verdict: Verdict, failure: Failure) -> bool:

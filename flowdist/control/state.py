@@ -125,7 +125,7 @@ class Incident:
 
     number: int
     opened_ns: int
-    kind: str  # a failure kind, or "joined", "scaled", "address_changed"
+    kind: str  # a failure kind, or one of recovery.CHOSEN_KINDS
     root: str  # what failed, left or came: "trainer/0", "node1"
     root_role: str | None  # whose budget is charged; None for membership changes
     reason: str

@@ -215,6 +215,26 @@ def test_r7_a_used_up_budget_waits_a_moment_for_the_upstream_to_take_the_blame()
     assert outcome == "failed" and "trainer has used up its budget" in reason
 
 
+def test_r7_what_joined_an_incident_goes_on_when_its_restart_fails_again():
+    talk = ps_and_trainers("reconnect")
+    talk.auto = False
+    talk.fail("ps/0")
+    talk.tell(ev.StoreOpened("ps/0", 2, 1))
+    talk.tell(ev.ReplicaStarted(r("ps/0"), 2, (("rpc", 4000),)))
+    talk.fail("trainer/0")  # part of the incident, which has begun to start
+    assert talk.world("trainer").phase == "stopping" and talk.world("trainer").incident == 1
+    talk.fail("ps/0")
+    assert talk.job.incidents[0].result == "ps/0 failed again"
+    talk.tell(ev.ReplicaStopped(r("trainer/1"), 1))
+    talk.auto = True
+    talk.wait(5)
+    for start in ("ps/0", "trainer"):
+        if talk.world(start).phase == "opening":
+            talk.tell(ev.StoreOpened(start, talk.world(start).generation, 1))
+    talk.wait(5)
+    assert talk.up() == ["ps/0", "ps/1", "trainer/0", "trainer/1"]
+
+
 def test_r7_a_restart_that_fails_again_is_charged_again():
     talk = Talk(graph(trainers(1, 1, restart=restart("role", 2), ready=TCP)), auto=False)
     talk.join("node0")
