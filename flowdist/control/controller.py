@@ -17,7 +17,14 @@ from flowdist.control.effects import AnswerCheckpoint, CloseStore, Effect
 from flowdist.control.ending import begin_ending, hurry, judge_success, settle_ending
 from flowdist.control.ids import NodeName, ReplicaId
 from flowdist.control.judge import Failure
-from flowdist.control.membership import form_worlds, missing_nodes, note_formed, start_members, why_not_admitted
+from flowdist.control.membership import (
+    closed_gates,
+    form_worlds,
+    missing_nodes,
+    note_formed,
+    start_members,
+    why_not_admitted,
+)
 from flowdist.control.nodes import give_up_node, join, lose_node
 from flowdist.control.peers import update_addresses
 from flowdist.control.placement import explain, unplace
@@ -317,6 +324,8 @@ def _expire(job: JobState, due: Due) -> None:
             begin_ending(job, "failed", f"the job could not start in time: {why_not_admitted(job)}")
         case "pending":
             role = job.roles[due.name]
+            if closed_gates(job, role):
+                return  # it waits for something else by now, and counts anew when that has come
             waited = format_duration(role.spec.pending_timeout_ns)
             begin_ending(job, "failed", f"{due.name} was below its minimum for {waited}: {explain(job, role)}")
         case "ready":

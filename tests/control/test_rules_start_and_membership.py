@@ -218,6 +218,25 @@ def test_r12_a_node_that_comes_in_time_saves_the_job():
     assert talk.outcome()[0] is None
 
 
+def test_r12_who_waits_for_a_gate_by_then_does_not_fail_for_want_of_a_node():
+    ps = role("ps", kind="service", ready=TCP, restart=restart("replica"), ready_timeout_ns=HOUR)
+    talk = Talk(graph(ps, trainers(1, 1, gates=(Gate("ps", "ready"),)), nodes=2, cpu=1))
+    talk.join("node0", "node1")
+    talk.gone("node1")
+    talk.wait(300)
+    talk.auto = False
+    talk.fail("ps/0")
+    talk.join("node1")
+    talk.wait(400)
+    assert talk.outcome()[0] is None
+    talk.auto = True
+    talk.tell(ev.StoreOpened("ps/0", 2, 1))
+    talk.tell(ev.ReplicaReady(r("ps/0"), 2))
+    assert talk.up() == ["ps/0", "trainer/0"]
+    talk.wait(3600)
+    assert talk.outcome()[0] is None
+
+
 def test_r12_a_silent_node_leads_to_a_decision():
     talk = Talk(graph(trainers(1, 2), nodes=2, cpu=1))
     talk.join("node0", "node1")
