@@ -324,8 +324,8 @@ def _expire(job: JobState, due: Due) -> None:
             begin_ending(job, "failed", f"the job could not start in time: {why_not_admitted(job)}")
         case "pending":
             role = job.roles[due.name]
-            if closed_gates(job, role):
-                return  # it waits for something else by now, and counts anew when that has come
+            if role.outcome is not None or closed_gates(job, role) or occupied(job, role) >= role.spec.min_replicas:
+                return  # it waits for something else by now, and counts anew should it be short again
             waited = format_duration(role.spec.pending_timeout_ns)
             begin_ending(job, "failed", f"{due.name} was below its minimum for {waited}: {explain(job, role)}")
         case "ready":

@@ -68,6 +68,8 @@ def _check_world(job: JobState, world: World) -> None:
         assert all(replica.node is not None for replica in members), f"{world.name} opens without seats"
     if world.phase == "stopping" and job.ending is None:
         assert world.incident is not None or world.retiring, f"{world.name} stops, and nobody takes it from there"
+    closing = any(replica.phase == "succeeded" for replica in members) and world.phase in ("running", "stopping")
+    assert closing or Due("finish", world.name) not in job.due, f"{world.name} has to finish, but none of it has"
     if world.phase == "running":
         _check_running(job, world, members)
 

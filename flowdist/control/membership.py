@@ -111,23 +111,21 @@ def _form_replicas(job: JobState, role: Role, free: Free) -> None:
     may = [world for world in worlds if _may_form(job, role, world)]
     if not may:
         return
-    occupied = sum(_is_occupied(replica) for replica in job.replicas_of(role))
-    if occupied < role.spec.min_replicas:
+    if occupied(job, role) < role.spec.min_replicas:
         admit(job, free, [role])
-        occupied = sum(_is_occupied(replica) for replica in job.replicas_of(role))
     closing = any(replica.phase == "succeeded" for replica in job.replicas_of(role))
     if not closing:
-        _seat_more(job, role, free, role.target - occupied)
-        occupied = sum(_is_occupied(replica) for replica in job.replicas_of(role))
-    _has_minimum(job, role, occupied)
+        _seat_more(job, role, free, role.target - occupied(job, role))
+    _has_minimum(job, role, occupied(job, role))
     for world in may:
         replica = job.replicas[world.pool[0]]
         if replica.node is not None:
             _open(job, role, world, [replica])
 
 
-def _is_occupied(replica: Replica) -> bool:
-    return replica.node is not None or replica.phase in ("succeeded", "ended")
+def occupied(job: JobState, role: Role) -> int:
+    """How many replicas have a seat, or need none any more."""
+    return sum(replica.node is not None or replica.phase in ("succeeded", "ended") for replica in job.replicas_of(role))
 
 
 def _seat_more(job: JobState, role: Role, free: Free, count: int) -> int:

@@ -241,6 +241,8 @@ def _reset_if_gone(job: JobState, world: World) -> None:
     if world.phase != "stopping" or any(replica.is_live for replica in members):
         return
     close_store(job, world)
+    job.due.clear(Due("finish", world.name))
+    job.due.clear(Due("cooldown", world.name))
     world.formed_ns = None
     if members and all(replica.phase == "succeeded" for replica in members):
         world.phase = "succeeded"

@@ -297,6 +297,15 @@ def test_r17_a_member_that_does_not_finish_after_the_others_is_held_to_hang():
     assert talk.job.incidents[0].kind == "hang"
 
 
+def test_r17_a_world_that_restarted_has_all_its_time_to_finish_again():
+    talk = Talk(graph(trainers(2, 2, restart=restart())))
+    talk.join("node0")
+    talk.finish("trainer/0")
+    talk.fail("trainer/1")
+    talk.wait(3600)
+    assert talk.attempts() == {"trainer/0": 2, "trainer/1": 2}
+
+
 def test_r17_a_finished_replica_does_not_run_again_because_of_others():
     ps = role("ps", kind="service", restart=restart("replica"))
     actor = role("actor", min_replicas=2, max_replicas=2, gang=False, gates=(Gate("ps", "started", "restart"),))
