@@ -22,6 +22,7 @@ from flowdist.control.membership import (
     form_worlds,
     missing_nodes,
     note_formed,
+    occupied,
     start_members,
     why_not_admitted,
 )
