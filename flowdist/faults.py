@@ -112,16 +112,17 @@ def parse_fault(text: str) -> Fault:
     when, offset = _parse_when(text, when_text, start)
     kind, arg = _parse_kind(text, kind_text, start + len(when_text) + 1) if colon else ("kill", "")
     duration_ns = _duration(text, duration, len(text) - len(duration)) if slash else None
-    if duration_ns is not None and kind in MOMENTARY and _hits_processes(target):
-        message = f"{kind} of a replica has no duration"
-        _refuse(
-            text, len(text) - len(duration) - 1, len(text), message, "leave it out; its policy decides what follows"
-        )
-    return Fault(target, when, offset, kind, arg, duration_ns, text)
+    fault = Fault(target, when, offset, kind, arg, duration_ns, text)
+    if "/" in target:
+        _refuse_duration(fault)
+    return fault
 
 
-def _hits_processes(target: str) -> bool:
-    return "/" in target or not (target.startswith("node") or target in ("all", "controller"))
+def _refuse_duration(fault: Fault) -> None:
+    if fault.duration_ns is not None and fault.kind in MOMENTARY:
+        start = fault.spec.rindex("/")
+        message = f"{fault.kind} of a replica has no duration"
+        _refuse(fault.spec, start, len(fault.spec), message, "leave it out; its policy decides what follows")
 
 
 def _parse_when(text: str, when: str, start: int) -> tuple[When, int]:
@@ -194,6 +195,8 @@ def check_targets(faults: Sequence[Fault], graph: RoleGraph, nodes: Iterable[str
         known = [*roles, *nodes, "all", "controller"]
         if name not in known:
             _refuse(fault.spec, 0, len(name), f"there is no {name!r}", _hint(name, known))
+        if name in roles:
+            _refuse_duration(fault)  # only here it is known what is a role and what a node
         if fault.replica is not None:
             _check_replica(fault, roles)
         if fault.when.event is not None and fault.when.role not in roles:

@@ -89,6 +89,7 @@ def test_did_you_mean() -> None:
     ("spec", "text"),
     [
         ("trianer/0@3s", "there is no 'trianer'"),
+        ("trainer@3s/5s", "kill of a replica has no duration"),
         ("trainer/7@3s", "trainer has 2 replicas at most"),
         ("trainer/1.5@3s", "a replica of trainer has 1 workers"),
         ("node0/1@3s", "node0 is a node"),
@@ -99,6 +100,10 @@ def test_targets_that_the_job_does_not_have_are_refused(spec: str, text: str) ->
     topology = graph(role("trainer", min_replicas=2, max_replicas=2))
     with pytest.raises(FaultError, match=text):
         check_targets([parse_fault(spec)], topology, ["node0"])
+
+
+def test_a_node_of_any_name_may_come_back() -> None:
+    check_targets([parse_fault("big@30s/60s")], graph(role("trainer")), ["big"])
 
 
 def test_a_kind_that_nobody_carries_out_is_refused_never_dropped() -> None:
