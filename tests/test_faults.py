@@ -107,10 +107,11 @@ def test_a_node_of_any_name_may_come_back() -> None:
 
 
 def test_a_kind_that_nobody_carries_out_is_refused_never_dropped() -> None:
-    with pytest.raises(FaultError, match="flowdist run cannot carry out 'hang' yet"):
-        refuse_unsupported([parse_fault("trainer/0@3s:hang")], ["kill", "exit"], "flowdist run")
-    with pytest.raises(FaultError, match="cannot hit the controller yet"):
-        refuse_unsupported([parse_fault("controller@3s")], ["kill"], "flowdist run")
+    kinds = {"node": ["kill"], "replica": ["kill", "exit"], "controller": []}
+    with pytest.raises(FaultError, match="flowdist run cannot carry out 'hang' of trainer"):
+        refuse_unsupported([parse_fault("trainer/0@3s:hang")], kinds, "flowdist run")
+    with pytest.raises(FaultError, match="cannot carry out 'kill' of controller"):
+        refuse_unsupported([parse_fault("controller@3s")], kinds, "flowdist run")
 
 
 def test_scale_and_add() -> None:

@@ -15,7 +15,7 @@ import click
 from flowdist.cli.common import Named, guarded, load, print_json, show_problems, topology_options
 from flowdist.dsl.load import DEFAULT_FILE, Loaded, looks_like_topology
 from flowdist.errors import FlowdistError
-from flowdist.faults import parse_fault
+from flowdist.faults import Plan, parse_drain, parse_fault, parse_scale
 
 EXIT_CODES = {"succeeded": 0, "failed": 1, "cancelled": 130}
 
@@ -25,6 +25,9 @@ EXIT_CODES = {"succeeded": 0, "failed": 1, "cancelled": 130}
 @click.option("--replicas", metavar="[MIN:]MAX[xPROCS]", help="For a script: its replicas, as in a topology.")
 @click.option("--max-restarts", type=click.IntRange(min=0), help="For a script: how often it may fail.")
 @click.option("--fail", "fails", multiple=True, metavar="FAULT", help="Make it fail: ps/0@20s, node1@30s/60s.")
+@click.option("--scale", "scales", multiple=True, metavar="ROLE=N@WHEN", help="Scale a role: trainer=4@60s.")
+@click.option("--drain", "drains", multiple=True, metavar="NODE@WHEN", help="Drain a node: node1@2m.")
+@click.option("--resume", metavar="RUN", help="Go on with a run that was killed: its folder, or its name under --runs.")
 @click.option("--runs", "base", default="runs", metavar="DIR", help="Where the folders of runs are (default: runs).")
 @click.option("--quiet", "-q", is_flag=True, help="Not the workers' output: only what flowdist does.")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
@@ -34,6 +37,9 @@ def command(
     replicas: str | None,
     max_restarts: int | None,
     fails: tuple[str, ...],
+    scales: tuple[str, ...],
+    drains: tuple[str, ...],
+    resume: str | None,
     base: str,
     quiet: bool,
     args: tuple[str, ...],
@@ -45,22 +51,35 @@ def command(
     flowdist run jobs.py --nodes 4 --fail node2@30s     on 4 logical nodes, one of them lost on the way
     flowdist run train.py --replicas 1:4x2 --max-restarts 3 -- --epochs 5
                                                         a script, as torchrun would; its own arguments after --
+    flowdist run --resume latest                        go on where a run was when it was killed
     """
     if platform.system() != "Linux":
         raise FlowdistError("run needs Linux", help="check, plan and simulate work here")
-    faults = [parse_fault(text) for text in fails]
-    loaded = _load(named, replicas, max_restarts, args)
+    plan = Plan(
+        tuple(parse_fault(text) for text in fails),
+        tuple(parse_scale(text) for text in scales),
+        drains=tuple(parse_drain(text) for text in drains),
+    )
+    if resume is not None and (named.target or named.params or named.sets or named.nodes):
+        raise FlowdistError("--resume takes the topology of that run", help=f"write flowdist run --resume {resume}")
+    graph = None if resume is not None else _load(named, replicas, max_restarts, args).graph
     from flowdist.runtime.devices import machine_gpus, settle_cluster  # asyncio and more: not for --help
+    from flowdist.runtime.folder import find_run, new_run
     from flowdist.runtime.inject import check_faults
     from flowdist.runtime.supervisor import Supervisor
 
     gpus = machine_gpus(os.environ)
-    graph, warnings = settle_cluster(loaded.graph, gpus)
-    check_faults(faults, graph)
     console = _Console(quiet, named.as_json)
-    for warning in warnings:
-        console.show("warning", warning)
-    supervisor = Supervisor(graph, gpus, faults, Path(base), console.show)
+    if graph is None:
+        run_dir, graph = find_run(Path(base), resume or "")
+        check_faults(plan, graph)
+    else:
+        graph, warnings = settle_cluster(graph, gpus)
+        check_faults(plan, graph)
+        for warning in warnings:
+            console.show("warning", warning)
+        run_dir = new_run(Path(base), graph)
+    supervisor = Supervisor(graph, gpus, plan, run_dir, console.show)
     console.show("event", f"run {supervisor.run_dir}")
     result = asyncio.run(supervisor.run())
     for fault in result.unfired:

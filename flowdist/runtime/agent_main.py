@@ -18,12 +18,13 @@ from flowdist.control.agent import Agent
 from flowdist.control.effects import StartReplica
 from flowdist.control.ids import Addresses, ReplicaId
 from flowdist.graph import decode_graph
-from flowdist.runtime import spawner
+from flowdist.runtime import notice, spawner
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.environment import Places, macro_values, worker_argv, worker_env
 from flowdist.runtime.errors_of_workers import is_out_of_memory, one_line
 from flowdist.runtime.frames import JournalLine, encode, read_from_controller
 from flowdist.runtime.guardian import NodeConfig
+from flowdist.runtime.logs import last_output_ns
 from flowdist.runtime.ports import Ports
 from flowdist.runtime.readiness import until_ready
 from flowdist.runtime.stores import Stores
@@ -92,6 +93,10 @@ class _AgentProcess:
         while True:
             try:
                 reader, self._writer = await asyncio.open_unix_connection(self._config.control_socket)
+            except (ConnectionRefusedError, FileNotFoundError):
+                self._tell(io.Refused())  # this host is up, and nobody listens
+                await asyncio.sleep(CONNECT_PAUSE_S)
+                continue
             except OSError:
                 await asyncio.sleep(CONNECT_PAUSE_S)
                 continue
@@ -135,6 +140,15 @@ class _AgentProcess:
                 self._write_peers(output.replica, output.attempt, output.addresses)
             case io.AnswerWorker():
                 self._answer_commit(output)
+            case io.LookForSigns():
+                seen_ns = last_output_ns(self._attempt_dir(output.replica, output.attempt))
+                self._inputs.append(io.SignsSeen(output.replica, output.attempt, seen_ns))
+            case io.AskWorkers():
+                folder, procs = self._attempt_dir(output.replica, output.attempt), self._procs(output.replica)
+                step = notice.ask(folder, procs)
+                self._inputs.append(io.WorkersAsked(output.replica, output.attempt, step))
+            case io.TellWorkers():
+                notice.tell(self._attempt_dir(output.replica, output.attempt), output.step)
             case io.BindStore():
                 port = self._stores.bind((output.world, output.generation), output.eager)
                 self._inputs.append(io.StoreBound(output.world, output.generation, port))
@@ -270,8 +284,14 @@ class _AgentProcess:
         before, self._oom_kills = self._oom_kills, _oom_kills()
         return name == "KILL" and (start.replica, start.attempt) not in self._killed and self._oom_kills > before
 
+    def _attempt_dir(self, replica: ReplicaId, attempt: int) -> Path:
+        return Path(self._config.run_dir, replica.role, str(replica.index), f"attempt_{attempt}")
+
+    def _procs(self, replica: ReplicaId) -> int:
+        return self._graph.role(replica.role).procs
+
     def _write_peers(self, replica: ReplicaId, attempt: int, addresses: Addresses) -> None:
-        folder = Path(self._config.run_dir, replica.role, str(replica.index), f"attempt_{attempt}")
+        folder = self._attempt_dir(replica, attempt)
         content = {key: [part for part in address.split(",") if part] for key, address in addresses}
         write_atomically(folder / "peers.json", json.dumps(content))
 

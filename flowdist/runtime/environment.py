@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from flowdist.control.effects import StartReplica
 from flowdist.graph import RoleSpec
+from flowdist.runtime.notice import ASKED, NOTICE
 
 _MACRO = re.compile(r"\$\{([^}]*)\}")
 
@@ -84,6 +85,8 @@ def worker_env(
         FLOWDIST_LATEST=str(places.latest(start, role)),
         FLOWDIST_SOCKET=places.worker_socket,
         FLOWDIST_PEERS=str(folder / "peers.json"),
+        FLOWDIST_NOTICE=str(folder / NOTICE),
+        FLOWDIST_ASKED=str(folder / str(local_rank) / ASKED),
     )
     env.update({f"FLOWDIST_PORT_{name.upper().replace('-', '_')}": str(port) for name, port in ports.items()})
     if role.resources.gpu:
@@ -98,6 +101,8 @@ def _defaults(base: Mapping[str, str], role: RoleSpec) -> dict[str, str]:
     wanted = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "PYTHONUNBUFFERED": "1"}
     # All nodes are on this machine: without these, gloo and tensorpipe look the host's name up and may fail to.
     wanted |= {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}
+    if role.hang_after_ns is not None or role.start_timeout_ns is not None:
+        wanted["PYTHONFAULTHANDLER"] = "1"  # the stacks of a worker that hangs go to its log (R15)
     if role.procs > 1:
         wanted["OMP_NUM_THREADS"] = "1"
     return {name: value for name, value in wanted.items() if name not in base}
