@@ -16,6 +16,8 @@ from flowdist.dsl.fields import Fields
 from flowdist.dsl.places import Place
 from flowdist.dsl.policy import compile_restart
 from flowdist.dsl.problems import Problems, did_you_mean
+from flowdist.dsl.resources import NamedResources
+from flowdist.dsl.settings import load_settings
 from flowdist.dsl.topology import Gate, Node, Role, Topology, Workload
 from flowdist.dsl.units import parse_sizes
 from flowdist.graph import (
@@ -146,6 +148,7 @@ class _RoleCompiler:
     ) -> None:
         self._topology, self._folder, self._shared, self._cluster = topology, folder, shared, cluster
         self._problems, self._overrides = problems, overrides
+        self._resources = NamedResources(topology, load_settings(folder, problems), problems)
         self._seen: dict[str, Role] = {}
 
     def compile(self, role: Role) -> RoleSpec:
@@ -156,7 +159,7 @@ class _RoleCompiler:
         kind = fields.choice("kind", ("task", "service"))
         restart = compile_restart(fields, role.fields["restart"], self._overrides, role.name)
         loose = kind == "service" or (restart is not None and restart.scope == "replica")
-        resources = self._resources(fields)
+        resources = self._resources.read(fields)
         low, high, procs = self._sizes(fields, resources)
         command = read_command(fields)
         env = self._env(fields)
@@ -217,24 +220,6 @@ class _RoleCompiler:
         ):
             if fields.values[name] not in (None, (), []):
                 fields.error(code, name, f"{name}= is not honoured yet", help)
-
-    def _resources(self, fields: Fields) -> Resources:
-        cpu, gpu, memory = 1.0, 0, 0
-        name = fields.values["resources"]
-        table = self._topology.fields["resources"] or {}
-        if name is not None and name not in table:
-            help = did_you_mean(name, table) if table else 'write Topology(..., resources={"small": Resources(cpu=2)})'
-            fields.error("FD110", "resources", f"resources={name!r} is unknown", help)
-        elif name is not None:
-            named = Fields(f"resources {name!r}", vars(table[name]), table[name].site, self._problems)
-            cpu, gpu, memory = named.number("cpu", 1), named.whole("gpu"), named.memory("memory")
-        if fields.values["cpu"] is not None:
-            cpu = fields.number("cpu", 1)
-        if fields.values["gpu"] is not None:
-            gpu = fields.whole("gpu")
-        if fields.values["memory"] is not None:
-            memory = fields.memory("memory")
-        return Resources(cpu, gpu, memory)
 
     def _sizes(self, fields: Fields, resources: Resources) -> tuple[int, int, int]:
         value = fields.values["replicas"]
