@@ -47,7 +47,7 @@ def topology_options(function: F) -> F:
             click.argument("target", required=False),
             click.option("-p", "params", multiple=True, metavar="NAME=VALUE", help="A parameter of the topology."),
             click.option(
-                "--set", "sets", multiple=True, metavar="ROLE.FIELD=VALUE", help="Override a field of a role."
+                "--set", "sets", multiple=True, metavar="[ROLE.]FIELD=VALUE", help="Override a field; see docs/dsl.md."
             ),
             click.option("--nodes", metavar="N", help="Instead of the topology's own nodes: 4, or 2:4."),
             click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout."),

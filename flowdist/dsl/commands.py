@@ -129,3 +129,12 @@ def macros_in(texts: Sequence[str]) -> Iterator[str]:
     """What stands between `${` and `}`, in order."""
     for text in texts:
         yield from MACRO.findall(text)
+
+
+def macros_of(fields: Fields, command: Sequence[str], env: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Every macro of a role with the argument that it stands in, each pair once."""
+    way = next((way for way in ("script", "module") if fields.values.get(way) is not None), "command")
+    first_of_args = {"command": len(command), "script": 2, "module": 3}[way]
+    texts = [(way if i < first_of_args else "args", word) for i, word in enumerate(command)]
+    texts += [(f"env.{name}", value) for name, value in env]
+    return list(dict.fromkeys((argument, macro) for argument, text in texts for macro in macros_in([text])))
