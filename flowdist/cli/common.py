@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import click
@@ -111,9 +111,10 @@ def pairs(options: Iterable[str], flag: str) -> dict[str, str]:
     return values
 
 
-def load(named: Named) -> Loaded:
-    """The topology that the command line names; its warnings are shown on stderr, but not under --json."""
+def load(named: Named, *, silent: Sequence[str] = ()) -> Loaded:
+    """The topology that the command line names; its warnings are shown on stderr, but not under --json, nor those whose
+    codes are in `silent`."""
     loaded = load_topology(named.target, pairs(named.params, "-p"), named.sets, named.nodes)
     if not named.as_json:
-        show_problems(loaded.warnings)
+        show_problems(problem for problem in loaded.warnings if problem.code not in silent)
     return loaded

@@ -1,5 +1,5 @@
 """What users write, and how it becomes a role graph."""
 
-from flowdist.dsl.topology import Gate, Node, On, Resources, Restart, Role, Template, Topology, Workload
+from flowdist.dsl.topology import Gate, Node, On, Resources, Restart, Role, Secret, Template, Topology, Workload
 
-__all__ = ["Gate", "Node", "On", "Resources", "Restart", "Role", "Template", "Topology", "Workload"]
+__all__ = ["Gate", "Node", "On", "Resources", "Restart", "Role", "Secret", "Template", "Topology", "Workload"]

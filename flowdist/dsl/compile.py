@@ -12,6 +12,7 @@ from typing import Any
 
 from flowdist.dsl.checks import check_graph
 from flowdist.dsl.commands import MACROS, check_found, macros_of, read_command
+from flowdist.dsl.env import read_env
 from flowdist.dsl.fields import Fields
 from flowdist.dsl.policy import compile_restart
 from flowdist.dsl.problems import Problems, did_you_mean
@@ -158,7 +159,7 @@ class _RoleCompiler:
         resources = self._resources.read(fields)
         low, high, procs = self._sizes(fields, resources)
         command = read_command(fields)
-        env = self._env(fields)
+        env, secrets = read_env(fields, self._folder)
         ports = fields.words("ports")
         workdir = str(role.fields["workdir"] or "")
         check_found(fields, command, self._folder / workdir)
@@ -174,6 +175,7 @@ class _RoleCompiler:
             procs=procs,
             resources=resources,
             env=env,
+            secrets=secrets,
             ports=ports,
             workdir=str(self._folder / workdir) if workdir else str(self._folder),
             gang=fields.flag("gang", not loose),
@@ -251,13 +253,6 @@ class _RoleCompiler:
             help = "NCCL refuses two ranks on one GPU; gloo takes them"
             fields.warn("FD301", "replicas", f"{procs} procs share {resources.gpu} gpus", help)
         return low, high, procs
-
-    def _env(self, fields: Fields) -> tuple[tuple[str, str], ...]:
-        env = fields.values["env"] or {}
-        if not isinstance(env, Mapping):
-            fields.error("FD134", "env", "env= must be a dict", 'write env={"NAME": "value"}')
-            return ()
-        return tuple((str(name), str(value)) for name, value in env.items())
 
     def _check_macros(self, fields: Fields, macros: list[tuple[str, str]], ports: tuple[str, ...]) -> None:
         for where, macro in macros:

@@ -137,6 +137,22 @@ class Workload:
         self.site = call_site(())
 
 
+class Secret:
+    """A value for `env=` that is read when a worker starts, and is nowhere in the graph, the plan or the journal.
+
+    Args:
+        env: The variable that has it where flowdist runs.
+        file: The file that has it, without the newline at its end; relative to the topology file, `~` is the home.
+    """
+
+    def __init__(self, *, env: str | None = None, file: str | None = None) -> None:
+        self.env, self.file = env, file
+        self.site = call_site(())
+
+    def __repr__(self) -> str:
+        return f"Secret(env={self.env!r})" if self.env is not None else f"Secret(file={self.file!r})"
+
+
 class RoleFields(TypedDict, total=False):
     """What `Topology.role` and `Template` take; `Topology.role` says what each means."""
 
@@ -150,7 +166,7 @@ class RoleFields(TypedDict, total=False):
     cpu: float | None
     gpu: int | None
     memory: Memory | None
-    env: Mapping[str, str] | None
+    env: Mapping[str, str | Secret] | None
     ports: Sequence[str]
     workdir: str
     depends_on: Sequence[Gate | Role] | Gate | Role
@@ -335,7 +351,7 @@ class Topology:
             kind: A task ends, a service must not.
             replicas: `[MIN:]MAX[xPROCS]`; a bare N means N replicas.
             resources, cpu, gpu, memory: What one replica needs.
-            env: Added to the environment of its workers.
+            env: Added to the environment of its workers: text, or a `Secret`.
             ports: Names of ports; each replica gets its own number, kept for later attempts on that node.
             workdir: Default: the folder of the topology file.
             depends_on: `x.started()`, `x.ready()`, `x.succeeded()`; a bare role means started.

@@ -15,6 +15,7 @@ from flowdist.graph.model import (
     RoleGraph,
     RoleSpec,
     Rule,
+    SecretRef,
     WorkloadSpec,
 )
 from flowdist.graph.units import (
@@ -46,6 +47,7 @@ __all__ = [
     "RoleGraph",
     "RoleSpec",
     "Rule",
+    "SecretRef",
     "WorkloadSpec",
     "add",
     "decode_graph",

@@ -100,6 +100,17 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
     restore_ns: int = 0
 
 
+class SecretRef(msgspec.Struct, frozen=True):
+    """Where the value of an environment variable is read when a worker starts: a variable of ours, or a file.
+
+    The value itself is never in the graph.
+    """
+
+    name: str  # of the worker's variable
+    env: str = ""
+    file: str = ""  # absolute, or beginning with ~
+
+
 class RoleSpec(msgspec.Struct, frozen=True):
     """A homogeneous group of replicas: one command, one resource request, one restart policy."""
 
@@ -111,6 +122,7 @@ class RoleSpec(msgspec.Struct, frozen=True):
     procs: int = 1
     resources: Resources = Resources()
     env: Pairs = ()
+    secrets: tuple[SecretRef, ...] = ()  # names that are not in `env`
     ports: tuple[str, ...] = ()
     workdir: str = ""  # absolute; empty: the folder of the topology
     gang: bool = True

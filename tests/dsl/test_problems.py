@@ -16,7 +16,7 @@ from flowdist.dsl.load import load_topology
 from flowdist.dsl.oneline import one_role_graph
 from flowdist.dsl.problems import Problem, TopologyProblems
 
-HEAD = "from flowdist import Node, On, Resources, Restart, Topology, Workload\n"
+HEAD = "from flowdist import Node, On, Resources, Restart, Secret, Topology, Workload\n"
 SOURCES = sorted((Path(__file__).parents[2] / "flowdist/dsl").glob("*.py"))
 
 
@@ -91,9 +91,13 @@ CASES = [
     ("FD132", MAIN + 't.role("a", "true", replica=3)', "replica=3"),
     ("FD134", MAIN + 't.role("a", 7)', "7"),
     ("FD134", MAIN + 't.role("a", "true", primary="maybe")', '"maybe"'),
+    ("FD134", MAIN + 't.role("a", "true", env={"A=B": "c"})', '{"A=B": "c"}'),
+    ("FD134", MAIN + 't.role("a", "true", env={"KEY": Secret(env=3)})', "3"),
     ("FD135", MAIN + 't.role("a", "true", depends_on=["main"])', '"main"'),
     ("FD136", MAIN + 't.role("a", "true", depends_on=[main.started(), main.succeeded()])', "main.succeeded()"),
     ("FD137", 't = Topology("x", nodes=[Node("n1"), Node("n1")])\nt.role("a", "true")', '"n1"'),
+    ("FD138", MAIN + 't.role("a", "true", env={"KEY": Secret()})', "Secret"),
+    ("FD138", MAIN + 't.role("a", "true", env={"KEY": Secret(env="A", file="b")})', '"b"'),
     ("FD141", "t = Topologie('x')", "Topologie"),
     ("FD141", "t = Topology('x'", "("),
     ("FD301", 't = Topology("x", nodes=[Node(gpu=1)])\nt.role("a", "true", gpu=1, replicas="1x2")', '"1x2"'),
@@ -102,6 +106,8 @@ CASES = [
         MAIN + 's = t.role("s", "true", ports=["p"])\nt.role("a", ["echo", s.addresses("p")], depends_on=[s])',
         '["echo", s.addresses("p")]',
     ),
+    ("FD303", MAIN + 't.role("a", "true", env={"KEY": Secret(env="NOBODY_SETS_THIS")})', '"NOBODY_SETS_THIS"'),
+    ("FD303", MAIN + 't.role("a", "true", env={"KEY": Secret(file="no-such-file")})', '"no-such-file"'),
     ("FD901", MAIN + 't.world("core", main)', "t.world"),
     ("FD902", MAIN + 't.role("a", run=print)', "print"),
     ("FD903", MAIN + 't.role("a", "true", hang_after="5m")', '"5m"'),
