@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flowdist.dsl.checks import check_graph
-from flowdist.dsl.commands import MACROS, check_found, macros_of, read_command
+from flowdist.dsl.commands import MACROS, check_found, macros_of, read_command, read_hook, way_of
 from flowdist.dsl.env import read_env
 from flowdist.dsl.fields import Fields
 from flowdist.dsl.policy import compile_restart
@@ -72,6 +72,7 @@ def compile_topology(topology: Topology, problems: Problems) -> RoleGraph:
             cause_window_ns=top.duration("cause_window", 2 * SECOND),
             min_uptime_ns=top.duration("min_uptime", MINUTE),
         ),
+        on_incident=read_hook(top, "on_incident", folder),
         checkpoint_dir=str(topology.fields["checkpoint_dir"] or ""),
         source=topology.site.file,
     )
@@ -162,7 +163,7 @@ class _RoleCompiler:
         env, secrets = read_env(fields, self._folder)
         ports = fields.words("ports")
         workdir = str(role.fields["workdir"] or "")
-        check_found(fields, command, self._folder / workdir)
+        check_found(fields, command, self._folder / workdir, way_of(fields))
         macros = macros_of(fields, command, env)
         self._check_macros(fields, macros, ports)
         state = fields.choice("state", ("none", "memory", "checkpoint"))

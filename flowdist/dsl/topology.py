@@ -300,6 +300,8 @@ class Topology:
         heartbeat, lease: How often an agent is heard, and how long it may go unheard.
         cause_window, min_uptime: See the restart rules R7 and R8 in docs/restarts.md.
         checkpoint_dir: Where `${checkpoint_dir}` points; default: a folder of the run.
+        on_incident: A command, written as a role's, that `run` starts for each incident when it closes, and when the
+            job ends, with a JSON object on its stdin. It neither delays nor fails the job.
         grace, stop_grace, drain, ready_timeout, join_window, pending_timeout, finish_timeout, cooldown:
             Defaults for roles that do not say otherwise.
     """
@@ -315,6 +317,7 @@ class Topology:
         cause_window: Duration = "2s",
         min_uptime: Duration = "1m",
         checkpoint_dir: str = "",
+        on_incident: str | Sequence[str] | None = None,
         grace: Duration | None = None,
         stop_grace: Duration | None = None,
         drain: Duration | None = None,

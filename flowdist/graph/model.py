@@ -177,6 +177,7 @@ class RoleGraph(msgspec.Struct, frozen=True):
     domains: tuple[Domain, ...] = ()
     cluster: Cluster = Cluster()
     options: JobOptions = JobOptions()
+    on_incident: tuple[str, ...] = ()  # a command of the user's; empty: none
     checkpoint_dir: str = ""  # empty: checkpoints/ of the run's folder
     source: str = ""  # the topology file, absolute
     format: int = 1

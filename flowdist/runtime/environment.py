@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -164,8 +164,13 @@ def expand(text: str, values: Mapping[str, str]) -> str:
 
 
 def worker_argv(role: RoleSpec, values: Mapping[str, str], base: Mapping[str, str]) -> tuple[str, ...]:
-    """The command. Only an argv[0] of exactly `python` or `python3` becomes the interpreter (or PYTHON_EXEC)."""
-    argv = [expand(word, values) for word in role.command]
+    """The command of a worker."""
+    return argv_of(role.command, values, base)
+
+
+def argv_of(command: Sequence[str], values: Mapping[str, str], base: Mapping[str, str]) -> tuple[str, ...]:
+    """Macros filled in. Only an argv[0] of exactly `python` or `python3` becomes the interpreter (or PYTHON_EXEC)."""
+    argv = [expand(word, values) for word in command]
     if argv[0] in ("python", "python3"):
         argv[0] = base.get("PYTHON_EXEC", sys.executable)
     return tuple(argv)

@@ -33,6 +33,7 @@ from flowdist.runtime.devices import share_devices
 from flowdist.runtime.folder import make_run_dir, socket_dir
 from flowdist.runtime.frames import Injected, JournalLine, Operate, Watch, encode, read_from_controller
 from flowdist.runtime.guardian import KILL_NODE, NodeConfig
+from flowdist.runtime.hooks import Hooks
 from flowdist.runtime.inject import Injector
 from flowdist.runtime.logs import Follower
 from flowdist.runtime.reaper import become_subreaper, kill_descendants
@@ -72,6 +73,7 @@ class Supervisor:
         self._mirror = Controller(graph, tuple(self._nodes))
         self._follower = Follower(self._run_dir, show)
         self._injector = Injector(faults, self._run_dir, self._kill_node, self._note_fault)
+        self._hooks = Hooks(graph, self._run_dir)
         self._guardians: dict[str, asyncio.subprocess.Process] = {}
         self._starts: dict[str, int] = dict.fromkeys(self._nodes, 0)
         self._agent_deaths: dict[str, int] = dict.fromkeys(self._nodes, 0)
@@ -98,6 +100,7 @@ class Supervisor:
             self._loop.add_signal_handler(number, self._interrupted)
         self._lifeline, held = os.pipe()
         try:
+            await self._hooks.start()
             await self._start_controller()
             for node in self._nodes.values():
                 await self._start_node(node)
@@ -209,7 +212,9 @@ class Supervisor:
             await self._start_node(node)
 
     def _own_processes(self) -> frozenset[int]:
-        return frozenset([self._controller.pid, *(guardian.pid for guardian in self._guardians.values())])
+        return frozenset(
+            [self._controller.pid, *self._hooks.pids(), *(guardian.pid for guardian in self._guardians.values())]
+        )
 
     async def _until_over(self) -> None:
         """Show output and fire faults until the job has ended."""
@@ -236,6 +241,7 @@ class Supervisor:
         effects = self._mirror.handle(line.event, line.t_ns)
         if tuple(effects) != line.effects:
             self._show("error", f"line {line.n} of the journal does not replay: please report this as a bug")
+        self._hooks.hear(self._mirror.state)
         self._show_record(line)
         self._injector.hear(self._mirror.state, line)
 
@@ -264,6 +270,9 @@ class Supervisor:
 
     def _interrupted(self) -> None:
         """First in order, then at once, then without asking anybody."""
+        if self._over.is_set():
+            self._hooks.stop()
+            return
         self._interrupts += 1
         if self._interrupts == 1:
             self._show("warning", "stopping; once more stops at once")
@@ -296,6 +305,8 @@ class Supervisor:
         os.close(held)  # whoever still holds the other end of the lifeline, ends
         waits = [asyncio.create_task(process.wait()) for process in [*self._guardians.values(), self._controller]]
         await asyncio.wait(waits, timeout=WIND_DOWN_S)
+        interrupted = FinishJob("cancelled", "interrupted") if self._interrupts else None
+        await self._hooks.finish(self._mirror.state, self._finished or interrupted)
         for task in list(self._tasks):
             task.cancel()
         self._follower.read(final=True)
