@@ -30,8 +30,7 @@ def check_graph(topology: Topology, graph: RoleGraph, problems: Problems) -> Non
 
 
 def _gate_place(fields: Fields, role: str) -> Place:
-    wanted = fields.values["depends_on"]
-    for i, item in enumerate([wanted] if isinstance(wanted, Gate | Role) else wanted):
+    for i, item in enumerate(fields.items("depends_on", Gate, Role)):
         if (item.role.name if isinstance(item, Gate) else getattr(item, "name", None)) == role:
             return fields.element("depends_on", i)
     return fields.place("depends_on")

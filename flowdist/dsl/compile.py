@@ -6,7 +6,7 @@ Roles are compiled one by one here; what concerns several of them is in `checks.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ def compile_topology(topology: Topology, problems: Problems) -> RoleGraph:
     folder = Path(topology.site.file).resolve().parent
     cluster = _cluster(top, problems)
     shared = {name: top.duration(name, default) for name, default in DEFAULTS.items()}
-    if not NAME.fullmatch(topology.name):
+    if not isinstance(topology.name, str) or not NAME.fullmatch(topology.name):
         top.error("FD102", "name", "its name cannot name a folder", "use lower case letters, digits and hyphens")
     compiler = _RoleCompiler(topology, folder, shared, cluster, problems)
     roles = tuple(compiler.compile(role) for role in topology.roles)
@@ -102,21 +102,23 @@ def _cluster(top: Fields, problems: Problems) -> Cluster:
             return Cluster(given=False)
         return Cluster(tuple(NodeSpec(f"node{i}") for i in range(sizes.high)), sizes.low)
     specs: list[NodeSpec] = []
-    for i, node in enumerate(nodes):
+    for i, node in enumerate(top.items("nodes", Node)):
         if not isinstance(node, Node):
             top.error("FD134", "nodes", f"nodes[{i}] is no Node", "write nodes=[Node(cpu=8), ...]")
             continue
         name = node.name or f"node{i}"
         fields = Fields(f"node {name!r}", vars(node), node.site, problems)
-        if not NAME.fullmatch(name) or name in RESERVED:
+        if not isinstance(name, str) or not NAME.fullmatch(name) or name in RESERVED:
             fields.error("FD102", "name", "its name cannot be used", "use lower case letters, digits and hyphens")
+            name = str(name)
         if any(spec.name == name for spec in specs):
             fields.error("FD137", "name", "there are two nodes of that name", "give each node its own name")
         labels = tuple((str(key), str(value)) for key, value in node.labels.items())
         memory = fields.memory("memory")
         specs.append(NodeSpec(name, fields.number("cpu", 8), fields.whole("gpu"), memory, labels))
-    if not specs:
+    if not specs and isinstance(nodes, Sequence) and not nodes:
         top.error("FD105", "nodes", "nodes= is empty", "write nodes=1, or leave it out")
+    if not specs:
         return Cluster(given=False)
     return Cluster(tuple(specs), len(specs))
 
@@ -264,9 +266,8 @@ class _RoleCompiler:
                 fields.error("FD120", where, f"macro ${{{macro}}} is unknown", did_you_mean(macro, MACROS))
 
     def _gates(self, fields: Fields) -> tuple[GateSpec, ...]:
-        wanted = fields.values["depends_on"]
         gates: dict[str, GateSpec] = {}
-        for i, item in enumerate([wanted] if isinstance(wanted, Gate | Role) else wanted):
+        for i, item in enumerate(fields.items("depends_on", Gate, Role)):
             gate = item.started() if isinstance(item, Role) else item
             if not isinstance(gate, Gate) or gate.role.topology is not self._topology:
                 help = "write depends_on=[role.ready()] with a role of this topology"

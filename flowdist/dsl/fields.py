@@ -5,7 +5,7 @@ A stand-in lets the compiler go on, so that one mistake does not hide the others
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from flowdist.dsl.places import CallSite, Place
@@ -149,6 +149,16 @@ class Fields:
             self.error("FD131", name, f"{name}={value!r} is unknown", did_you_mean(str(value), known))
             return known[0]
         return value
+
+    def items(self, name: str, *single: type) -> list[Any]:
+        """The elements of a list argument; a value of a type in `single` stands for a list of it."""
+        value = self.values.get(name)
+        if value is None or isinstance(value, single):
+            return [] if value is None else [value]
+        if not isinstance(value, Collection) or isinstance(value, str | bytes | Mapping):
+            self.error("FD134", name, f"{name}={value!r} must be a list", f"write {name}=[...]")
+            return []
+        return list(value)
 
     def words(self, name: str) -> tuple[str, ...]:
         """A sequence of strings; a single string is split at commas, as the command line gives it."""

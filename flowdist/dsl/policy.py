@@ -44,22 +44,22 @@ def compile_restart(role: Fields, given: Any) -> RestartPolicy | None:
         then = "fail"
     else:
         then = fields.choice("then", ("fail", "ignore"))
-    within = given.within
+    within, rules = given.within, fields.items("rules")
     policy = RestartPolicy(
         scope=fields.choice("scope", ("replica", "role", "domain", "job")),
         max_restarts=fields.whole("max_restarts"),
         within_ns=None if within is None else fields.duration("within", MINUTE, zero=False),
         then=then,
-        rules=tuple(_rule(fields, rule, i) for i, rule in enumerate(given.rules) if isinstance(rule, On)),
+        rules=tuple(_rule(fields, rule, i) for i, rule in enumerate(rules) if isinstance(rule, On)),
         backoff_ns=fields.duration("backoff", SECOND),
         backoff_max_ns=fields.duration("backoff_max", MINUTE),
         backoff_reset_ns=fields.duration("backoff_reset", 10 * MINUTE),
     )
-    for i, rule in enumerate(given.rules):
+    for i, rule in enumerate(rules):
         if not isinstance(rule, On):
             help = 'write rules=[On("oom", do="fail")]'
             fields.error_at(fields.element("rules", i), "FD134", f"rules[{i}] is no On(...)", help)
-    _check_reachable(fields, given, policy)
+    _check_reachable(fields, [rule for rule in rules if isinstance(rule, On)], policy)
     _check_budget(fields, policy)
     return policy
 
@@ -95,10 +95,10 @@ def _rule(policy: Fields, rule: On, index: int) -> Rule:
     return Rule(do, kind, rule.exit, signal, fields.flag("count", True))
 
 
-def _check_reachable(fields: Fields, given: Restart, policy: RestartPolicy) -> None:
+def _check_reachable(fields: Fields, given: list[On], policy: RestartPolicy) -> None:
     """A rule that an earlier one always beats will never decide: the user believes in something that won't happen."""
     for i, rule in enumerate(policy.rules):
-        for written, earlier in zip(given.rules, policy.rules[:i], strict=False):
+        for written, earlier in zip(given, policy.rules[:i], strict=False):
             if written.kind == earlier.kind and _covers(earlier, rule):
                 message = "this rule can never decide: an earlier one matches all that it matches"
                 fields.error_at(fields.element("rules", i), "FD125", message, "put the narrower rule first")
