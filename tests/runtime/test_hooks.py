@@ -104,6 +104,18 @@ def test_the_job_goes_on_while_a_hook_hangs_and_ctrl_c_does_not_wait_for_it(tmp_
             assert deaths.survivors(2.0) == [] and run.alive() == []
 
 
+def test_the_end_of_a_node_leaves_the_hooks_alone(tmp_path: Path) -> None:
+    with job(tmp_path, '"cat"', "import signal\nprint('hello', flush=True)\nsignal.pause()") as run:
+        run.until("hello")
+        os.kill(run.named("flowdist.runtime.guardian")[0], signal.SIGKILL)  # the supervisor kills its orphans
+        run.until("hello")
+        run.process.send_signal(signal.SIGINT)
+        assert run.finish() == 130
+        lost, *_, end = told(run)
+        assert (lost["event"], lost["kind"], lost["root"]) == ("incident_closed", "node_lost", "node0")
+        assert (end["event"], end["outcome"]) == ("job_ended", "cancelled")
+
+
 def test_sigkill_of_the_run_takes_its_hooks_along(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "up")
     hook = "import os, signal\nif os.fork() == 0:\n    os.setsid()\n    open('up', 'w').write('up')\nsignal.pause()\n"
