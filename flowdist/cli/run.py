@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,25 +67,27 @@ def command(
     from flowdist.runtime.devices import machine_gpus, settle_cluster  # asyncio and more: not for --help
     from flowdist.runtime.folder import find_run, new_run
     from flowdist.runtime.inject import check_faults
+    from flowdist.runtime.secret_values import Mask, check_secrets
     from flowdist.runtime.supervisor import Supervisor
 
     gpus = machine_gpus(os.environ)
-    console = _Console(quiet, named.as_json)
     if graph is None:
         run_dir, graph = find_run(Path(base), resume or "")
-        check_faults(plan, graph)
+        warnings: list[str] = []
     else:
         graph, warnings = settle_cluster(graph, gpus)
-        check_faults(plan, graph)
-        for warning in warnings:
-            console.show("warning", warning)
-        run_dir = new_run(Path(base), graph)
-    supervisor = Supervisor(graph, gpus, plan, run_dir, console.show)
+        run_dir = None
+    check_faults(plan, graph)
+    mask = Mask(check_secrets(graph, os.environ))
+    console = _Console(quiet, named.as_json, mask)
+    for warning in warnings:
+        console.show("warning", warning)
+    supervisor = Supervisor(graph, gpus, plan, run_dir or new_run(Path(base), graph), console.show)
     console.show("event", f"run {supervisor.run_dir}")
     result = asyncio.run(supervisor.run())
     for fault in result.unfired:
         console.show("warning", f"fault {fault.spec} never fired")
-    _finish(result, named.as_json)
+    _finish(result, named.as_json, mask)
     sys.exit(EXIT_CODES[result.outcome])
 
 
@@ -100,7 +103,7 @@ def _load(named: Named, replicas: str | None, max_restarts: int | None, args: tu
             raise FlowdistError(f"{given[0]} is for scripts, and {path} is a topology", help=help)
         if args:
             raise FlowdistError(f"{' '.join(args)}: a topology takes no arguments", help="pass parameters with -p")
-        return load(named)
+        return load(named, silent=["FD303"])  # what it warns of is refused, when everything else is settled
     if named.params:
         raise FlowdistError("-p is for topologies", help="write the script's own arguments after --")
     from flowdist.dsl.oneline import one_role_graph
@@ -116,12 +119,14 @@ def _load(named: Named, replicas: str | None, max_restarts: int | None, args: tu
 class _Console:
     """Lines for people: what flowdist does on stderr with the time, what workers print where they printed it."""
 
-    def __init__(self, quiet: bool, as_json: bool) -> None:
+    def __init__(self, quiet: bool, as_json: bool, mask: Callable[[str], str]) -> None:
         from time import monotonic
 
+        self._mask = mask
         self._quiet, self._as_json, self._clock, self._start = quiet, as_json, monotonic, monotonic()
 
     def show(self, kind: str, text: str) -> None:
+        text = self._mask(text)
         if kind in ("stdout", "stderr"):
             if not self._quiet:
                 click.echo(text, err=kind == "stderr" or self._as_json)
@@ -132,7 +137,7 @@ class _Console:
         click.secho(line, fg=colours[kind], err=True)
 
 
-def _finish(result: Any, as_json: bool) -> None:
+def _finish(result: Any, as_json: bool, mask: Callable[[str], str]) -> None:
     from flowdist.report.summary import summary_of, summary_text  # after the run: it delays nothing
     from flowdist.runtime.root_cause import root_cause_text
 
@@ -144,5 +149,5 @@ def _finish(result: Any, as_json: bool) -> None:
         return
     click.echo("\n" + summary_text(summary), err=True, nl=False)
     if result.outcome == "failed" and (cause := root_cause_text(result.job, Path(result.run_dir))):
-        click.echo("\n" + cause, err=True, nl=False)
+        click.echo("\n" + mask(cause), err=True, nl=False)
     click.echo(f"\nlogs, journal and checkpoints: {result.run_dir}", err=True)

@@ -90,7 +90,8 @@ def _flat(table: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     """`{"trainer": {"replicas": "1:2"}}` and `{"trainer.replicas": "1:2"}` say the same."""
     pairs: list[tuple[str, Any]] = []
     for key, value in table.items():
-        pairs += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(f"{prefix}{key}", value)]
+        text = ",".join(map(str, value)) if isinstance(value, list) else value
+        pairs += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(f"{prefix}{key}", text)]
     return pairs
 
 

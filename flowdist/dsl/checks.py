@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowdist.dsl.commands import macros_in
+from flowdist.dsl.commands import macros_of
 from flowdist.dsl.fields import Fields
 from flowdist.dsl.places import Place
 from flowdist.dsl.problems import Problems, did_you_mean
@@ -10,14 +10,15 @@ from flowdist.dsl.topology import Gate, Role, Topology
 from flowdist.graph import Gate as GateSpec
 from flowdist.graph import RoleGraph, RoleSpec, add, fits, format_memory, needed, offered, subtract
 
-_NO_SIZE = ("FD103", "FD104", "FD105", "FD112", "FD114")  # sizes are unknown then: no room would be a guess
+# after these, sizes or the order of the roles are unknown: no room would be a guess
+_NO_SIZE = ("FD103", "FD104", "FD105", "FD112", "FD114", "FD117")
 
 
 def check_graph(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
     specs: dict[str, RoleSpec] = {}
     for role, spec in zip(topology.roles, graph.roles, strict=True):
         specs.setdefault(spec.name, spec)
-        fields = Fields(f"role {spec.name!r}", role.fields, role.site, problems)
+        fields = Fields.of_role(role, problems)
         for gate in spec.gates:
             _check_gate(fields, spec, gate, specs, _gate_place(fields, gate.role))
         _check_addresses(fields, spec, specs)
@@ -29,43 +30,36 @@ def check_graph(topology: Topology, graph: RoleGraph, problems: Problems) -> Non
 
 
 def _gate_place(fields: Fields, role: str) -> Place:
-    wanted = fields.values["depends_on"]
-    for i, item in enumerate([wanted] if isinstance(wanted, Gate | Role) else wanted):
+    for i, item in enumerate(fields.items("depends_on", Gate, Role)):
         if (item.role.name if isinstance(item, Gate) else getattr(item, "name", None)) == role:
-            return fields.site.element("depends_on", i)
+            return fields.element("depends_on", i)
     return fields.place("depends_on")
 
 
 def _check_gate(fields: Fields, spec: RoleSpec, gate: GateSpec, specs: dict[str, RoleSpec], place: Place) -> None:
     upstream = specs.get(gate.role)
-    who, problems = fields.who, fields.problems
     if upstream is None or upstream is spec:
         help = "declare it before the roles that depend on it; a circle of gates can never start"
-        problems.error("FD117", f"{who}: it waits for {gate.role!r}, which is not declared before it", help, place)
+        fields.error_at(place, "FD117", f"it waits for {gate.role!r}, which is not declared before it", help)
         return
     if gate.condition == "ready" and upstream.ready is None:
         help = f'give {gate.role!r} a ready_when=, such as "tcp:PORT" or "call", or wait for started()'
-        message = f"{who}: it waits for {gate.role!r} to be ready, which has no readiness check"
-        problems.error("FD115", message, help, place)
+        message = f"it waits for {gate.role!r} to be ready, which has no readiness check"
+        fields.error_at(place, "FD115", message, help)
     if gate.condition == "succeeded" and upstream.kind == "service":
-        message = f"{who}: it waits for service {gate.role!r} to succeed, but services never end"
-        problems.error("FD116", message, f'wait for {gate.role}.ready(), or make it kind="task"', place)
+        message = f"it waits for service {gate.role!r} to succeed, but services never end"
+        fields.error_at(place, "FD116", message, f'wait for {gate.role}.ready(), or make it kind="task"')
     if gate.on_restart == "reconnect" and upstream.state == "memory":
-        message = (
-            f"{who}: role {gate.role!r} keeps its state in memory and comes back blank, yet this one keeps running"
-        )
-        problems.error("FD118", message, f'write on_restart="restart", or state="checkpoint" on {gate.role!r}', place)
+        message = f"role {gate.role!r} keeps its state in memory and comes back blank, yet this one keeps running"
+        fields.error_at(place, "FD118", message, f'write on_restart="restart", or state="checkpoint" on {gate.role!r}')
 
 
 def _check_addresses(fields: Fields, spec: RoleSpec, specs: dict[str, RoleSpec]) -> None:
-    texts = [*spec.command, *(value for _, value in spec.env)]
-    argument = next((way for way in ("script", "module") if fields.values.get(way) is not None), "command")
-    for macro in dict.fromkeys(macros_in(texts)):
+    for where, macro in macros_of(fields, spec.command, spec.env):
         if not macro.startswith("addresses:"):
             continue
         _, _, rest = macro.partition(":")
         role, _, port = rest.partition(":")
-        where = argument if any(f"${{{macro}}}" in word for word in spec.command) else "env"
         gate = spec.gate_on(role)
         if gate is None:
             message = f"it uses the address of {role!r} without depending on it"
@@ -84,7 +78,7 @@ def _check_scope(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
         return
     if policy.scope == "domain" and graph.domain_of(spec.name) is None:
         message = 'it restarts its "domain", but no restart_together() names it'
-        fields.error("FD128", "restart", message, f'write t.restart_together("core", {spec.name}, ...)')
+        fields.error("FD128", "restart.scope", message, f'write t.restart_together("core", {spec.name}, ...)')
     if policy.scope == "replica" and spec.gang:
         message = 'Restart("replica") with gang=True: a gang restarts as one'
         fields.error("FD129", "gang", message, 'write Restart("role"), or gang=False')
@@ -119,7 +113,7 @@ def _check_fits(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
 
 def _check_minima(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
     """The minima of the roles that are alive together have seats on the nodes, filled as control fills them."""
-    if not graph.cluster.given or any(problem.code in _NO_SIZE for problem in problems.found):
+    if not graph.cluster.given or problems.codes() & set(_NO_SIZE):
         return
     free = {node.name: offered(node) for node in graph.cluster.nodes}
     ended = {spec.name: _before_success(graph, spec) for spec in graph.roles}
@@ -133,7 +127,7 @@ def _check_minima(topology: Topology, graph: RoleGraph, problems: Problems) -> N
         for _ in range(spec.min_replicas):
             seat = next((name for name in trial if fits(need, trial[name])), None)
             if seat is None:
-                fields = Fields(f"role {spec.name!r}", role.fields, role.site, problems)
+                fields = Fields.of_role(role, problems)
                 message = f"its minimum of {spec.min_replicas} has no room beside the roles before it"
                 fields.error("FD113", "replicas", message, "lower a minimum, or add nodes")
                 return

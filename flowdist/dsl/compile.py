@@ -6,17 +6,19 @@ Roles are compiled one by one here; what concerns several of them is in `checks.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from flowdist.dsl.checks import check_graph
-from flowdist.dsl.commands import MACROS, check_found, macros_in, read_command
+from flowdist.dsl.commands import MACROS, check_found, macros_of, read_command, read_hook, way_of
+from flowdist.dsl.env import read_env
 from flowdist.dsl.fields import Fields
-from flowdist.dsl.places import Place
 from flowdist.dsl.policy import compile_restart
 from flowdist.dsl.problems import Problems, did_you_mean
-from flowdist.dsl.topology import Gate, Node, Role, Topology, Workload
+from flowdist.dsl.resources import NamedResources
+from flowdist.dsl.settings import load_settings
+from flowdist.dsl.topology import ROLE_DEFAULTS, Gate, Node, Role, Topology, Workload
 from flowdist.dsl.units import parse_sizes
 from flowdist.graph import (
     MINUTE,
@@ -36,7 +38,6 @@ from flowdist.graph import Gate as GateSpec
 
 NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 RESERVED = ("all", "controller")
-Overrides = Mapping[tuple[str, str], Place]  # (role, field) that --set has replaced, and where
 
 DEFAULTS = {
     "grace": 10 * SECOND,
@@ -50,16 +51,15 @@ DEFAULTS = {
 }
 
 
-def compile_topology(topology: Topology, problems: Problems, overrides: Overrides | None = None) -> RoleGraph:
+def compile_topology(topology: Topology, problems: Problems) -> RoleGraph:
     """The graph; whether it may be used is for `problems` to say."""
-    overridden = {field: place for (role, field), place in (overrides or {}).items() if not role}
-    top = Fields(f"topology {topology.name!r}", topology.fields, topology.site, problems, overridden)
+    top = Fields(f"topology {topology.name!r}", topology.fields, topology.site, problems, topology.overridden)
     folder = Path(topology.site.file).resolve().parent
     cluster = _cluster(top, problems)
     shared = {name: top.duration(name, default) for name, default in DEFAULTS.items()}
-    if not NAME.fullmatch(topology.name):
+    if not isinstance(topology.name, str) or not NAME.fullmatch(topology.name):
         top.error("FD102", "name", "its name cannot name a folder", "use lower case letters, digits and hyphens")
-    compiler = _RoleCompiler(topology, folder, shared, cluster, problems, overrides or {})
+    compiler = _RoleCompiler(topology, folder, shared, cluster, problems)
     roles = tuple(compiler.compile(role) for role in topology.roles)
     graph = RoleGraph(
         name=topology.name,
@@ -72,7 +72,8 @@ def compile_topology(topology: Topology, problems: Problems, overrides: Override
             cause_window_ns=top.duration("cause_window", 2 * SECOND),
             min_uptime_ns=top.duration("min_uptime", MINUTE),
         ),
-        checkpoint_dir=str(topology.fields["checkpoint_dir"]),
+        on_incident=read_hook(top, "on_incident", folder),
+        checkpoint_dir=str(topology.fields["checkpoint_dir"] or ""),
         source=topology.site.file,
     )
     for name, site in topology.worlds:
@@ -101,21 +102,23 @@ def _cluster(top: Fields, problems: Problems) -> Cluster:
             return Cluster(given=False)
         return Cluster(tuple(NodeSpec(f"node{i}") for i in range(sizes.high)), sizes.low)
     specs: list[NodeSpec] = []
-    for i, node in enumerate(nodes):
+    for i, node in enumerate(top.items("nodes", Node)):
         if not isinstance(node, Node):
             top.error("FD134", "nodes", f"nodes[{i}] is no Node", "write nodes=[Node(cpu=8), ...]")
             continue
         name = node.name or f"node{i}"
         fields = Fields(f"node {name!r}", vars(node), node.site, problems)
-        if not NAME.fullmatch(name) or name in RESERVED:
+        if not isinstance(name, str) or not NAME.fullmatch(name) or name in RESERVED:
             fields.error("FD102", "name", "its name cannot be used", "use lower case letters, digits and hyphens")
+            name = str(name)
         if any(spec.name == name for spec in specs):
             fields.error("FD137", "name", "there are two nodes of that name", "give each node its own name")
         labels = tuple((str(key), str(value)) for key, value in node.labels.items())
         memory = fields.memory("memory")
         specs.append(NodeSpec(name, fields.number("cpu", 8), fields.whole("gpu"), memory, labels))
-    if not specs:
+    if not specs and isinstance(nodes, Sequence) and not nodes:
         top.error("FD105", "nodes", "nodes= is empty", "write nodes=1, or leave it out")
+    if not specs:
         return Cluster(given=False)
     return Cluster(tuple(specs), len(specs))
 
@@ -142,29 +145,29 @@ class _RoleCompiler:
         shared: Mapping[str, int],
         cluster: Cluster,
         problems: Problems,
-        overrides: Overrides,
     ) -> None:
         self._topology, self._folder, self._shared, self._cluster = topology, folder, shared, cluster
-        self._problems, self._overrides = problems, overrides
+        self._problems = problems
+        self._resources = NamedResources(topology, load_settings(folder, problems), problems)
         self._seen: dict[str, Role] = {}
 
     def compile(self, role: Role) -> RoleSpec:
-        overridden = {field: place for (name, field), place in self._overrides.items() if name == role.name}
-        fields = Fields(f"role {role.name!r}", role.fields, role.site, self._problems, overridden)
+        fields = Fields.of_role(role, self._problems)
         self._check_name(role, fields)
+        self._check_arguments(role, fields)
         self._refuse_what_is_not_honoured(fields)
         kind = fields.choice("kind", ("task", "service"))
-        restart = compile_restart(fields, role.fields["restart"], self._overrides, role.name)
+        restart = compile_restart(fields, role.fields["restart"])
         loose = kind == "service" or (restart is not None and restart.scope == "replica")
-        resources = self._resources(fields)
+        resources = self._resources.read(fields)
         low, high, procs = self._sizes(fields, resources)
         command = read_command(fields)
-        env = self._env(fields)
+        env, secrets = read_env(fields, self._folder)
         ports = fields.words("ports")
         workdir = str(role.fields["workdir"] or "")
-        check_found(fields, command, self._folder / workdir)
-        texts = [*command, *(value for _, value in env)]
-        self._check_macros(fields, texts, ports)
+        check_found(fields, command, self._folder / workdir, way_of(fields))
+        macros = macros_of(fields, command, env)
+        self._check_macros(fields, macros, ports)
         state = fields.choice("state", ("none", "memory", "checkpoint"))
         return RoleSpec(
             name=role.name,
@@ -175,6 +178,7 @@ class _RoleCompiler:
             procs=procs,
             resources=resources,
             env=env,
+            secrets=secrets,
             ports=ports,
             workdir=str(self._folder / workdir) if workdir else str(self._folder),
             gang=fields.flag("gang", not loose),
@@ -186,7 +190,7 @@ class _RoleCompiler:
             **self._times(fields),
             warm=fields.flag("warm", True),
             workload=self._workload(fields, kind),
-            address_edges=_roles_in(texts),
+            address_edges=_roles_in(macros),
         )
 
     def _times(self, fields: Fields) -> dict[str, Any]:
@@ -207,6 +211,15 @@ class _RoleCompiler:
             fields.error("FD101", "name", f"it is declared twice, first in line {line}", "give each role its own name")
         self._seen.setdefault(name, role)
 
+    def _check_arguments(self, role: Role, fields: Fields) -> None:
+        for name in role.sites:
+            if name not in ROLE_DEFAULTS and not name.startswith("env."):
+                help = did_you_mean(name, ROLE_DEFAULTS)
+                fields.error_at(fields.keyword(name), "FD132", f"argument {name!r} is unknown", help)
+        if fields.values["like"] is not None:
+            message = f"like={fields.values['like']!r} must be a Template"
+            fields.error("FD134", "like", message, "write base = Template(cpu=4), then like=base")
+
     def _refuse_what_is_not_honoured(self, fields: Fields) -> None:
         for name, code, help in (
             ("run", "FD902", "write script= or command="),
@@ -217,24 +230,6 @@ class _RoleCompiler:
         ):
             if fields.values[name] not in (None, (), []):
                 fields.error(code, name, f"{name}= is not honoured yet", help)
-
-    def _resources(self, fields: Fields) -> Resources:
-        cpu, gpu, memory = 1.0, 0, 0
-        name = fields.values["resources"]
-        table = self._topology.fields["resources"] or {}
-        if name is not None and name not in table:
-            help = did_you_mean(name, table) if table else 'write Topology(..., resources={"small": Resources(cpu=2)})'
-            fields.error("FD110", "resources", f"resources={name!r} is unknown", help)
-        elif name is not None:
-            named = Fields(f"resources {name!r}", vars(table[name]), table[name].site, self._problems)
-            cpu, gpu, memory = named.number("cpu", 1), named.whole("gpu"), named.memory("memory")
-        if fields.values["cpu"] is not None:
-            cpu = fields.number("cpu", 1)
-        if fields.values["gpu"] is not None:
-            gpu = fields.whole("gpu")
-        if fields.values["memory"] is not None:
-            memory = fields.memory("memory")
-        return Resources(cpu, gpu, memory)
 
     def _sizes(self, fields: Fields, resources: Resources) -> tuple[int, int, int]:
         value = fields.values["replicas"]
@@ -262,17 +257,8 @@ class _RoleCompiler:
             fields.warn("FD301", "replicas", f"{procs} procs share {resources.gpu} gpus", help)
         return low, high, procs
 
-    def _env(self, fields: Fields) -> tuple[tuple[str, str], ...]:
-        env = fields.values["env"] or {}
-        if not isinstance(env, Mapping):
-            fields.error("FD134", "env", "env= must be a dict", 'write env={"NAME": "value"}')
-            return ()
-        return tuple((str(name), str(value)) for name, value in env.items())
-
-    def _check_macros(self, fields: Fields, texts: list[str], ports: tuple[str, ...]) -> None:
-        for macro in macros_in(texts):
-            where = "command" if any(f"${{{macro}}}" in text for text in _as_words(fields.values["command"])) else "env"
-            where = where if fields.values[where] is not None else "args"
+    def _check_macros(self, fields: Fields, macros: list[tuple[str, str]], ports: tuple[str, ...]) -> None:
+        for where, macro in macros:
             if macro.startswith("self.port:"):
                 if (port := macro.removeprefix("self.port:")) not in ports:
                     fields.error("FD119", where, f"it has no port {port!r}", did_you_mean(port, ports))
@@ -280,20 +266,17 @@ class _RoleCompiler:
                 fields.error("FD120", where, f"macro ${{{macro}}} is unknown", did_you_mean(macro, MACROS))
 
     def _gates(self, fields: Fields) -> tuple[GateSpec, ...]:
-        wanted = fields.values["depends_on"]
         gates: dict[str, GateSpec] = {}
-        for i, item in enumerate([wanted] if isinstance(wanted, Gate | Role) else wanted):
+        for i, item in enumerate(fields.items("depends_on", Gate, Role)):
             gate = item.started() if isinstance(item, Role) else item
             if not isinstance(gate, Gate) or gate.role.topology is not self._topology:
                 help = "write depends_on=[role.ready()] with a role of this topology"
-                place = fields.site.element("depends_on", i)
-                self._problems.error("FD135", f"{fields.who}: {item!r} is no gate", help, place)
+                fields.error_at(fields.element("depends_on", i), "FD135", f"{item!r} is no gate", help)
                 continue
             if gate.role.name in gates:
                 help = "keep one gate; ready() includes started()"
-                place = fields.site.element("depends_on", i)
-                message = f"{fields.who}: two gates on role {gate.role.name!r}"
-                self._problems.error("FD136", message, help, place)
+                message = f"two gates on role {gate.role.name!r}"
+                fields.error_at(fields.element("depends_on", i), "FD136", message, help)
                 continue
             reader = Fields(fields.who, {"on_restart": gate.on_restart}, gate.site, self._problems)
             on_restart = reader.choice("on_restart", ("reconnect", "restart"))
@@ -330,7 +313,7 @@ class _RoleCompiler:
         if not isinstance(given, Workload):
             fields.error("FD134", "workload", "workload= must be a Workload", "write workload=Workload(steps=600)")
             return WorkloadSpec(startup_ns=startup)
-        work = Fields(fields.who, vars(given), given.site, self._problems)
+        work = fields.nested("workload", given)
         return WorkloadSpec(
             steps=work.whole("steps", least=1),
             step_ns=work.duration("step_time", SECOND, zero=False),
@@ -341,11 +324,7 @@ class _RoleCompiler:
         )
 
 
-def _as_words(command: Any) -> list[str]:
-    return [command] if isinstance(command, str) else [str(word) for word in command or ()]
-
-
-def _roles_in(texts: list[str]) -> tuple[str, ...]:
-    """The roles whose addresses stand in the texts."""
-    names = [macro.split(":")[1] for macro in macros_in(texts) if macro.startswith("addresses:")]
+def _roles_in(macros: list[tuple[str, str]]) -> tuple[str, ...]:
+    """The roles whose addresses are asked for."""
+    names = [macro.split(":")[1] for _, macro in macros if macro.startswith("addresses:")]
     return tuple(dict.fromkeys(names))

@@ -16,13 +16,13 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from flowdist.dsl.compile import compile_topology
-from flowdist.dsl.places import COMMAND_LINE, Place
+from flowdist.dsl.overrides import apply_nodes, apply_sets
+from flowdist.dsl.places import CLI, Place
 from flowdist.dsl.problems import Problem, Problems, TopologyProblems, did_you_mean
-from flowdist.dsl.topology import Node, Restart, Role, Topology
+from flowdist.dsl.topology import Topology
 from flowdist.graph import RoleGraph
 
 DEFAULT_FILE = "topology.py"
-CLI = Place(COMMAND_LINE, 1)
 
 
 class Loaded(NamedTuple):
@@ -41,7 +41,7 @@ def load_topology(
     Args:
         target: `file.py` or `file.py:name`; None: topology.py in the current folder.
         params: Arguments for a topology that is a function (`-p`).
-        sets: `role.field=value` overrides (`--set`).
+        sets: `role.field=value` and `field=value` overrides (`--set`).
         nodes: Instead of the topology's own `nodes=` (`--nodes`).
 
     Raises:
@@ -61,27 +61,12 @@ def load_topology(
 def compile_loaded(topology: Topology, sets: Sequence[str] = (), nodes: str | None = None) -> Loaded:
     """Compile a topology that is there already, with the overrides of the command line."""
     problems = Problems()
-    overrides = _apply_sets(topology, sets, problems)
+    apply_sets(topology, sets, problems)
     if nodes is not None:
-        topology.fields["nodes"] = _override_nodes(topology.fields["nodes"], nodes, problems)
-        overrides["", "nodes"] = CLI
-    graph = compile_topology(topology, problems, overrides)
+        apply_nodes(topology, nodes, problems, f"--nodes {nodes}")
+    graph = compile_topology(topology, problems)
     problems.raise_errors()
     return Loaded(graph, tuple(problems.sorted()))
-
-
-def _override_nodes(declared: Any, nodes: str, problems: Problems) -> Any:
-    """`--nodes N`: that many of the nodes that the topology declares, if it says what one is like."""
-    value: int | str = int(nodes) if nodes.isdigit() else nodes
-    if not isinstance(declared, Sequence) or isinstance(declared, str) or not isinstance(value, int) or value < 1:
-        return value
-    sizes = {(node.cpu, node.gpu, node.memory) for node in declared if isinstance(node, Node)}
-    if len(sizes) != 1:
-        help = "change nodes= in the file"
-        problems.error("FD104", f"--nodes {nodes}: the topology's nodes are not alike", help, CLI)
-        return declared
-    ((cpu, gpu, memory),) = sizes
-    return [*declared[:value], *(Node(cpu=cpu, gpu=gpu, memory=memory) for _ in range(value - len(declared)))]
 
 
 def looks_like_topology(path: str | Path) -> bool:
@@ -232,43 +217,3 @@ def _convert(key: str, text: str, annotation: Any) -> Any:
     except (ValueError, KeyError):
         _refuse("FD134", f"-p {key}={text}: not of type {kind}", f"write -p {key}= with a value of type {kind}")
     return text
-
-
-def _apply_sets(topology: Topology, sets: Sequence[str], problems: Problems) -> dict[tuple[str, str], Place]:
-    """Overrides win over the file; unknown names are problems."""
-    places: dict[tuple[str, str], Place] = {}
-    for text in sets:
-        key, equals, value = text.partition("=")
-        owner, dot, field = key.partition(".")
-        place = Place(COMMAND_LINE, 1)
-        if not equals or not dot:
-            problems.error("FD133", f"--set {text}: cannot be read", "write --set role.field=value", place)
-            continue
-        role = next((role for role in topology.roles if role.name == owner), None)
-        if role is None:
-            names = [role.name for role in topology.roles]
-            problems.error("FD133", f"--set {text}: no role {owner!r}", did_you_mean(owner, names), place)
-            continue
-        _set(role, field, value, text, problems, place)
-        places[owner, field] = place
-    return places
-
-
-def _set(role: Role, field: str, value: str, text: str, problems: Problems, place: Place) -> None:
-    """One override. `restart.max_restarts` reaches into the policy, and makes one where there was none."""
-    head, _, rest = field.partition(".")
-    none = value.lower() == "none"
-    if head == "restart" and rest:
-        if not isinstance(role.fields["restart"], Restart):
-            role.fields["restart"] = Restart()
-        known = [name for name in vars(role.fields["restart"]) if name not in ("site", "rules")]
-        if rest not in known:
-            problems.error("FD132", f"--set {text}: a restart has no {rest!r}", did_you_mean(rest, known), place)
-            return
-        setattr(role.fields["restart"], rest, None if none else value)
-        return
-    known = [name for name in role.fields if name not in ("name", "depends_on", "restart", "workload", "env", "run")]
-    if field not in known:
-        problems.error("FD132", f"--set {text}: a role has no {field!r} to set", did_you_mean(field, known), place)
-        return
-    role.fields[field] = None if none else value

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, get_args
 
 from flowdist.dsl.fields import Fields
-from flowdist.dsl.places import Place
 from flowdist.dsl.problems import did_you_mean
 from flowdist.dsl.topology import FailureWord, On, Restart
 from flowdist.graph import MINUTE, SECOND, RestartPolicy, Rule, format_duration
@@ -31,18 +29,14 @@ SIGNALS: tuple[str, ...] = (
 SIGNALS += ("USR2", "XCPU")
 
 
-def compile_restart(
-    role: Fields, given: Any, overrides: Mapping[tuple[str, str], Place], name: str
-) -> RestartPolicy | None:
+def compile_restart(role: Fields, given: Any) -> RestartPolicy | None:
     """The policy of a role; None when it has none."""
     if given is None:
         return None
     if not isinstance(given, Restart):
         role.error("FD134", "restart", "restart= must be a Restart", 'write restart=Restart("role", max_restarts=3)')
         return None
-    prefix = "restart."
-    overridden = {f.removeprefix(prefix): p for (r, f), p in overrides.items() if r == name and f.startswith(prefix)}
-    fields = Fields(role.who, vars(given), given.site, role.problems, overridden)
+    fields = role.nested("restart", given)
     then = given.then
     if isinstance(then, Restart):
         help = 'write then="fail" or then="ignore"'
@@ -50,23 +44,22 @@ def compile_restart(
         then = "fail"
     else:
         then = fields.choice("then", ("fail", "ignore"))
-    within = given.within
+    within, rules = given.within, fields.items("rules")
     policy = RestartPolicy(
         scope=fields.choice("scope", ("replica", "role", "domain", "job")),
         max_restarts=fields.whole("max_restarts"),
         within_ns=None if within is None else fields.duration("within", MINUTE, zero=False),
         then=then,
-        rules=tuple(_rule(fields, rule, i) for i, rule in enumerate(given.rules) if isinstance(rule, On)),
+        rules=tuple(_rule(fields, rule, i) for i, rule in enumerate(rules) if isinstance(rule, On)),
         backoff_ns=fields.duration("backoff", SECOND),
         backoff_max_ns=fields.duration("backoff_max", MINUTE),
         backoff_reset_ns=fields.duration("backoff_reset", 10 * MINUTE),
     )
-    for i, rule in enumerate(given.rules):
+    for i, rule in enumerate(rules):
         if not isinstance(rule, On):
-            place = fields.site.element("rules", i)
             help = 'write rules=[On("oom", do="fail")]'
-            role.problems.error("FD134", f"{role.who}: rules[{i}] is no On(...)", help, place)
-    _check_reachable(fields, given, policy)
+            fields.error_at(fields.element("rules", i), "FD134", f"rules[{i}] is no On(...)", help)
+    _check_reachable(fields, [rule for rule in rules if isinstance(rule, On)], policy)
     _check_budget(fields, policy)
     return policy
 
@@ -102,14 +95,13 @@ def _rule(policy: Fields, rule: On, index: int) -> Rule:
     return Rule(do, kind, rule.exit, signal, fields.flag("count", True))
 
 
-def _check_reachable(fields: Fields, given: Restart, policy: RestartPolicy) -> None:
+def _check_reachable(fields: Fields, given: list[On], policy: RestartPolicy) -> None:
     """A rule that an earlier one always beats will never decide: the user believes in something that won't happen."""
     for i, rule in enumerate(policy.rules):
-        for written, earlier in zip(given.rules, policy.rules[:i], strict=False):
+        for written, earlier in zip(given, policy.rules[:i], strict=False):
             if written.kind == earlier.kind and _covers(earlier, rule):
-                place = fields.site.element("rules", i)
-                message = f"{fields.who}: this rule can never decide: an earlier one matches all that it matches"
-                fields.problems.error("FD125", message, "put the narrower rule first", place)
+                message = "this rule can never decide: an earlier one matches all that it matches"
+                fields.error_at(fields.element("rules", i), "FD125", message, "put the narrower rule first")
                 break
 
 

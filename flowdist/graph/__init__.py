@@ -17,6 +17,7 @@ from flowdist.graph.model import (
     RoleGraph,
     RoleSpec,
     Rule,
+    SecretRef,
     WorkloadSpec,
 )
 from flowdist.graph.units import (
@@ -50,6 +51,7 @@ __all__ = [
     "RoleGraph",
     "RoleSpec",
     "Rule",
+    "SecretRef",
     "WorkloadSpec",
     "add",
     "decode_graph",

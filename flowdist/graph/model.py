@@ -115,6 +115,17 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
     restore_ns: int = 0
 
 
+class SecretRef(msgspec.Struct, frozen=True):
+    """Where the value of an environment variable is read when a worker starts: a variable of ours, or a file.
+
+    The value itself is never in the graph.
+    """
+
+    name: str  # of the worker's variable
+    env: str = ""
+    file: str = ""  # absolute, or beginning with ~
+
+
 class RoleSpec(msgspec.Struct, frozen=True):
     """A homogeneous group of replicas: one command, one resource request, one restart policy."""
 
@@ -127,6 +138,7 @@ class RoleSpec(msgspec.Struct, frozen=True):
     resources: Resources = Resources()
     placement: Placement = Placement()
     env: Pairs = ()
+    secrets: tuple[SecretRef, ...] = ()  # names that are not in `env`
     ports: tuple[str, ...] = ()
     workdir: str = ""  # absolute; empty: the folder of the topology
     gang: bool = True
@@ -192,6 +204,7 @@ class RoleGraph(msgspec.Struct, frozen=True):
     domains: tuple[Domain, ...] = ()
     cluster: Cluster = Cluster()
     options: JobOptions = JobOptions()
+    on_incident: tuple[str, ...] = ()  # a command of the user's; empty: none
     checkpoint_dir: str = ""  # empty: checkpoints/ of the run's folder
     source: str = ""  # the topology file, absolute
     worlds: tuple[JointWorld, ...] = ()

@@ -17,7 +17,7 @@ from flowdist.control import agent_io as io
 from flowdist.control.agent import Agent
 from flowdist.control.effects import StartReplica
 from flowdist.control.ids import Addresses, ReplicaId
-from flowdist.graph import decode_graph
+from flowdist.graph import RoleSpec, decode_graph
 from flowdist.runtime import notice, spawner
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.environment import Places, macro_values, worker_argv, worker_env
@@ -27,6 +27,7 @@ from flowdist.runtime.guardian import NodeConfig
 from flowdist.runtime.logs import last_output_ns
 from flowdist.runtime.ports import Ports
 from flowdist.runtime.readiness import until_ready
+from flowdist.runtime.secret_values import Mask
 from flowdist.runtime.stores import Stores
 from flowdist.runtime.worker_socket import WorkerSocket
 
@@ -67,6 +68,7 @@ class _AgentProcess:
         self._workers: dict[int, tuple[StartReplica, int]] = {}  # by spawn id: attempt and local rank
         self._spawning: dict[tuple[ReplicaId, int], _Spawning] = {}
         self._probes: dict[tuple[ReplicaId, int], asyncio.Task[None]] = {}
+        self._mask = Mask()  # last words of workers go into the journal
         self._next_id = 0
         self._killed: dict[tuple[ReplicaId, int], None] = {}  # attempts that we sent SIGKILL
         self._oom_kills = _oom_kills()
@@ -167,22 +169,27 @@ class _AgentProcess:
         self._killed.pop((start.replica, start.attempt), None)
         try:
             ports = self._ports.of(str(start.replica), role.ports)
+            envs = [self._env(start, role, local_rank, ports) for local_rank in range(role.procs)]
         except OSError as error:
             self._inputs.append(io.SpawnFailed(start.replica, start.attempt, str(error)))
             return
         self._write_peers(start.replica, start.attempt, start.addresses)
         spawning = _Spawning(start, ports, time.time_ns(), {}, set(range(role.procs)))
         self._spawning[start.replica, start.attempt] = spawning
-        devices = tuple(self._config.devices[gpu] for gpu in start.gpus)
-        for local_rank in range(role.procs):
+        for local_rank, env in enumerate(envs):
             values = macro_values(start, role, local_rank, self._places, ports)
-            env = worker_env(start, role, local_rank, os.environ, self._places, ports, devices, self._stores.has_torch)
             argv = worker_argv(role, values, os.environ)
             folder = str(self._places.attempt_dir(start) / str(local_rank))
             self._next_id += 1
             self._workers[self._next_id] = (start, local_rank)
             spawning.ids[self._next_id] = local_rank
             self._channel_send(spawner.Spawn(self._next_id, argv, env, role.workdir, folder))
+
+    def _env(self, start: StartReplica, role: RoleSpec, local_rank: int, ports: dict[str, int]) -> dict[str, str]:
+        devices = tuple(self._config.devices[gpu] for gpu in start.gpus)
+        env = worker_env(start, role, local_rank, os.environ, self._places, ports, devices, self._stores.has_torch)
+        self._mask.learn(env[secret.name] for secret in role.secrets)
+        return env
 
     def _channel_send(self, request: spawner.Request) -> None:
         # small and rare: a moment of blocking is simpler than a buffer of our own
@@ -275,7 +282,7 @@ class _AgentProcess:
         name = signal.Signals(-code).name.removeprefix("SIG") if code < 0 else None
         if code == 0:
             return io.WorkerExited(start.replica, start.attempt, local_rank)
-        detail = one_line(self._places.attempt_dir(start) / str(local_rank))
+        detail = one_line(self._places.attempt_dir(start) / str(local_rank), self._mask)
         kind = "oom" if is_out_of_memory(detail) or self._was_oom_killed(start, name) else None
         return io.WorkerExited(start.replica, start.attempt, local_rank, max(code, 0), name, kind, detail)  # type: ignore[arg-type]
 

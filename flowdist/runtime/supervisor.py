@@ -33,6 +33,7 @@ from flowdist.runtime.devices import share_devices
 from flowdist.runtime.folder import lock_run, past_of, socket_dir
 from flowdist.runtime.frames import Injected, JournalLine, Operate, Operation, Watch, encode, read_from_controller
 from flowdist.runtime.guardian import KILL_NODE, NodeConfig
+from flowdist.runtime.hooks import Hooks
 from flowdist.runtime.inject import Injector
 from flowdist.runtime.logs import Follower
 from flowdist.runtime.reaper import become_subreaper, kill_descendants
@@ -74,6 +75,7 @@ class Supervisor:
         self._seen = 0  # lines of the journal
         self._follower = Follower(self._run_dir, show)
         self._injector = Injector(plan, self._run_dir, self)
+        self._hooks = Hooks(graph, self._run_dir)
         self._guardians: dict[str, asyncio.subprocess.Process] = {}
         self._starts = {name: self._past.starts.get(name, 0) for name in self._nodes}
         self._agent_deaths: dict[str, int] = dict.fromkeys(self._nodes, 0)
@@ -103,6 +105,7 @@ class Supervisor:
             self._loop.add_signal_handler(number, self._interrupted)
         self._lifeline, held = os.pipe()
         try:
+            await self._hooks.start()
             await self._start_controller()
             self._background(self._keep_controller())
             for node in self._nodes.values():
@@ -241,7 +244,9 @@ class Supervisor:
             await self._start_node(node)
 
     def _own_processes(self) -> frozenset[int]:
-        return frozenset([self._controller.pid, *(guardian.pid for guardian in self._guardians.values())])
+        return frozenset(
+            [self._controller.pid, *self._hooks.pids(), *(guardian.pid for guardian in self._guardians.values())]
+        )
 
     async def _until_over(self) -> None:
         """Show output and fire faults until the job has ended."""
@@ -273,6 +278,7 @@ class Supervisor:
         if self._seen <= self._past.lines:  # told already, when it happened
             self._latest |= {e.replica: e for e in line.effects if isinstance(e, StartReplica)}
             return
+        self._hooks.hear(self._mirror.state)
         self._show_record(line)
         self._injector.hear(self._mirror.state, line)
 
@@ -301,6 +307,9 @@ class Supervisor:
 
     def _interrupted(self) -> None:
         """First in order, then at once, then without asking anybody."""
+        if self._over.is_set():
+            self._hooks.stop()
+            return
         self._interrupts += 1
         if self._interrupts == 1:
             self._show("warning", "stopping; once more stops at once")
@@ -343,6 +352,8 @@ class Supervisor:
         os.close(held)  # whoever still holds the other end of the lifeline, ends
         waits = [asyncio.create_task(process.wait()) for process in [*self._guardians.values(), self._controller]]
         await asyncio.wait(waits, timeout=WIND_DOWN_S)
+        interrupted = FinishJob("cancelled", "interrupted") if self._interrupts else None
+        await self._hooks.finish(self._mirror.state, self._finished or interrupted)
         for task in list(self._tasks):
             task.cancel()
         self._follower.read(final=True)
