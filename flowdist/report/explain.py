@@ -36,6 +36,7 @@ def explanation_of(graph: RoleGraph, failing: Failing, seats: Mapping[str, str])
         "outcome": outcome,
         "ended": _ended(graph, hits) if outcome != "fail" else [],
         "restarts": [],
+        "stuck": [],
         "spared": [],
         "stops": [],
         "starts": [],
@@ -50,7 +51,9 @@ def explanation_of(graph: RoleGraph, failing: Failing, seats: Mapping[str, str])
     extents, reasons = _restarting(graph, restarted, cause)
     spared = _spared(graph, restarted, extents, cause)
     gone = {entry["role"] for entry in found["ended"] if entry["who"] == entry["role"]}
-    alive = {name: extent for name, extent in extents.items() if name not in spared and name not in gone}
+    stops = {name: extent for name, extent in extents.items() if name not in spared and name not in gone}
+    stuck = _stuck(graph, stops, hits)
+    alive = {name: extent for name, extent in stops.items() if name not in stuck}
     payers = [role for role, those in hits.items() if any(verdict.counted for _, verdict in those)]
     if payers:
         spec = graph.role(payers[0])
@@ -62,10 +65,14 @@ def explanation_of(graph: RoleGraph, failing: Failing, seats: Mapping[str, str])
             {"role": name, "extent": extent, "who": _who(name, extent, hits), "because": reasons[name]}
             for name, extent in alive.items()
         ],
+        "stuck": [
+            {"role": name, "who": _who(name, stops.get(name, "role"), hits), "because": because}
+            for name, because in stuck.items()
+        ],
         "spared": [{"role": name, "who": name, "because": because} for name, because in spared.items()],
-        "stops": _stops(graph, alive, hits, failing),
+        "stops": _stops(graph, stops, hits, failing),
         "starts": _starts(graph, alive, hits),
-        "goes_on": _going_on(graph, alive, spared, gone, hits),
+        "goes_on": _going_on(graph, stops, {**spared, **stuck}, gone, hits),
     }
 
 
@@ -76,7 +83,7 @@ def _hits(graph: RoleGraph, failing: Failing, seats: Mapping[str, str]) -> Hits:
         if failing.node:
             indices = [i for i in range(spec.max_replicas) if seats.get(f"{spec.name}/{i}") == failing.node]
         elif spec.name == failing.role:
-            indices = list(range(spec.max_replicas)) if failing.index is None else [failing.index]
+            indices = list(range(spec.max_replicas)) if failing.number is None else [failing.number]
         else:
             continue
         alone = not failing.node and restart_set(graph, spec.name, "failure")[spec.name] == "replica"
@@ -96,9 +103,7 @@ def _outcome(graph: RoleGraph, hits: Hits) -> str:
 
 def _below_minimum(spec: RoleSpec, those: list[tuple[int, Verdict]]) -> bool:
     """Whether what is ignored leaves too few of a role that the job cannot do without."""
-    ignored = sum(verdict.action == "ignore" for _, verdict in those)
-    needed_by_job = spec.primary and spec.kind == "task" and not spec.gang
-    return ignored > 0 and needed_by_job and spec.max_replicas - ignored < spec.min_replicas
+    return spec.primary and spec.kind == "task" and not spec.gang and _too_few_left(spec, those)
 
 
 def _verdict(spec: RoleSpec, those: list[tuple[int, Verdict]]) -> dict[str, Any]:
@@ -244,6 +249,24 @@ def _to_succeed_before(graph: RoleGraph, name: str) -> set[str]:
     return found
 
 
+def _stuck(graph: RoleGraph, stops: Mapping[str, Extent], hits: Hits) -> dict[str, str]:
+    """Roles that cannot start (again), since a gate of theirs waits for something that has been ended for good."""
+    stuck: dict[str, str] = {}
+    for spec in graph.roles:  # gates point to earlier roles
+        for gate in spec.gates:
+            waits = gate.condition == "succeeded" or spec.name in stops
+            if waits and (gate.role in stuck or _too_few_left(graph.role(gate.role), hits.get(gate.role, []))):
+                few = "which does not start" if gate.role in stuck else "of which too few are left"
+                stuck.setdefault(spec.name, f"it waits for {gate.role} to be {gate.condition}, {few}: it cannot start")
+    return stuck
+
+
+def _too_few_left(spec: RoleSpec, those: list[tuple[int, Verdict]]) -> bool:
+    """Whether what is ignored closes the gates on the role for good. A gang ends with its member."""
+    ignored = sum(verdict.action == "ignore" for _, verdict in those)
+    return ignored > 0 and (spec.gang or spec.max_replicas - ignored < spec.min_replicas)
+
+
 def _who(role: str, extent: Extent, hits: Hits) -> str:
     """`trainer`, or the replicas that restart alone: `ps/0`."""
     if extent == "role":
@@ -337,36 +360,39 @@ def _untouched(graph: RoleGraph, name: str, alive: Iterable[str]) -> str:
 
 
 def _notes(graph: RoleGraph, failing: Failing, hits: Hits, outcome: str, seats: Mapping[str, str]) -> list[str]:
-    """What has no place elsewhere: how a node's loss is noticed, and whether there is room without it."""
+    """What has no place elsewhere: an excuse; how a node's loss is noticed, and whether there is room without it."""
+    if not failing.node:
+        return [note for role, those in hits.items() if (note := _excuse(graph, role, those))]
     options = graph.options
-    notes = [_excuse(graph, role) for role, those in hits.items() if any(_may_be_excused(v) for _, v in those)]
+    notes = []
     if failing.spec.endswith(":lost"):
         silence, margin = format_duration(options.lease_ns + options.lease_margin_ns), options.lease_margin_ns
         notes.append(
             f"a silent node counts as lost after {silence}; its agent has killed what runs there "
             f"{format_duration(2 * margin)} before that"
         )
-    if not failing.node or outcome != "restart":
-        return [note for note in notes if note]
+    if outcome != "restart":
+        return notes
     short = [role for role, those in hits.items() if any(verdict.action == "restart" for _, verdict in those)]
     notes += [_room_note(graph, graph.role(role), failing.node, seats) for role in short]
     if len(short) > 1:
         notes.append("that room is counted for each role alone")
+    payers = [role for role, those in hits.items() if any(verdict.counted for _, verdict in those)]
+    if len(payers) > 1:
+        notes.append(f"one incident, one charge: of {', '.join(payers)} the one pays that was seated there first")
     if short:
         most, uptime = options.free_incidents_max, format_duration(options.min_uptime_ns)
         notes.append(f"more than {most} such losses in a row, without progress or {uptime} of health, fail the job")
     return notes
 
 
-def _may_be_excused(verdict: Verdict) -> bool:
-    return verdict.exhausted and verdict.action == "fail"
-
-
-def _excuse(graph: RoleGraph, role: str) -> str:
+def _excuse(graph: RoleGraph, role: str, those: list[tuple[int, Verdict]]) -> str:
     """A used-up budget fails the job only if nothing upstream turns out to be the cause (R7)."""
-    window = format_duration(graph.options.cause_window_ns)
     names = " or ".join(upstream_of(graph, role))
-    return f"unless {names} fails within {window} too: that is then the cause, and pays" if names else ""
+    if not names or not any(verdict.exhausted and verdict.action == "fail" for _, verdict in those):
+        return ""
+    window = format_duration(graph.options.cause_window_ns)
+    return f"unless {names} fails within {window} too: that is then the cause, and pays"
 
 
 def _room_note(graph: RoleGraph, spec: RoleSpec, node: str, seats: Mapping[str, str]) -> str:

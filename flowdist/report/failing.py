@@ -22,11 +22,11 @@ SIGNALS |= {12: "USR2", 13: "PIPE", 14: "ALRM", 15: "TERM", 24: "XCPU", 31: "SYS
 
 
 class Failing(NamedTuple):
-    """`role` is empty for a node; `index` None stands for every replica of the role. `how` is for people."""
+    """`role` is empty for a node; `number` None stands for every replica of the role. `how` is for people."""
 
     spec: str
     role: str
-    index: int | None
+    number: int | None
     node: str
     kind: FailureKind
     exit: int
