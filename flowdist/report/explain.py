@@ -12,6 +12,7 @@ from typing import Any
 from flowdist.graph import Gate, RoleGraph, RoleSpec, fits, format_duration, needed, offered, slots, subtract
 from flowdist.report.failing import Failing
 from flowdist.report.judging import Verdict, charge_of, ended_text, judge, upstream_of
+from flowdist.report.reasons import restarting, spared_of, uncertain, why_not_running
 from flowdist.report.restarts import Cause, Extent, restart_set, start_waves
 
 Hits = dict[str, list[tuple[int, Verdict]]]  # by role: each replica that fails or is lost, and what is made of it
@@ -48,10 +49,11 @@ def explanation_of(graph: RoleGraph, failing: Failing, seats: Mapping[str, str])
         everything: dict[str, Extent] = {spec.name: "role" for spec in graph.roles}
         return found | {"stops": _stops(graph, everything, hits, failing)}
     restarted = [role for role, those in hits.items() if any(verdict.action == "restart" for _, verdict in those)]
-    extents, reasons = _restarting(graph, restarted, cause)
-    spared = _spared(graph, restarted, extents, cause)
+    extents, reasons = restarting(graph, restarted, cause)
+    spared = spared_of(graph, restarted, extents, cause)
     gone = {entry["role"] for entry in found["ended"] if entry["who"] == entry["role"]}
     stops = {name: extent for name, extent in extents.items() if name not in spared and name not in gone}
+    ifs = uncertain(graph, restarted, extents, cause)
     stuck = _stuck(graph, stops, hits)
     alive = {name: extent for name, extent in stops.items() if name not in stuck}
     payers = [role for role, those in hits.items() if any(verdict.counted for _, verdict in those)]
@@ -62,7 +64,13 @@ def explanation_of(graph: RoleGraph, failing: Failing, seats: Mapping[str, str])
         found["charged"] = charge_of(graph, spec, times)
     return found | {
         "restarts": [
-            {"role": name, "extent": extent, "who": _who(name, extent, hits), "because": reasons[name]}
+            {
+                "role": name,
+                "extent": extent,
+                "who": _who(name, extent, hits),
+                "because": reasons[name],
+                "if": ifs.get(name),
+            }
             for name, extent in alive.items()
         ],
         "stuck": [
@@ -134,121 +142,6 @@ def _ended(graph: RoleGraph, hits: Hits) -> list[dict[str, str]]:
     return found
 
 
-def _restarting(graph: RoleGraph, roles: Iterable[str], cause: Cause) -> tuple[dict[str, Extent], dict[str, str]]:
-    """The restart table's answer for these roles together, and what brings each role in."""
-    extents: dict[str, Extent] = {}
-    reasons: dict[str, str] = {}
-    for role in roles:
-        here = restart_set(graph, role, cause)
-        why = _reasons(graph, role, cause)
-        for name, extent in here.items():
-            before = extents.get(name)
-            if before is None or (before, extent) == ("replica", "role") or (name == role and before == extent):
-                extents[name], reasons[name] = extent, why[name]  # what hits a role itself is said first
-    order = [spec.name for spec in graph.roles if spec.name in extents]
-    return {name: extents[name] for name in order}, reasons
-
-
-def _reasons(graph: RoleGraph, role: str, cause: Cause) -> dict[str, str]:
-    """Each role of the restart set with the first edge, domain or scope that leads to it, breadth first."""
-    spec = graph.role(role)
-    seeds = _seeds(graph, spec, cause)
-    reasons = dict(seeds)
-    own = ""
-    todo = list(reasons)
-    for name in todo:  # grows while it is walked
-        for follower, because in _followers(graph, name):
-            if follower == role and not own and not _restarts_whole(spec, cause):
-                own = because  # the replica brings the rest of its role along
-            if follower not in reasons:
-                reasons[follower] = because
-                todo.append(follower)
-    if own:
-        reasons[role] += f"; all of it restarts: {own}"
-    return reasons
-
-
-def _seeds(graph: RoleGraph, spec: RoleSpec, cause: Cause) -> dict[str, str]:
-    """What restarts by the scope of the policy alone."""
-    scope = spec.restart.scope if spec.restart is not None and cause == "failure" else "replica"
-    if cause == "node_lost":
-        return {spec.name: "it was on that node" + (", and a gang re-forms as one" if spec.gang else "")}
-    text = f'the scope of the policy of {spec.name} is "{scope}"'
-    if scope == "replica" and spec.gang:
-        return {spec.name: "a gang restarts as one"}
-    names = [spec.name]
-    if scope == "domain" and (domain := graph.domain_of(spec.name)) is not None:
-        names += domain.roles
-        text += f", which is {domain.name}"
-    if scope == "job":
-        names += [other.name for other in graph.roles]
-    return dict.fromkeys(names, text)
-
-
-def _restarts_whole(spec: RoleSpec, cause: Cause) -> bool:
-    scope = spec.restart.scope if spec.restart is not None and cause == "failure" else "replica"
-    return spec.gang or scope != "replica"
-
-
-def _followers(graph: RoleGraph, role: str) -> list[tuple[str, str]]:
-    """The roles that restart in whole when any replica of `role` does, each with the reason."""
-    found = [
-        (name, f'it is in the restart domain "{domain.name}" with {_others(domain.roles, name)}')
-        for domain in graph.domains
-        if role in domain.roles
-        for name in domain.roles
-    ]
-    edges = [(spec.name, gate) for spec, gate in graph.dependents(role) if gate.on_restart == "restart"]
-    return found + [(name, f'its gate on {role} says on_restart="restart"') for name, _ in edges]
-
-
-def _others(names: Iterable[str], name: str) -> str:
-    return ", ".join(dict.fromkeys(other for other in names if other != name))
-
-
-def _spared(graph: RoleGraph, roles: list[str], extents: Mapping[str, Extent], cause: Cause) -> dict[str, str]:
-    """Roles of the restart set that do not run while these do: they have not started, or have succeeded (R17)."""
-    reached = dict.fromkeys(name for role in roles for name in _seeds(graph, graph.role(role), cause))
-    blocked: dict[str, str] = {}
-    todo = list(reached)
-    for name in todo:  # grows while it is walked
-        for follower, _ in _followers(graph, name):
-            why = _why_not_running(graph, follower, [*roles, name])
-            if why is not None:
-                blocked.setdefault(follower, why)
-            elif follower not in reached:
-                reached[follower] = None
-                todo.append(follower)
-    spared = {}
-    for name in extents:
-        why = _why_not_running(graph, name, roles)
-        if why is None and name not in reached:
-            why = blocked.get(name, "only roles that do not run by then lead to it")
-        if why is not None:
-            spared[name] = why
-    return spared
-
-
-def _why_not_running(graph: RoleGraph, name: str, running: Iterable[str]) -> str | None:
-    """Why the role cannot run while the others do; None if it can."""
-    for other in running:
-        if other in _to_succeed_before(graph, name):
-            return f"it has not started by then: it waits for {other} to succeed"
-        if name in _to_succeed_before(graph, other):
-            return f"it has succeeded by then: {other} waits for that; it is not run again because of others"
-    return None
-
-
-def _to_succeed_before(graph: RoleGraph, name: str) -> set[str]:
-    """The roles that have to succeed before this one can start."""
-    found: set[str] = set()
-    for gate in graph.role(name).gates:
-        found |= _to_succeed_before(graph, gate.role)
-        if gate.condition == "succeeded":
-            found.add(gate.role)
-    return found
-
-
 def _stuck(graph: RoleGraph, stops: Mapping[str, Extent], hits: Hits) -> dict[str, str]:
     """Roles that cannot start (again), since a gate of theirs waits for something that has been ended for good."""
     stuck: dict[str, str] = {}
@@ -257,7 +150,8 @@ def _stuck(graph: RoleGraph, stops: Mapping[str, Extent], hits: Hits) -> dict[st
             waits = gate.condition == "succeeded" or spec.name in stops
             if waits and (gate.role in stuck or _too_few_left(graph.role(gate.role), hits.get(gate.role, []))):
                 few = "which does not start" if gate.role in stuck else "of which too few are left"
-                stuck.setdefault(spec.name, f"it waits for {gate.role} to be {gate.condition}, {few}: it cannot start")
+                so_far = "succeed" if gate.condition == "succeeded" else f"be {gate.condition}"
+                stuck.setdefault(spec.name, f"it waits for {gate.role} to {so_far}, {few}: it cannot start")
     return stuck
 
 
@@ -331,7 +225,7 @@ def _going_on(
         if name in alive or name in spared or name in gone or name in hits:
             continue
         gates = [gate for gate in spec.gates if gate.role in alive]
-        waits = _why_not_running(graph, name, hits)
+        waits = why_not_running(graph, name, hits)
         told = [gate for gate in gates if gate.condition != "succeeded"] if waits is None else []
         if waits is None and gates and not told:
             waits = f"it waits for {', '.join(gate.role for gate in gates)} to succeed: until then it has not started"

@@ -20,7 +20,10 @@ def explanation_text(told: dict[str, Any]) -> str:
     lines = [f"{told['how']}: {_OUTCOMES[told['outcome']]}"]
     lines += _section("Why", [(entry["role"], entry["because"]) for entry in told["verdicts"]])
     lines += _section("What is ended", [(entry["who"], entry["because"]) for entry in told["ended"]])
-    lines += _section("What restarts", [(entry["who"], entry["because"]) for entry in told["restarts"]])
+    rows: list[tuple[str, ...]] = [
+        (e["who"], e["because"] + (f", {e['if']}" if e["if"] else "")) for e in told["restarts"]
+    ]
+    lines += _section("What restarts", rows)
     lines += _section("What is stuck", [(entry["who"], entry["because"]) for entry in told["stuck"]])
     if told["stops"] or told["starts"]:
         lines += ["", "In which order", *_order(told)]

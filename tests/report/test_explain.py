@@ -163,6 +163,33 @@ def test_what_waits_for_success_has_not_started_and_what_has_succeeded_is_not_ru
     assert because(told["spared"], "first").startswith("it has succeeded by then: second waits for that")
 
 
+def test_what_may_not_run_by_then_is_told_with_its_condition() -> None:
+    late = role("late", gates=(Gate("slow", "succeeded"), Gate("ps", "started", "restart")))
+    mate = role("mate")
+    topology = graph(
+        role("ps", restart=restart("role")), role("slow"), late, mate, domains=(Domain("core", ("late", "mate")),)
+    )
+    told = explained(topology, "ps/0")
+    assert [(entry["who"], entry["if"]) for entry in told["restarts"]] == [
+        ("ps", None),
+        ("late", "if slow has succeeded by then"),
+        ("mate", "if what leads to it runs by then"),
+    ]
+    assert ", if slow has succeeded by then" in explanation_text(told)
+
+
+def test_who_waits_for_what_is_ended_is_stuck() -> None:
+    look = role(
+        "look", primary=False, restart=restart("replica", 0, then="ignore", rules=(Rule("ignore", kind="oom"),))
+    )
+    topology = graph(look, role("after", primary=False, gates=(Gate("look", "succeeded"),)), role("main"))
+    told = explained(topology, "look/0:oom")
+    assert who(told["ended"]) == ["look/0"]
+    assert because(told["stuck"], "after") == (
+        "it waits for look to succeed, of which too few are left: it cannot start"
+    )
+
+
 def test_a_lost_node_hits_what_is_seated_there_and_tells_of_the_room_elsewhere() -> None:
     topology = ps_train("reconnect")
     told = explained(topology, "node1")

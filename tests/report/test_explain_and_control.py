@@ -109,10 +109,6 @@ def test_control_does_what_is_told_beforehand(topology: RoleGraph, data: st.Data
     failing = parse_failing(talk.replica(replica).node if by_node else f"{target}:{kind}", topology)
     told = explanation_of(topology, failing, plan_of(topology)["placement"])
 
-    from hypothesis import note
-    note(f"{failing} ended={told['ended']} restarts={told['restarts']} spared={told['spared']} {told['stuck']}")
-    for x in topology.roles: note(f"{x.name} gang={x.gang} prim={x.primary} {x.min_replicas}:{x.max_replicas} {x.gates} {x.restart and (x.restart.scope, x.restart.max_restarts, x.restart.then, x.restart.rules)}")
-    note(f"{topology.domains}")
     assume(not (by_node and too_few_at_once(told)))
     before, live = talk.attempts(), set(talk.up())
     stops = happen(talk, failing, told["hits"])
@@ -122,7 +118,10 @@ def test_control_does_what_is_told_beforehand(topology: RoleGraph, data: st.Data
         return
     restarted = {name for name, attempt in talk.attempts().items() if 0 < before[name] < attempt}
     expected = replicas_of(talk, told["restarts"]) - replicas_of(talk, told["ended"])
-    assert restarted == expected & live
+    certain = replicas_of(talk, [entry for entry in told["restarts"] if entry["if"] is None])
+    assert expected & certain & live <= restarted <= expected & live
+    if all(gate.condition == "started" for spec in topology.roles for gate in spec.gates):
+        assert expected <= certain
     if told["stuck"]:
         return  # the incident does not close
     charges = {name: len(state.charges) for name, state in talk.job.roles.items() if state.charges}
