@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from flowdist.graph import RoleGraph, RoleSpec
+from flowdist.report.judging import upstream_of
 from flowdist.report.restarts import Cause, Extent, restart_set
 
 
@@ -143,9 +144,5 @@ def why_not_running(graph: RoleGraph, name: str, running: Iterable[str]) -> str 
 
 def _to_succeed_before(graph: RoleGraph, name: str) -> set[str]:
     """The roles that have to succeed before this one can start."""
-    found: set[str] = set()
-    for gate in graph.role(name).gates:
-        found |= _to_succeed_before(graph, gate.role)
-        if gate.condition == "succeeded":
-            found.add(gate.role)
-    return found
+    specs = [graph.role(other) for other in [name, *upstream_of(graph, name)]]
+    return {gate.role for spec in specs for gate in spec.gates if gate.condition == "succeeded"}

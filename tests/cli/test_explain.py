@@ -65,6 +65,12 @@ def test_a_failure_is_told_in_words() -> None:
     assert explain(PS, "--fail", "ps/0").stdout == SERVER_IS_KILLED
 
 
+def test_the_page_in_docs_shows_what_is_told() -> None:
+    page = (TOPOLOGIES.parents[1] / "docs/explain.md").read_text()
+    assert f"```\n{SERVER_IS_KILLED}```" in page
+    assert f"```\n{explain(PS, '--fail', 'node0').stdout}```" in page
+
+
 def test_the_parameters_and_overrides_of_the_topology_count() -> None:
     told = explain(PS, "--fail", "ps/0", "-p", "on_restart=reconnect", "--set", "ps.restart.max_restarts=7").stdout
     assert "ps pays 1 of its 7 restarts" in told and "(after ps ready)" not in told

@@ -42,6 +42,11 @@ def test_mermaid_on_stdout_is_the_default() -> None:
     assert done.stdout.startswith('---\ntitle: "ps-train"\n---\nflowchart LR\n')
 
 
+def test_the_page_in_docs_shows_the_drawing() -> None:
+    page = (Path(__file__).parents[2] / "docs/graph.md").read_text()
+    assert f"```mermaid\n{graph().stdout}```" in page
+
+
 @pytest.mark.parametrize(
     ("name", "form"), [("a.mmd", "mermaid"), ("a.MERMAID", "mermaid"), ("a.dot", "dot"), ("a.gv", "dot")]
 )
