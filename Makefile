@@ -37,6 +37,7 @@ check: check-static test  ## what to run before every commit
 format: $(VENV)/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	cp flowdist/dsl/errors.md docs/errors.md
 
 bench: $(VENV)/.dev  ## every benchmark, with its peer in the same run
 	$(BIN)/python benchmarks/simulate_hour.py
