@@ -206,7 +206,7 @@ class Agent:
         self._out.append(io.EndAgent(reason))
 
     def _hear(self, message: msg.ToAgent) -> None:
-        if message.epoch < self.epoch:
+        if message.epoch < self.epoch or message.incarnation != self.incarnation:
             return
         self.epoch = message.epoch
         match message:

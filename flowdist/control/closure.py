@@ -27,7 +27,8 @@ def closure(job: JobState, seeds: list[WorldName]) -> dict[WorldName, None]:
     ended does not run again because of others (R17).
     """
     chosen = dict.fromkeys(seeds)
-    roles = list(dict.fromkeys(role for name in seeds for role in job.worlds[name].roles))
+    restarting = [job.worlds[name] for name in seeds if may_restart(job.worlds[name])]
+    roles = list(dict.fromkeys(role for world in restarting for role in world.roles))
     for role in roles:  # grows while it is walked
         for follower in followers(job, job.roles[role]):
             worlds = [job.worlds[name] for name in job.roles[follower].worlds]

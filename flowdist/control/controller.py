@@ -282,7 +282,8 @@ def _stopped(job: JobState, replica: Replica) -> None:
         note_left(job, replica)
         return
     replica.member_since = 0
-    lose(job, [replica], str(replica.id), f"{replica.id} was stopped by its node")
+    cause = f"{replica.id} was stopped by its node"
+    lose(job, [Failure(replica.id, "node_lost", cause)], str(replica.id), cause)
 
 
 def _store_opened(job: JobState, event: ev.StoreOpened) -> None:

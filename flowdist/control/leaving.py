@@ -14,6 +14,7 @@ from flowdist.control.deadlines import Due
 from flowdist.control.effects import AskStep, StopAtStep
 from flowdist.control.events import DrainRequested, NodePreempted, ReplicaLeftStep, StepTold
 from flowdist.control.ids import NodeName
+from flowdist.control.judge import Failure
 from flowdist.control.membership import abandon_opening
 from flowdist.control.placement import explain, unplace, update_free
 from flowdist.control.recovery import lose, open_incident
@@ -135,7 +136,8 @@ def go(job: JobState, world: World) -> None:
     job.due.clear(Due("drain", world.name))
     leaving = [replica for replica in job.members_of(world) if replica.node in notice.nodes]
     if notice.kind == "preempted":
-        lose(job, leaving, next(iter(notice.nodes)), notice.because, "preempted", also=[world.name])
+        failures = [Failure(replica.id, "preempted", notice.because) for replica in leaving]
+        lose(job, failures, next(iter(notice.nodes)), notice.because, also=[world.name])
         return
     open_incident(
         job,

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from typing import NamedTuple, assert_never
 
+from flowdist.control.effects import Order
 from flowdist.control.events import ControllerStarted, Event, NodeGone, NodeJoined, NodeLeft, NodePreempted, NodeSilent
 from flowdist.control.ids import NodeName
 from flowdist.control.liveness import Liveness
 from flowdist.control.messages import (
     Acked,
+    Dismissed,
     Heartbeat,
     Join,
     Leave,
+    Ordered,
     Preempted,
     Rejoin,
     Report,
@@ -66,12 +69,12 @@ class Links:
                 self._liveness.watch(node, now)
                 spec, address, items = message.spec, message.address, message.inventory
                 joined = NodeJoined(node, spec, address, message.incarnation, items)
-                return Heard((Acked(self.epoch, message.sent_ns),), (joined,))
+                return Heard((Acked(self.epoch, message.incarnation, message.sent_ns),), (joined,))
             case Heartbeat():
                 heard = tuple(self._liveness.heard(node, now))
                 if self._liveness.is_watched(node):
-                    return Heard((Acked(self.epoch, message.sent_ns),), heard)
-                return Heard((Rejoin(self.epoch),), heard)
+                    return Heard((Acked(self.epoch, message.incarnation, message.sent_ns),), heard)
+                return Heard((Rejoin(self.epoch, message.incarnation),), heard)
             case Report():
                 return Heard((), (message.event,)) if self._liveness.is_watched(node) else Heard()
             case Preempted():
@@ -81,6 +84,14 @@ class Links:
                 return Heard((), (NodeLeft(node),))
             case _:
                 assert_never(message)
+
+    def order(self, order: Order) -> Ordered:
+        """The message that carries an order to its node."""
+        return Ordered(self.epoch, self._incarnations.get(order.node, 0), order)
+
+    def dismiss(self, node: NodeName) -> Dismissed:
+        """The message that tells an agent that the job is over."""
+        return Dismissed(self.epoch, self._incarnations.get(node, 0))
 
     def heard(self, node: NodeName, at: int) -> None:
         """Heartbeats that a simulator did not play: the last of them arrived then."""

@@ -7,6 +7,7 @@ Its store is opened first; no replica starts before the store's port is known (R
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import get_args
 
 from flowdist.control.deadlines import Due
 from flowdist.control.effects import OpenStore, StartReplica
@@ -14,7 +15,7 @@ from flowdist.control.ending import close_store
 from flowdist.control.ids import ReplicaId, WorldName
 from flowdist.control.peers import addresses_for
 from flowdist.control.placement import admit, before_success, explain, fill, seated, short_of_room, unplace
-from flowdist.control.recovery import open_incident, was_healthy
+from flowdist.control.recovery import end_ignored, open_incident, was_healthy
 from flowdist.control.state import JobState, Replica, Role, World
 from flowdist.graph import format_duration
 from flowdist.graph.model import GateCondition
@@ -30,7 +31,11 @@ def form_worlds(job: JobState, names: Iterable[WorldName]) -> None:
         roles = job.roles_of(world)
         if any(role.outcome is not None for role in roles):
             continue
-        if not roles[0].spec.gang:
+        if world.phase == "waiting" and (gate := _lost_gate(job, roles)):
+            end_ignored(job, world, gate)
+            if job.ending is not None:
+                return
+        elif not roles[0].spec.gang:
             if world.phase == "waiting":
                 loose.setdefault(world.roles[0], []).append(world)
         elif world.phase == "running":
@@ -157,6 +162,22 @@ def closed_gates(job: JobState, role: Role) -> list[str]:
     ]
 
 
+def _lost_gate(job: JobState, roles: list[Role]) -> str:
+    """A role that they wait for, and that will never be so far again; empty if there is none."""
+    for role in roles:
+        for gate in role.spec.gates:
+            upstream = job.roles[gate.role]
+            if is_lost(upstream) and not is_so_far(upstream, gate.condition):
+                return gate.role
+    return ""
+
+
+def is_lost(role: Role) -> bool:
+    """Too much of it was ignored: it will not have its minimum again."""
+    left = len(role.replicas) - role.count("ended")
+    return role.outcome in ("ignored", "failed") or left < role.spec.min_replicas
+
+
 def is_so_far(role: Role, condition: GateCondition) -> bool:
     """A role is started, or ready, when each of its replicas that has a seat is, and these are its minimum at least.
 
@@ -173,7 +194,8 @@ def is_so_far(role: Role, condition: GateCondition) -> bool:
 def tell_dependents(job: JobState, roles: Iterable[Role]) -> None:
     """Where a role has come so far, or is so far no longer, whoever has a gate on it may start."""
     for role in roles:
-        shown = (is_so_far(role, "started"), is_so_far(role, "ready"), is_so_far(role, "succeeded"))
+        so_far = [is_so_far(role, condition) for condition in get_args(GateCondition)]
+        shown = (*so_far, is_lost(role))
         if shown != role.shown:
             role.shown = shown
             for name, _ in role.dependents:

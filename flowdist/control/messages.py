@@ -1,8 +1,9 @@
 """What controller and agents say to each other.
 
 Messages are idempotent and level-triggered: an agent that connects (again) sends its whole inventory with Join, and
-the controller reconciles. Every message of the controller carries its epoch, every message of an agent its
-incarnation; lower ones are refused (R20).
+the controller reconciles. Every message carries the incarnation of the agent that sends it or is meant, and those of
+the controller carry its epoch: lower ones are refused (R20). An order that was given before an agent fenced, and
+arrives after it has joined anew, would start what the controller is about to start elsewhere.
 """
 
 from __future__ import annotations
@@ -92,6 +93,7 @@ class Acked(msgspec.Struct, frozen=True, tag=True):
     """Join or Heartbeat of `sent_ns` was heard: the lease counts from its sending (R19)."""
 
     epoch: int
+    incarnation: int
     sent_ns: int
 
 
@@ -99,10 +101,12 @@ class Rejoin(msgspec.Struct, frozen=True, tag=True):
     """The controller has given the node up: kill what runs, then join with a new incarnation."""
 
     epoch: int
+    incarnation: int
 
 
 class Ordered(msgspec.Struct, frozen=True, tag=True):
     epoch: int
+    incarnation: int
     order: Order
 
 
@@ -110,6 +114,7 @@ class Dismissed(msgspec.Struct, frozen=True, tag=True):
     """The job is over: the agent ends."""
 
     epoch: int
+    incarnation: int
 
 
 ToController = Join | Heartbeat | Report | Preempted | Leave

@@ -10,6 +10,7 @@ from flowdist.control.effects import AskStep, OpenStore, StopAtStep, StopReplica
 from flowdist.control.ending import forget_store
 from flowdist.control.events import InventoryItem, NodeJoined, ReplicaExited
 from flowdist.control.ids import NodeName
+from flowdist.control.judge import Failure
 from flowdist.control.membership import abandon_opening
 from flowdist.control.placement import forget_ports, unplace, update_free
 from flowdist.control.recovery import lose
@@ -112,7 +113,7 @@ def lose_node(job: JobState, name: NodeName, cause: str) -> None:
         return
     job.notify(f"{cause}, and with it {', '.join(str(replica.id) for replica in lost)}" if lost else cause, "warning")
     if job.ending is None and lost:
-        lose(job, lost, name, cause)
+        lose(job, [Failure(replica.id, "node_lost", cause) for replica in lost], name, cause)
 
 
 def vacate(job: JobState, name: NodeName) -> list[Replica]:
@@ -168,5 +169,6 @@ def give_up_node(job: JobState, replica: Replica) -> None:
     leave_stores(job, name, others)
     cause = f"{name} is lost: a worker of {replica.id} outlives SIGKILL"
     job.notify(cause, "error")
-    if lost and job.ending is None:
-        lose(job, lost, name, cause)
+    if job.ending is None:
+        failures = [Failure(replica.id, "unkillable", cause), *(Failure(r.id, "node_lost", cause) for r in lost)]
+        lose(job, failures, name, cause)

@@ -274,13 +274,9 @@ def leaves_room(job: JobState, free: Free, grower: Role, seat: NodeName, short: 
 
 def before_success(job: JobState, spec: RoleSpec) -> dict[str, None]:
     """The unfinished roles that have to succeed before this one can start: never alive at the same time as it."""
-    found: dict[str, None] = {}
-    for gate in spec.gates:
-        upstream = job.roles[gate.role]
-        found.update(before_success(job, upstream.spec))
-        if gate.condition == "succeeded" and upstream.outcome is None:
-            found[gate.role] = None
-    return found
+    role = job.roles[spec.name]
+    gates = [gate for name in [spec.name, *role.upstream] for gate in job.roles[name].spec.gates]
+    return {gate.role: None for gate in gates if gate.condition == "succeeded" and job.roles[gate.role].outcome is None}
 
 
 def explain(job: JobState, role: Role, shown: int = 4) -> str:

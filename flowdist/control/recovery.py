@@ -17,7 +17,7 @@ from flowdist.control.ids import NodeName, ReplicaId, WorldName
 from flowdist.control.judge import FREE_KINDS, Failure, Verdict, judge
 from flowdist.control.placement import unplace
 from flowdist.control.state import Charge, Incident, JobState, Replica, Role, World
-from flowdist.graph import FailureKind, RestartPolicy, format_duration
+from flowdist.graph import RestartPolicy, format_duration
 
 # Nobody failed: what is to stop gets its full grace, and a row of these does not fail the job (R8).
 CHOSEN_KINDS: frozenset[str] = frozenset({"joined", "scaled", "address_changed", "interrupted", "drained"})
@@ -98,23 +98,16 @@ def _restart(
         job.due.set(Due("verdict", str(incident.number)), job.now + job.graph.options.cause_window_ns)
 
 
-def lose(
-    job: JobState,
-    lost: list[Replica],
-    root: str,
-    cause: str,
-    kind: FailureKind = "node_lost",
-    also: Iterable[WorldName] = (),
-) -> None:
+def lose(job: JobState, failures: list[Failure], root: str, cause: str, also: Iterable[WorldName] = ()) -> None:
     """Replicas vanish through no fault of theirs: their node is lost, or taken away. One incident (R8).
 
     `also` are worlds that re-form in it whatever becomes of the lost.
     """
-    failures = [Failure(replica.id, kind, cause) for replica in lost]
     seeds = list(also)
     counted: Verdict | None = None
     root_role = None
-    for failure, replica in zip(failures, lost, strict=True):
+    for failure in failures:
+        replica = job.replicas[failure.replica]
         verdict = judge(job, failure)
         if verdict.action == "fail":
             begin_ending(job, "failed", f"{cause}, and with it {replica.id}; {verdict.because}")
@@ -130,7 +123,7 @@ def lose(
         return
     open_incident(
         job,
-        kind=kind,
+        kind=failures[0].kind if failures else "node_lost",
         root=root,
         root_role=root_role,
         reason=cause,
@@ -220,11 +213,43 @@ def ignore(job: JobState, replica: Replica) -> None:
         mate.outcome = "ignored"
         job.reseated = True
     retire(job, world, "ended", role.spec.stop_grace_ns)
-    if role.spec.gang or not role.spec.primary or role.spec.kind == "service":
+    if role.spec.gang:
         return
-    left = [other for other in job.replicas_of(role) if other.phase != "ended" and other.id != replica.id]
-    if len(left) < role.spec.min_replicas:
+    left = [name for name in role.worlds if job.worlds[name].phase != "ended" and job.worlds[name].retiring != "ended"]
+    if len(left) >= role.spec.min_replicas:
+        return
+    if role.spec.primary and role.spec.kind == "task":
         begin_ending(job, "failed", f"role {role.spec.name} has lost {replica.id} and is below its minimum")
+    elif not left:
+        role.outcome = "ignored"
+        job.reseated = True
+
+
+def end_ignored(job: JobState, world: World, gate: str) -> None:
+    """A role that it waits for will not run again: nor will it, and the job can do without it or not at all (R9)."""
+    names = ", ".join(world.roles)
+    reason = f"{names} waits for {gate}, which was ignored and does not run again"
+    roles = job.roles_of(world)
+    if any(role.spec.primary and role.spec.kind == "task" for role in roles):
+        begin_ending(job, "failed", reason)
+        return
+    job.notify(f"{reason}; it is ended, too", "warning")
+    leave_incident(job, world)
+    for role in roles:
+        role.outcome = "ignored"
+        for name in role.worlds:
+            if job.worlds[name].phase == "waiting":
+                _end_waiting(job, job.worlds[name])
+    job.reseated = True
+
+
+def _end_waiting(job: JobState, world: World) -> None:
+    leave_incident(job, world)
+    for replica in job.replicas_in(world):
+        if replica.phase != "succeeded":
+            job.set_phase(replica, "ended")
+        unplace(job, replica)
+    job.turn(world, "ended")
 
 
 def retire(job: JobState, world: World, how: Literal["shrunk", "ended"], grace_ns: int) -> None:

@@ -187,7 +187,7 @@ class Role:
     portless: dict[ReplicaId, None] = field(default_factory=dict)  # have a seat, and ports yet to be chosen
     complained: bool = False  # it was said that the role finds no room
     outcome: Literal["succeeded", "failed", "ignored", "stopped"] | None = None
-    shown: tuple[bool, bool, bool] = (False, False, False)  # started, ready, succeeded: as its dependents know it
+    shown: tuple[bool, ...] = (False,) * 4  # started, ready, succeeded, lost: as its dependents know it
     has_minimum: bool = False  # as its own worlds know it
     seated: dict[ReplicaPhase, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))
     unseated: dict[ReplicaPhase, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))
@@ -277,6 +277,10 @@ class JobState:
 
     def members_of(self, world: World) -> list[Replica]:
         return [self.replicas[replica] for replica in world.members]
+
+    def replicas_in(self, world: World) -> list[Replica]:
+        """Members of it or not."""
+        return [self.replicas[replica] for replica in world.pool]
 
     def in_order(self, worlds: Iterable[WorldName]) -> list[WorldName]:
         """The worlds in the order of the graph."""

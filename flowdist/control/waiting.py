@@ -20,6 +20,7 @@ def waiting_for(job: JobState) -> list[str]:
     lines = [f"{replica.id} to start" for replica in job.replicas.values() if replica.phase == "starting"]
     lines += [f"{replica.id} to stop" for replica in job.replicas.values() if replica.phase == "stopping"]
     lines += [f"{name} to get ready" for name in _named(job, "ready")]
+    lines += [f"a failure upstream that would excuse incident {name}" for name in _named(job, "verdict")]
     lines += [f"{name} to leave its nodes" for name in _named(job, "drain")]
     for world in job.worlds.values():
         for role in job.roles_of(world):

@@ -42,7 +42,11 @@ def judge(spec: RoleSpec, failing: Failing, used: int) -> Verdict:
         return Verdict("restart", False, f"{written} is the first rule that matches, and is not counted", written)
     if used < policy.max_restarts:
         return Verdict("restart", True, text, written)
-    return Verdict(policy.then, False, f"{text}; that budget is used up", written, exhausted=True)
+    if policy.wider is not None:
+        wider = f"{text}; that budget is used up, and then it is {policy_text(policy.wider)}"
+        return Verdict("restart", True, wider, written, exhausted=True)
+    action: Action = "ignore" if policy.then == "ignore" else "fail"
+    return Verdict(action, False, f"{text}; that budget is used up", written, exhausted=True)
 
 
 def _first_rule(policy: RestartPolicy, failing: Failing) -> Rule | None:

@@ -22,7 +22,7 @@ from flowdist.control.events import ControllerStarted, Event, TimePassed
 from flowdist.control.history import FaultLine, Header, Line, Record, encode_line, read_whole_lines, record
 from flowdist.control.ids import NodeName
 from flowdist.control.links import Links
-from flowdist.control.messages import Dismissed, Heartbeat, Join, Leave, Ordered, Preempted, Report, ToController
+from flowdist.control.messages import Heartbeat, Join, Leave, Preempted, Report, ToController
 from flowdist.graph import RoleGraph, decode_graph
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.frames import Injected, JournalLine, Operate, Watch, encode, read_to_controller
@@ -133,7 +133,7 @@ class _ControllerProcess:
                 if isinstance(message, Join) and heard.answers:
                     self._agents[message.node] = writer
                     if self._controller.state.outcome is not None:
-                        self._send(writer, Dismissed(self._links.epoch))
+                        self._send(writer, self._links.dismiss(message.node))
                 for answer in heard.answers:
                     self._send(writer, answer)
                 for event in heard.events:
@@ -162,12 +162,12 @@ class _ControllerProcess:
             case Notify():
                 pass  # the watcher reads it from the journal
             case FinishJob():
-                for writer in self._agents.values():
-                    self._send(writer, Dismissed(self._links.epoch))
+                for node, writer in self._agents.items():
+                    self._send(writer, self._links.dismiss(node))
             case _:
                 agent = self._agents.get(effect.node)
                 if agent is not None:
-                    self._send(agent, Ordered(self._links.epoch, effect))
+                    self._send(agent, self._links.order(effect))
 
     def _send(self, writer: asyncio.StreamWriter, message: Any) -> None:
         with contextlib.suppress(ConnectionError, RuntimeError):

@@ -19,7 +19,7 @@ from flowdist.control.events import DrainRequested, Event, NodeGone, ScaleReques
 from flowdist.control.history import FaultLine, Header, Line, Record, digest, encode_line, record
 from flowdist.control.ids import NodeName, ReplicaId
 from flowdist.control.links import Links
-from flowdist.control.messages import Dismissed, Heartbeat, Ordered, ToAgent, ToController
+from flowdist.control.messages import Heartbeat, ToAgent, ToController
 from flowdist.control.state import JobState
 from flowdist.control.waiting import waiting_for
 from flowdist.faults import NOTHING, Add, Drain, Fault, Plan, Scale
@@ -217,9 +217,9 @@ class Simulation:
                 pass
             case FinishJob():
                 for node in self.nodes.values():
-                    self._send(node, Dismissed(self.links.epoch))
+                    self._send(node, self.links.dismiss(node.spec.name))
             case _:
-                self._send(self.nodes[effect.node], Ordered(self.links.epoch, effect))
+                self._send(self.nodes[effect.node], self.links.order(effect))
 
     def _send(self, node: SimNode, message: ToAgent) -> None:
         if not node.is_cut:

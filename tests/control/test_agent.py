@@ -24,7 +24,7 @@ class Talk:
         self.now = 0
         self.sent: list[object] = []
         self.tell(io.Connected())
-        self.tell(msg.Acked(1, 0))
+        self.tell(msg.Acked(1, self.agent.incarnation, 0))
 
     def tell(self, event: io.AgentInput) -> list[object]:
         """The outputs, with messages and reports unwrapped; those to the controller are kept in `sent`."""
@@ -36,8 +36,8 @@ class Talk:
                 self.sent.append(outputs[-1])
         return outputs
 
-    def order(self, order: Order, epoch: int = 1) -> list[object]:
-        return self.tell(msg.Ordered(epoch, order))
+    def order(self, order: Order, epoch: int = 1, incarnation: int = 0) -> list[object]:
+        return self.tell(msg.Ordered(epoch, incarnation or self.agent.incarnation, order))
 
     def at(self, seconds: float, ack: bool = False) -> list[object]:
         """Time passes, deadline by deadline; heartbeats are acknowledged if `ack`."""
@@ -47,7 +47,7 @@ class Talk:
             for output in self.tell(io.AgentTimePassed()):
                 if isinstance(output, msg.Heartbeat):
                     if ack:
-                        self.tell(msg.Acked(1, output.sent_ns))
+                        self.tell(msg.Acked(1, output.incarnation, output.sent_ns))
                 else:
                     outputs.append(output)
         self.now = until
@@ -174,7 +174,7 @@ def test_r19_after_the_fence_it_joins_anew_with_nothing_when_all_is_gone():
 def test_r19_a_rejoin_fences_at_once():
     talk = Talk()
     talk.run()
-    assert talk.tell(msg.Rejoin(1)) == [kill("KILL")]
+    assert talk.tell(msg.Rejoin(1, 1)) == [kill("KILL")]
     assert talk.order(start(2)) == []
 
 
@@ -252,5 +252,5 @@ def test_a_store_that_dies_unasked_is_lost_one_that_was_closed_is_not():
 def test_dismissed_it_kills_what_is_left_and_ends():
     talk = Talk()
     talk.run()
-    assert talk.tell(msg.Dismissed(1)) == [kill("KILL"), io.EndAgent("the job is over")]
+    assert talk.tell(msg.Dismissed(1, 1)) == [kill("KILL"), io.EndAgent("the job is over")]
     assert talk.agent.deadline() is None and talk.tell(io.Connected()) == []

@@ -347,6 +347,6 @@ class AnyEvents(RuleBasedStateMachine):
 
 
 AnyEvents.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestAnyEvents = AnyEvents.TestCase

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flowdist.control.agent import SIGNALS as SIGNALS_OF_CONTROL
+from flowdist.control.attempts import SIGNALS as SIGNALS_OF_CONTROL
 from flowdist.errors import FlowdistError
 from flowdist.graph import Domain, Gate, Readiness, RoleGraph, Rule
 from flowdist.report.explain import explanation_of
