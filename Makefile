@@ -40,6 +40,7 @@ format: $(VENV)/.dev
 
 bench: $(VENV)/.dev  ## every benchmark, with its peer in the same run
 	$(BIN)/python benchmarks/simulate_hour.py
+	$(BIN)/python benchmarks/check_large.py
 	$(BIN)/python benchmarks/torchrun_restart.py
 
 clean:

@@ -100,7 +100,7 @@ def _cluster(top: Fields, problems: Problems) -> Cluster:
             top.error("FD103", "nodes", f"nodes={nodes!r} is no range", f'write nodes="{sizes.high}:{sizes.low}"')
             return Cluster(given=False)
         return Cluster(tuple(NodeSpec(f"node{i}") for i in range(sizes.high)), sizes.low)
-    specs: list[NodeSpec] = []
+    specs: dict[str, NodeSpec] = {}
     for i, node in enumerate(nodes):
         if not isinstance(node, Node):
             top.error("FD134", "nodes", f"nodes[{i}] is no Node", "write nodes=[Node(cpu=8), ...]")
@@ -109,15 +109,15 @@ def _cluster(top: Fields, problems: Problems) -> Cluster:
         fields = Fields(f"node {name!r}", vars(node), node.site, problems)
         if not NAME.fullmatch(name) or name in RESERVED:
             fields.error("FD102", "name", "its name cannot be used", "use lower case letters, digits and hyphens")
-        if any(spec.name == name for spec in specs):
+        if name in specs:
             fields.error("FD137", "name", "there are two nodes of that name", "give each node its own name")
         labels = tuple((str(key), str(value)) for key, value in node.labels.items())
         memory = fields.memory("memory")
-        specs.append(NodeSpec(name, fields.number("cpu", 8), fields.whole("gpu"), memory, labels))
+        specs[name] = NodeSpec(name, fields.number("cpu", 8), fields.whole("gpu"), memory, labels)
     if not specs:
         top.error("FD105", "nodes", "nodes= is empty", "write nodes=1, or leave it out")
         return Cluster(given=False)
-    return Cluster(tuple(specs), len(specs))
+    return Cluster(tuple(specs.values()), len(specs))
 
 
 def _domains(topology: Topology, problems: Problems) -> tuple[Domain, ...]:
@@ -144,8 +144,9 @@ class _RoleCompiler:
         problems: Problems,
         overrides: Overrides,
     ) -> None:
-        self._topology, self._folder, self._shared, self._cluster = topology, folder, shared, cluster
+        self._topology, self._folder, self._shared = topology, folder, shared
         self._problems, self._overrides = problems, overrides
+        self._nodes = {node.name for node in cluster.nodes}
         self._seen: dict[str, Role] = {}
 
     def compile(self, role: Role) -> RoleSpec:
@@ -198,9 +199,7 @@ class _RoleCompiler:
         if not isinstance(name, str) or not NAME.fullmatch(name):
             help = "use lower case letters, digits and hyphens, beginning with a letter, at most 63"
             fields.error("FD102", "name", "its name is not usable as a host name", help)
-        elif (
-            name in RESERVED or any(node.name == name for node in self._cluster.nodes) or re.fullmatch(r"node\d+", name)
-        ):
+        elif name in RESERVED or name in self._nodes or re.fullmatch(r"node\d+", name):
             fields.error("FD102", "name", "its name means something else in faults", f'write "{name}-role"')
         if name in self._seen:
             line = self._seen[name].site.place().line
