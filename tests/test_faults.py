@@ -92,7 +92,7 @@ def test_did_you_mean() -> None:
         ("trainer@3s/5s", "kill of a replica has no duration"),
         ("trainer/7@3s", "trainer has 2 replicas at most"),
         ("trainer/1.5@3s", "a replica of trainer has 1 workers"),
-        ("node0/1@3s", "node0 is a node"),
+        ("node0/1@3s", "node0 is no role: it has no replicas"),
         ("trainer/0@ready=pss", "there is no role 'pss'"),
     ],
 )

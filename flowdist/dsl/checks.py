@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import heapify, heappop, heapreplace
 
-from flowdist.dsl.commands import macros_in
+from flowdist.dsl.commands import argument_of, macros_in
 from flowdist.dsl.fields import Fields
 from flowdist.dsl.problems import Problems, did_you_mean
 from flowdist.dsl.topology import Gate, Topology
@@ -61,13 +61,12 @@ def _gate_error(fields: Fields, gate: GateSpec, code: str, message: str, help: s
 
 def _check_addresses(fields: Fields, spec: RoleSpec, specs: dict[str, RoleSpec]) -> None:
     texts = [*spec.command, *(value for _, value in spec.env)]
-    argument = next((way for way in ("script", "module") if fields.values.get(way) is not None), "command")
     for macro in dict.fromkeys(macros_in(texts)):
         if not macro.startswith("addresses:"):
             continue
         _, _, rest = macro.partition(":")
         role, _, port = rest.partition(":")
-        where = argument if any(f"${{{macro}}}" in word for word in spec.command) else "env"
+        where = argument_of(fields, spec.command, macro)
         gate = spec.gate_on(role)
         if gate is None:
             message = f"it uses the address of {role!r} without depending on it"

@@ -43,9 +43,9 @@ def read_command(fields: Fields) -> tuple[str, ...]:
         return ("true",)
     args = split(fields, "args")
     if ways[0] == "script":
-        return ("python", str(values["script"]), *args)
+        return ("python", fields.path("script"), *args)
     if ways[0] == "module":
-        return ("python", "-m", str(values["module"]), *args)
+        return ("python", "-m", fields.path("module"), *args)
     if args:
         fields.error("FD108", "args", "args= goes with script= or module=", "put the arguments into the command")
     command = split(fields, "command")
@@ -78,8 +78,7 @@ def check_found(fields: Fields, command: tuple[str, ...], folder: Path) -> None:
     if MACRO.search(command[0]):
         return
     if command[0] not in INTERPRETERS:
-        path = folder / command[0] if "/" in command[0] else None
-        if (path is None or not path.exists()) and shutil.which(command[0]) is None:
+        if not (_is_file(folder / command[0]) if "/" in command[0] else shutil.which(command[0])):
             help = "write a path relative to the topology file, or a program on PATH"
             fields.error("FD109", name, f"command {command[0]!r} is not found", help)
         return
@@ -89,10 +88,26 @@ def check_found(fields: Fields, command: tuple[str, ...], folder: Path) -> None:
     if target[0] == "module":
         if not _has_module(target[1], folder):
             fields.error("FD109", name, f"module {target[1]!r} is not found", "check its spelling, or install it")
-    elif not (folder / target[1]).is_file():
+    elif not _is_file(folder / target[1]) and not _is_file(folder / target[1] / "__main__.py"):
         help = f"paths are relative to {folder}"
         near = did_you_mean(target[1], sorted(path.name for path in folder.glob("*.py"))) if folder.is_dir() else ""
         fields.error("FD109", name, f"script {target[1]!r} is not found", f"{near} {help}" if "mean" in near else help)
+
+
+def argument_of(fields: Fields, command: Sequence[str], macro: str) -> str:
+    """The argument that the macro was written in, so that a problem of it has its place."""
+    text = f"${{{macro}}}"
+    if not any(text in word for word in command):
+        return "env"
+    way = next((way for way in ("script", "module") if fields.values.get(way) is not None), "command")
+    return way if way == "command" or text in str(fields.values[way]) else "args"
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that is too long, or a folder that may not be looked into
+        return False
 
 
 def _target(args: Sequence[str]) -> tuple[str, str] | None:
@@ -100,14 +115,17 @@ def _target(args: Sequence[str]) -> tuple[str, str] | None:
     rest = list(args)
     while rest:
         word = rest.pop(0)
-        if word == "-m":
-            return ("module", rest[0]) if rest else None
-        if word in ("-c", "-"):
-            return None
-        if word in ("-W", "-X"):
+        if word == "--check-hash-based-pycs":
             rest = rest[1:]
         elif not word.startswith("-"):
             return ("script", word)
+        elif word == "-":
+            return None
+        elif not word.startswith("--") and (option := re.search(r"[cmWX]", word)):
+            values = [word[option.end() :]] if word[option.end() :] else rest[:1]  # -W error, -Werror
+            if option[0] in "cm":
+                return ("module", values[0]) if option[0] == "m" and values else None
+            rest = rest if word[option.end() :] else rest[1:]
     return None
 
 

@@ -6,12 +6,12 @@ Roles are compiled one by one here; what concerns several of them is in `checks.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from flowdist.dsl.checks import check_graph
-from flowdist.dsl.commands import MACROS, check_found, macros_in, read_command
+from flowdist.dsl.commands import MACROS, argument_of, check_found, macros_in, read_command
 from flowdist.dsl.fields import Fields
 from flowdist.dsl.places import Place
 from flowdist.dsl.policy import compile_restart
@@ -36,6 +36,7 @@ from flowdist.graph import Gate as GateSpec
 
 NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 RESERVED = ("all", "controller")
+MOST = 100_000  # nodes of a job, replicas of a role, workers of a replica: more is a slip of the pen
 Overrides = Mapping[tuple[str, str], Place]  # (role, field) that --set has replaced, and where
 
 DEFAULTS = {
@@ -72,7 +73,7 @@ def compile_topology(topology: Topology, problems: Problems, overrides: Override
             cause_window_ns=top.duration("cause_window", 2 * SECOND),
             min_uptime_ns=top.duration("min_uptime", MINUTE),
         ),
-        checkpoint_dir=str(topology.fields["checkpoint_dir"]),
+        checkpoint_dir=top.path("checkpoint_dir"),
         source=topology.site.file,
     )
     for name, site in topology.worlds:
@@ -96,41 +97,52 @@ def _cluster(top: Fields, problems: Problems) -> Cluster:
                 "FD104", "nodes", f"nodes={nodes!r} cannot be read", 'write nodes=4, nodes="2:4" or a list of Node'
             )
             return Cluster(given=False)
+        if sizes.high > MOST:
+            top.error("FD105", "nodes", f"nodes={nodes!r} is more than {MOST:,}", "write fewer nodes")
+            return Cluster(given=False)
         if sizes.low > sizes.high or sizes.low < 1:
             top.error("FD103", "nodes", f"nodes={nodes!r} is no range", f'write nodes="{sizes.high}:{sizes.low}"')
             return Cluster(given=False)
         return Cluster(tuple(NodeSpec(f"node{i}") for i in range(sizes.high)), sizes.low)
     specs: dict[str, NodeSpec] = {}
-    for i, node in enumerate(nodes):
+    for i, node in enumerate(top.items("nodes", 'write nodes=4, nodes="2:4" or a list of Node')):
         if not isinstance(node, Node):
             top.error("FD134", "nodes", f"nodes[{i}] is no Node", "write nodes=[Node(cpu=8), ...]")
             continue
-        name = node.name or f"node{i}"
+        name = f"node{i}" if node.name is None else str(node.name)
         fields = Fields(f"node {name!r}", vars(node), node.site, problems)
         if not NAME.fullmatch(name) or name in RESERVED:
             fields.error("FD102", "name", "its name cannot be used", "use lower case letters, digits and hyphens")
         if name in specs:
             fields.error("FD137", "name", "there are two nodes of that name", "give each node its own name")
-        labels = tuple((str(key), str(value)) for key, value in node.labels.items())
-        memory = fields.memory("memory")
-        specs[name] = NodeSpec(name, fields.number("cpu", 8), fields.whole("gpu"), memory, labels)
-    if not specs:
+        cpu, gpu, memory = fields.number("cpu", 8), fields.whole("gpu"), fields.memory("memory")
+        specs[name] = NodeSpec(name, cpu, gpu, memory, fields.pairs("labels"))
+    if isinstance(nodes, Sequence) and not nodes:
         top.error("FD105", "nodes", "nodes= is empty", "write nodes=1, or leave it out")
+    if not specs:
         return Cluster(given=False)
     return Cluster(tuple(specs.values()), len(specs))
 
 
 def _domains(topology: Topology, problems: Problems) -> tuple[Domain, ...]:
-    domains = []
-    for name, roles, site in topology.domains:
-        if len(roles) < 2:
-            help = "name at least two roles: restart_together('core', a, b)"
-            problems.error("FD128", f"domain {name!r} has fewer than two roles", help, site.place())
-        for role in roles:
+    domains: list[Domain] = []
+    for name, members, site in topology.domains:
+        roles: dict[str, None] = {}
+        for role in members:
             if not isinstance(role, Role) or role.topology is not topology:
                 help = "pass handles that this topology's role() returned"
-                problems.error("FD135", f"domain {name!r}: {role!r} is no role of this topology", help, site.place())
-        domains.append(Domain(name, tuple(role.name for role in roles if isinstance(role, Role))))
+                message = f"domain {name!r}: {_words_for(role)} is no role of this topology"
+                problems.error("FD135", message, help, site.place())
+                continue
+            other = next((domain for domain in domains if role.name in domain.roles), None)
+            if other is not None:
+                message = f"domain {name!r}: role {role.name!r} is in domain {other.name!r} already"
+                problems.error("FD128", message, "make one domain of the two", site.place())
+            roles[role.name] = None
+        if len({id(role) for role in members}) < 2:
+            help = "name at least two roles: restart_together('core', a, b)"
+            problems.error("FD128", f"domain {name!r} has fewer than two roles", help, site.place())
+        domains.append(Domain(name, tuple(roles)))
     return tuple(domains)
 
 
@@ -160,12 +172,12 @@ class _RoleCompiler:
         resources = self._resources(fields)
         low, high, procs = self._sizes(fields, resources)
         command = read_command(fields)
-        env = self._env(fields)
+        env = fields.pairs("env")
         ports = fields.words("ports")
-        workdir = str(role.fields["workdir"] or "")
+        workdir = fields.path("workdir")
         check_found(fields, command, self._folder / workdir)
         texts = [*command, *(value for _, value in env)]
-        self._check_macros(fields, texts, ports)
+        self._check_macros(fields, command, texts, ports)
         state = fields.choice("state", ("none", "memory", "checkpoint"))
         return RoleSpec(
             name=role.name,
@@ -196,7 +208,7 @@ class _RoleCompiler:
 
     def _check_name(self, role: Role, fields: Fields) -> None:
         name = role.name
-        if not isinstance(name, str) or not NAME.fullmatch(name):
+        if not NAME.fullmatch(name):
             help = "use lower case letters, digits and hyphens, beginning with a letter, at most 63"
             fields.error("FD102", "name", "its name is not usable as a host name", help)
         elif name in RESERVED or name in self._nodes or re.fullmatch(r"node\d+", name):
@@ -245,6 +257,9 @@ class _RoleCompiler:
             return 1, 1, 1
         low, high = sizes.low, sizes.high
         procs = resources.gpu or 1 if sizes.procs is None else sizes.procs
+        if max(low, high, procs) > MOST:
+            fields.error("FD105", "replicas", f"replicas={value!r} has more than {MOST:,}", "write a smaller number")
+            return 1, 1, 1
         if min(low, high, procs) < 1:
             fields.error("FD105", "replicas", f"replicas={value!r} has a zero", "every number must be 1 or more")
             return 1, 1, 1
@@ -261,17 +276,9 @@ class _RoleCompiler:
             fields.warn("FD301", "replicas", f"{procs} procs share {resources.gpu} gpus", help)
         return low, high, procs
 
-    def _env(self, fields: Fields) -> tuple[tuple[str, str], ...]:
-        env = fields.values["env"] or {}
-        if not isinstance(env, Mapping):
-            fields.error("FD134", "env", "env= must be a dict", 'write env={"NAME": "value"}')
-            return ()
-        return tuple((str(name), str(value)) for name, value in env.items())
-
-    def _check_macros(self, fields: Fields, texts: list[str], ports: tuple[str, ...]) -> None:
+    def _check_macros(self, fields: Fields, command: tuple[str, ...], texts: list[str], ports: tuple[str, ...]) -> None:
         for macro in macros_in(texts):
-            where = "command" if any(f"${{{macro}}}" in text for text in _as_words(fields.values["command"])) else "env"
-            where = where if fields.values[where] is not None else "args"
+            where = argument_of(fields, command, macro)
             if macro.startswith("self.port:"):
                 if (port := macro.removeprefix("self.port:")) not in ports:
                     fields.error("FD119", where, f"it has no port {port!r}", did_you_mean(port, ports))
@@ -280,19 +287,19 @@ class _RoleCompiler:
 
     def _gates(self, fields: Fields) -> tuple[GateSpec, ...]:
         wanted = fields.values["depends_on"]
+        help = "write depends_on=[role.ready()] with a role of this topology"
+        items = [wanted] if isinstance(wanted, Gate | Role) else fields.items("depends_on", help)
         gates: dict[str, GateSpec] = {}
-        for i, item in enumerate([wanted] if isinstance(wanted, Gate | Role) else wanted):
+        for i, item in enumerate(items):
             gate = item.started() if isinstance(item, Role) else item
             if not isinstance(gate, Gate) or gate.role.topology is not self._topology:
-                help = "write depends_on=[role.ready()] with a role of this topology"
-                place = fields.site.element("depends_on", i)
-                self._problems.error("FD135", f"{fields.who}: {item!r} is no gate", help, place)
+                message = f"{fields.who}: {_words_for(item)} is no gate of this topology"
+                self._problems.error("FD135", message, help, fields.site.element("depends_on", i))
                 continue
             if gate.role.name in gates:
-                help = "keep one gate; ready() includes started()"
                 place = fields.site.element("depends_on", i)
                 message = f"{fields.who}: two gates on role {gate.role.name!r}"
-                self._problems.error("FD136", message, help, place)
+                self._problems.error("FD136", message, "keep one gate; ready() includes started()", place)
                 continue
             reader = Fields(fields.who, {"on_restart": gate.on_restart}, gate.site, self._problems)
             on_restart = reader.choice("on_restart", ("reconnect", "restart"))
@@ -340,11 +347,14 @@ class _RoleCompiler:
         )
 
 
-def _as_words(command: Any) -> list[str]:
-    return [command] if isinstance(command, str) else [str(word) for word in command or ()]
-
-
 def _roles_in(texts: list[str]) -> tuple[str, ...]:
     """The roles whose addresses stand in the texts."""
     names = [macro.split(":")[1] for macro in macros_in(texts) if macro.startswith("addresses:")]
     return tuple(dict.fromkeys(names))
+
+
+def _words_for(value: object) -> str:
+    """What the user passed, as the user would call it."""
+    if isinstance(value, Gate):
+        return _words_for(value.role)
+    return f"role {value.name!r} of topology {value.topology.name!r}" if isinstance(value, Role) else repr(value)

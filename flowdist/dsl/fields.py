@@ -5,7 +5,10 @@ A stand-in lets the compiler go on, so that one mistake does not hide the others
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any, TypeVar
 
 from flowdist.dsl.places import CallSite, Place
@@ -71,7 +74,7 @@ class Fields:
     def whole(self, name: str, *, least: int = 0) -> int:
         """A whole number of at least `least`."""
         value = self.values.get(name)
-        if isinstance(value, str) and value.strip().lstrip("-").isdigit():
+        if isinstance(value, str) and re.fullmatch(r"\s*-?\d{1,18}\s*", value):
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool):
             self.error("FD134", name, f"{name}={value!r} must be a whole number", f"write {name}={least or 1}")
@@ -87,11 +90,13 @@ class Fields:
         if value is None:
             return default
         try:
-            number = float(value)
-        except (TypeError, ValueError):
+            number = float("nan") if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError, OverflowError):
+            number = float("nan")
+        if not math.isfinite(number):
             self.error("FD134", name, f"{name}={value!r} must be a number", f"write {name}={default:g}")
             return default
-        if number < 0 or number != number or number == float("inf"):
+        if number < 0:
             self.error("FD105", name, f"{name}={value!r} must not be negative", f"write {name}={default:g}")
             return default
         return number
@@ -125,3 +130,36 @@ class Fields:
             self.error("FD134", name, f"{name}={value!r} must be a list of strings", f'write {name}=["..."]')
             return ()
         return tuple(value)
+
+    def items(self, name: str, help: str) -> Sequence[Any]:
+        """A list of anything. What has no order, or is gone when it was walked once, is none."""
+        value = self.values.get(name)
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            self.error("FD134", name, f"{name}={value!r} must be a list", help)
+            return ()
+        return value
+
+    def pairs(self, name: str) -> tuple[tuple[str, str], ...]:
+        """A dict of strings, whose values may be numbers; None stands for an empty one."""
+        value = self.values.get(name)
+        if value is None:
+            return ()
+        if not isinstance(value, Mapping):
+            self.error("FD134", name, f"{name}= must be a dict", f'write {name}={{"NAME": "value"}}')
+            return ()
+        for key, text in value.items():
+            if not str(key) or any(letter in str(key) for letter in "=\0"):
+                self.error("FD102", name, f"{name}[{key!r}] is no name that the system takes", "use letters and digits")
+            if text is None:
+                self.error("FD134", name, f"{name}[{key!r}] is None", 'write "" for an empty one, or leave it out')
+        return tuple((str(key), str(text)) for key, text in value.items())
+
+    def path(self, name: str) -> str:
+        """The text of a path; empty when the argument is None."""
+        value = self.values.get(name)
+        if value is None:
+            return ""
+        if not isinstance(value, str | PurePath):
+            self.error("FD134", name, f"{name}={value!r} must be a path", f'write {name}="..."')
+            return ""
+        return str(value)

@@ -90,10 +90,14 @@ def _calls(file: str) -> dict[tuple[int | None, int | None], ast.Call]:
 def _place(file: str, node: ast.AST) -> Place:
     line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
     end_line, end = getattr(node, "end_lineno", line), getattr(node, "end_col_offset", column + 1)
+    return place_of_bytes(file, line, column, end_line, end)
+
+
+def place_of_bytes(file: str, line: int, column: int, end_line: int, end: int) -> Place:
+    """The place of what the compiler speaks of: its columns are bytes from 0. Of several lines it is the first."""
     source = linecache.getline(file, line)
     if end_line != line:
         end = len(source.rstrip("\n").encode())
-    # ast counts bytes, people count characters
     start = len(source.encode()[:column].decode(errors="replace"))
     stop = len(source.encode()[:end].decode(errors="replace"))
     return Place(file, line, start + 1, max(stop, start + 1) + 1)

@@ -39,7 +39,7 @@ class Node:
         memory: Memory = "32GiB",
         labels: Mapping[str, str] | None = None,
     ) -> None:
-        self.name, self.cpu, self.gpu, self.memory, self.labels = name, cpu, gpu, memory, dict(labels or {})
+        self.name, self.cpu, self.gpu, self.memory, self.labels = name, cpu, gpu, memory, labels
         self.site = call_site(("name",))
 
 
@@ -148,7 +148,7 @@ class Role:
     """The handle of a role: pass it on to say what depends on it."""
 
     def __init__(self, topology: Topology, name: str, fields: dict[str, Any], site: CallSite) -> None:
-        self.topology, self.name, self.fields, self.site = topology, name, fields, site
+        self.topology, self.name, self.fields, self.site = topology, str(name), fields, site
 
     def started(self, *, on_restart: OnRestart = "reconnect") -> Gate:
         """I start once every replica of it runs."""
@@ -203,7 +203,7 @@ class Topology:
     ) -> None:
         self.site = call_site(("name",))
         self.fields: dict[str, Any] = {key: value for key, value in locals().items() if key != "self"}
-        self.name = name
+        self.name = str(name)
         self.roles: list[Role] = []
         self.domains: list[tuple[str, tuple[Role, ...], CallSite]] = []
         self.worlds: list[tuple[str, CallSite]] = []
@@ -282,7 +282,7 @@ class Topology:
 
     def restart_together(self, name: str, *roles: Role) -> None:
         """A restart domain: when one of the roles restarts, all do."""
-        self.domains.append((name, roles, call_site(("name",))))
+        self.domains.append((str(name), roles, call_site(("name",))))
 
     def world(self, name: str, *roles: Role) -> None:
         """One RANK space over several roles. Not honoured yet."""
