@@ -68,6 +68,14 @@ def test_the_whole_grammar_is_read(spec: str) -> None:
         ("node1@30s:drop=2", "2", "'2' is no probability"),
         ("trainer/0@30s/5s", "/5s", "kill of a replica has no duration"),
         ("node1@30s/later", "later", "'later' is no duration"),
+        ("node1@999999d", "999999d", "'999999d' is no duration"),
+        ("ps/0@every=0s", "0s", "every needs a period of more than zero"),
+        ("ps/0@step=ps,\u00b2", "ps,\u00b2", "step needs a number"),
+        ("ps/0@3s:exit=\u00b2", "\u00b2", "is no exit code of a failure"),
+        ("ps/1234567890@3s", "ps/1234567890", "cannot be read"),
+        ("@3s", "@", "target '' cannot be read"),
+        ("ps/0@step=", "", "role '' cannot be read"),
+        ("ps/0@step=Ps,3", "Ps", "role 'Ps' cannot be read"),
     ],
 )
 def test_what_is_wrong_is_underlined(spec: str, underlined: str, text: str) -> None:
@@ -94,6 +102,8 @@ def test_did_you_mean() -> None:
         ("trainer/1.5@3s", "a replica of trainer has 1 workers"),
         ("node0/1@3s", "node0 is no role: it has no replicas"),
         ("trainer/0@ready=pss", "there is no role 'pss'"),
+        ("controller/0@3s", "controller is no role"),
+        ("all/1@3s", "all is no role"),
     ],
 )
 def test_targets_that_the_job_does_not_have_are_refused(spec: str, text: str) -> None:
@@ -104,6 +114,32 @@ def test_targets_that_the_job_does_not_have_are_refused(spec: str, text: str) ->
 
 def test_a_node_of_any_name_may_come_back() -> None:
     check_targets([parse_fault("big@30s/60s")], graph(role("trainer")), ["big"])
+
+
+def test_what_the_job_has_is_accepted() -> None:
+    topology = graph(role("trainer", min_replicas=2, max_replicas=2))
+    specs = ["trainer/1.0@3s", "trainer@ready=trainer", "all@3s", "node0@every=5m/3s", "controller@3s"]
+    check_targets([parse_fault(spec) for spec in specs], topology, ["node0"])
+
+
+def test_a_period_and_an_event_with_an_offset() -> None:
+    assert parse_fault("ps/1@every=18m").when == When(every_ns=18 * MINUTE)
+    ready = parse_fault("all@ready=ps+2s")
+    assert (ready.when, ready.offset_ns, ready.replica, ready.local_rank) == (
+        When(event="ready", role="ps"), 2 * SECOND, None, None
+    )  # fmt: skip
+
+
+def test_a_kill_is_underlined_at_its_target_where_nobody_carries_out_kills() -> None:
+    with pytest.raises(FaultError) as caught:
+        refuse_unsupported([parse_fault("trainer/0@3s")], ["exit"], "flowdist dream")
+    message, _, marks = str(caught.value).split("\n")
+    assert message == "flowdist dream cannot carry out 'kill' yet"
+    assert marks == "  " + "^" * len("trainer/0")
+
+
+def test_a_kind_that_is_carried_out_passes() -> None:
+    refuse_unsupported([parse_fault("trainer/0@3s:exit=1"), parse_fault("node0@3s")], ["kill", "exit"], "flowdist run")
 
 
 def test_a_kind_that_nobody_carries_out_is_refused_never_dropped() -> None:
