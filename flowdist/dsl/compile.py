@@ -100,14 +100,18 @@ def _cluster(top: Fields, problems: Problems) -> Cluster:
         if sizes.high > MOST:
             top.error("FD105", "nodes", f"nodes={nodes!r} is more than {MOST:,}", "write fewer nodes")
             return Cluster(given=False)
-        if sizes.low > sizes.high or sizes.low < 1:
+        if sizes.low < 1:
+            top.error("FD105", "nodes", f"nodes={nodes!r} has a zero", "write nodes=1, or leave it out")
+            return Cluster(given=False)
+        if sizes.low > sizes.high:
             top.error("FD103", "nodes", f"nodes={nodes!r} is no range", f'write nodes="{sizes.high}:{sizes.low}"')
             return Cluster(given=False)
         return Cluster(tuple(NodeSpec(f"node{i}") for i in range(sizes.high)), sizes.low)
     specs: dict[str, NodeSpec] = {}
     for i, node in enumerate(top.items("nodes", 'write nodes=4, nodes="2:4" or a list of Node')):
         if not isinstance(node, Node):
-            top.error("FD134", "nodes", f"nodes[{i}] is no Node", "write nodes=[Node(cpu=8), ...]")
+            message = f"{top.who}: nodes[{i}] is no Node"
+            problems.error("FD134", message, "write nodes=[Node(cpu=8), ...]", top.site.element("nodes", i))
             continue
         name = f"node{i}" if node.name is None else str(node.name)
         fields = Fields(f"node {name!r}", vars(node), node.site, problems)

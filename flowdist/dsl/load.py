@@ -74,8 +74,10 @@ def compile_loaded(topology: Topology, sets: Sequence[str] = (), nodes: str | No
     problems = Problems()
     overrides = _apply_sets(topology, sets, problems)
     if nodes is not None:
-        topology.fields["nodes"] = _override_nodes(topology.fields["nodes"], nodes, problems)
-        overrides["", "nodes"] = CLI
+        declared = topology.fields["nodes"]
+        topology.fields["nodes"] = _override_nodes(declared, nodes, problems)
+        if topology.fields["nodes"] is not declared:
+            overrides["", "nodes"] = CLI
     graph = compile_topology(topology, problems, overrides)
     problems.raise_errors()
     return Loaded(graph, tuple(problems.sorted()))
@@ -96,16 +98,17 @@ def _override_nodes(declared: Any, nodes: str, problems: Problems) -> Any:
     value: int | str = int(nodes) if re.fullmatch(r"\d{1,9}", nodes) else nodes
     if not isinstance(declared, Sequence) or isinstance(declared, str) or not isinstance(value, int):
         return value
-    if not 1 <= value <= MOST:
+    if not declared or not 1 <= value <= MOST:
         return value
-    like = [node for node in declared if isinstance(node, Node)]
-    sizes = [(node.cpu, node.gpu, node.memory) for node in like]
-    if not sizes or any(size != sizes[0] for size in sizes):
+    if not all(isinstance(node, Node) for node in declared):
+        return declared  # that is a problem of the file
+    sizes = [(node.cpu, node.gpu, node.memory) for node in declared]
+    if any(size != sizes[0] for size in sizes):
         help = "change nodes= in the file"
         problems.error("FD104", f"--nodes {nodes}: the topology's nodes are not alike", help, CLI)
         return declared
     cpu, gpu, memory = sizes[0]
-    taken = {node.name or f"node{i}" for i, node in enumerate(like)}
+    taken = {node.name or f"node{i}" for i, node in enumerate(declared)}
     free = (name for i in count(len(declared)) if (name := f"node{i}") not in taken)
     more = [Node(name, cpu=cpu, gpu=gpu, memory=memory) for name in islice(free, max(0, value - len(declared)))]
     return [*declared[:value], *more]

@@ -19,7 +19,8 @@ ODD: list[Any] = [
     None, True, False, 0, 3, -1, 10**30, 10**400, 1.5, math.inf, math.nan,
     "", " ", "x", "3", "--3", "\u00b2", "9" * 5000, "9" * 400 + ".5d", "1e999", "a\0b", "\n", "\u00e9" * 300, "-", ".",
     "/", "./", "1:2:3", "0:0", "${", "${}", "${self.port:}", "${addresses:}", "${addresses:main}", "tcp:", "tcp:/",
-    "log:(", b"x", [], [1], [None], [""], ["a\0b"], ["python", "-m"], ["python", "-m", "a..b"], ["python", ""], [[1]], (1,),
+    "log:(", b"x",
+    [], [1], [None], [""], ["a\0b"], ["python", "-m"], ["python", "-m", "a..b"], ["python", ""], [[1]], (1,),
     {}, {"a": 1}, {"": "x"}, {"a=b": "x"}, {"a": None}, {1, 2}, range(3), Path("x"), object(), print, Node, lambda: 1,
     Restart(), [On()], [3, On("exit"), On(exit=3)], Resources(), Workload(), Topology("other").role("alien", "true"),
 ]  # fmt: skip
