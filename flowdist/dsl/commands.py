@@ -42,10 +42,13 @@ def read_command(fields: Fields) -> tuple[str, ...]:
             fields.error("FD108", "command", "it has no command", 'write command=["python", "train.py"]')
         return ("true",)
     args = split(fields, "args")
-    if ways[0] == "script":
-        return ("python", fields.path("script"), *args)
-    if ways[0] == "module":
-        return ("python", "-m", fields.path("module"), *args)
+    if ways[0] != "command":
+        target = fields.path(ways[0])
+        if values[ways[0]] == "":
+            fields.error("FD108", ways[0], f"{ways[0]}= is empty", f"write {ways[0]}=..., or command=[...]")
+        if not target:
+            return ("true",)
+        return ("python", target, *args) if ways[0] == "script" else ("python", "-m", target, *args)
     if args:
         fields.error("FD108", "args", "args= goes with script= or module=", "put the arguments into the command")
     command = split(fields, "command")
