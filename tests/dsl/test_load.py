@@ -15,10 +15,11 @@ HEAD = "from flowdist import Node, Restart, Topology\n"
 MAIN = HEAD + 't = Topology("x", nodes=4)\nmain = t.role("main", "true")\n'
 
 
-def loaded(tmp_path: Path, text: str, **options: object) -> Loaded:
+def loaded(tmp_path: Path, text: str, name: str = "", **options: object) -> Loaded:
+    """What a file with that text is compiled to; `name` chooses among several topologies in it."""
     file = tmp_path / "topology.py"
     file.write_text(text, encoding="utf-8")
-    return load_topology(str(file), **options)  # type: ignore[arg-type]
+    return load_topology(f"{file}:{name}" if name else str(file), **options)  # type: ignore[arg-type]
 
 
 def refused(tmp_path: Path, text: str, **options: object) -> Problem:
@@ -164,6 +165,12 @@ def test_problems_that_the_function_finds_itself_are_passed_on(tmp_path: Path) -
     text = HEAD + "from flowdist.dsl.load import load_topology\ndef topology():\n    return load_topology('nope.py')\n"
     problem = refused(tmp_path, text)
     assert (problem.code, problem.message) == ("FD140", "no topology file 'nope.py'")
+
+
+def test_what_happens_outside_the_file_alone_is_told_at_its_beginning(tmp_path: Path) -> None:
+    (tmp_path / "far_away.py").write_text("def make(): raise RuntimeError('no data')")
+    problem = refused(tmp_path, HEAD + "from far_away import make", name="make")
+    assert (problem.message, problem.place.line) == ("RuntimeError: no data", 1)
 
 
 # Its parameters
