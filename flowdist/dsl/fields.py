@@ -51,7 +51,8 @@ class Fields:
         if ns is None:
             return default
         if ns < 0 or (ns == 0 and not zero):
-            self.error("FD105", name, f"{name}={value!r} must be more than zero", 'write a duration such as "30s"')
+            wrong = "must not be negative" if zero else "must be more than zero"
+            self.error("FD105", name, f"{name}={value!r} {wrong}", 'write a duration such as "30s"')
             return default
         return ns
 

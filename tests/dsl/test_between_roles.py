@@ -155,7 +155,7 @@ def test_a_size_that_no_node_has(
         ("ports=[1]", "FD134", "ports=[1] must be a list of strings"),
         ("workload=3", "FD134", "workload= must be a Workload"),
         ("grace=0, hang_after=0", "FD903", "hang_after= is not honoured yet"),
-        ("ready_timeout=-1", "FD105", "ready_timeout=-1 must be more than zero"),
+        ("ready_timeout=-1", "FD105", "ready_timeout=-1 must not be negative"),
     ],
 )
 def test_an_argument_that_makes_no_sense(tmp_path: Path, arguments: str, code: str, message: str) -> None:
@@ -176,6 +176,12 @@ def test_readiness_is_read(tmp_path: Path, ready_when: str, how: str, target: st
     body = HEAD + f't = Topology("x")\nt.role("a", "true", ports=["rpc"], ready_when="{ready_when}")'
     ready = loaded(tmp_path, body).graph.roles[0].ready
     assert ready is not None and (ready.how, ready.target) == (how, target)
+
+
+@pytest.mark.parametrize("lease", ["0", "-1"])
+def test_a_lease_of_nothing_is_refused(tmp_path: Path, lease: str) -> None:
+    problem = refused(tmp_path, HEAD + f't = Topology("x", lease={lease})\nt.role("a", "true")')
+    assert (problem.code, problem.message) == ("FD105", f"topology 'x': lease={lease} must be more than zero")
 
 
 @pytest.mark.parametrize(
