@@ -48,6 +48,7 @@ def test_a_command_is_written_in_one_of_three_ways(tmp_path: Path, arguments: st
         ("module=''", "FD108", "module= is empty", "''"),
         ("script=3", "FD134", "script=3 must be a path", "3"),
         ("' '", "FD108", "its command is empty", "' '"),
+        ("[' ', 'x']", "FD108", "its command is empty", "[' ', 'x']"),
         ("module='x', script='x.py'", "FD108", "both script= and module= are given", "'x'"),
         ("'true', env=['A=1']", "FD134", "env= must be a dict", "['A=1']"),
         ("'true', env={'A': None}", "FD134", "env['A'] is None", "{'A': None}"),
@@ -87,6 +88,9 @@ FOUND = [
 ]
 MISSING = [
     ("['python', '-u', 'y.py']", "script 'y.py' is not found", 'did you mean "x.py"? paths are relative to '),
+    ("['python', '--check-hash-based-pycs', 'x.py', 'y.py']", "script 'y.py' is not found", "did you mean"),
+    ("['python', '--check-hash-based-pycs=never', 'y.py']", "script 'y.py' is not found", "did you mean"),
+    ("['python', '-m', 'package.sys']", "module 'package.sys' is not found", "check its spelling"),
     ("['python', '-W', 'x.py', 'zzzzzz.py']", "script 'zzzzzz.py' is not found", "paths are relative to "),
     ("['python', 'x.py'], workdir='nowhere'", "script 'x.py' is not found", "paths are relative to "),
     ("['python', 'empty']", "script 'empty' is not found", "paths are relative to "),

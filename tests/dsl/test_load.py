@@ -270,6 +270,18 @@ def test_a_wrong_override_points_at_the_command_line(tmp_path: Path, text: str, 
     assert problem.place == load.CLI
 
 
+def test_what_is_overridden_points_at_the_command_line_and_the_rest_at_the_file(tmp_path: Path) -> None:
+    shared = SHARED.replace("max_restarts=1", 'max_restarts=1, within="soon"')
+    with pytest.raises(TopologyProblems) as caught:
+        loaded(tmp_path, shared, sets=["a.restart.max_restarts=-1", "b.restart.within=late"])
+    found = [(problem.message, problem.place == load.CLI) for problem in caught.value.problems]
+    assert sorted(found) == [
+        ("role 'a': max_restarts=-1 is less than 0", True),
+        ("role 'a': within='soon' cannot be read", False),
+        ("role 'b': within='late' cannot be read", True),
+    ]
+
+
 def test_words_on_the_command_line_are_split_at_commas(tmp_path: Path) -> None:
     a, _ = loaded(tmp_path, SHARED, sets=["a.ports=rpc, metrics,", "a.cpu=0.5", "a.gpu=0", "a.gang=NO"]).graph.roles
     assert a.ports == ("rpc", "metrics") and a.resources.cpu == 0.5 and not a.gang

@@ -131,6 +131,12 @@ def test_a_policy_has_its_defaults() -> None:
     assert found == RestartPolicy("role", 0, None, "fail", (), SECOND, MINUTE, 10 * MINUTE)
 
 
+def test_a_window_of_nothing_is_refused_and_an_argument_of_none_is_its_default() -> None:
+    assert policy(Restart(within=0))[1] == [("FD105", "within=0 must be more than zero")]
+    found, problems = policy(Restart(backoff=None, backoff_max=None, backoff_reset=None))  # type: ignore[arg-type]
+    assert found == RestartPolicy() and problems == []
+
+
 def test_wider_escalation_is_refused_and_the_rest_is_read() -> None:
     found, problems = policy(Restart(max_restarts=3, then=Restart("job"), within="soon"))  # type: ignore[arg-type]
     assert [code for code, _ in problems] == ["FD905", "FD106"]

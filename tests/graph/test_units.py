@@ -33,7 +33,11 @@ from flowdist.graph import (
         (0, "0s"),
         (1_500, "0.002ms"),
         (250 * MS, "250ms"),
+        (999 * MS, "999ms"),
+        (SECOND, "1s"),
         (1500 * MS, "1.5s"),
+        (MINUTE, "1m"),
+        (24 * HOUR, "1d"),
         (90 * SECOND, "1m30s"),
         (2 * HOUR, "2h"),
         (25 * HOUR + 30 * MINUTE, "1d1h30m"),
@@ -45,7 +49,8 @@ def test_a_duration_is_written_as_people_write_it(ns: int, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "text"), [(0, "0B"), (1023, "1023B"), (1536, "1.5KiB"), (64 << 30, "64GiB"), (3 << 40, "3TiB")]
+    ("size", "text"),
+    [(0, "0B"), (1023, "1023B"), (1024, "1KiB"), (1536, "1.5KiB"), (64 << 30, "64GiB"), (3 << 40, "3TiB")],
 )
 def test_a_size_is_written_in_the_largest_unit_that_it_fills(size: int, text: str) -> None:
     assert format_memory(size) == text
@@ -53,7 +58,20 @@ def test_a_size_is_written_in_the_largest_unit_that_it_fills(size: int, text: st
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [(4096, 4096), ("4096", 4096), ("500MB", 500_000_000), ("1.5 GiB", 3 << 29), ("2g", 2 << 30), ("7kib", 7 << 10)],
+    [
+        (4096, 4096),
+        ("4096", 4096),
+        ("7B", 7),
+        ("2KB", 2_000),
+        ("500MB", 500_000_000),
+        ("3GB", 3_000_000_000),
+        ("4TB", 4_000_000_000_000),
+        ("1.5 GiB", 3 << 29),
+        ("7kib", 7 << 10),
+        ("5k", 5 << 10),
+        ("6m", 6 << 20),
+        ("2g", 2 << 30),
+    ],
 )
 def test_sizes_of_memory(text: str | int, size: int) -> None:
     assert parse_memory(text) == size
@@ -73,6 +91,20 @@ def test_a_duration_that_no_clock_reaches_is_none(value: str | float) -> None:
 
 def test_the_longest_duration_loses_no_nanosecond() -> None:
     assert parse_duration("9223372036854775807ns") == 2**63 - 1
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"), [("7ns", 7), ("2us", 2_000), ("1d", 24 * HOUR), ("2m", 2 * MINUTE), ("1h2us", HOUR + 2_000)]
+)
+def test_durations_in_every_unit(text: str, ns: int) -> None:
+    assert parse_duration(text) == ns
+
+
+def test_cores_are_counted_in_thousandths_the_rest_as_it_is() -> None:
+    assert offered(NodeSpec("n", cpu=1.5, gpu=2, memory=3)) == Capacity(1500, 2, 3)
+    assert needed(Resources(0.25, 4, 5)) == Capacity(250, 4, 5)
+    assert add(Capacity(1, 2, 3), Capacity(10, 20, 30)) == Capacity(11, 22, 33)
+    assert subtract(Capacity(11, 22, 33), Capacity(10, 20, 30)) == Capacity(1, 2, 3)
 
 
 def test_a_tenth_and_two_tenths_of_a_core_are_three_tenths() -> None:
