@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, NoReturn
 
 from flowdist.errors import FlowdistError
@@ -95,6 +95,25 @@ class Add(NamedTuple):
 
     node: str
     at_ns: int
+
+
+class Drain(NamedTuple):
+    """`--drain node1@2m`"""
+
+    node: str
+    at_ns: int
+
+
+class Plan(NamedTuple):
+    """All that is to befall a job: what breaks, and what the operator does."""
+
+    faults: tuple[Fault, ...] = ()
+    scales: tuple[Scale, ...] = ()
+    adds: tuple[Add, ...] = ()
+    drains: tuple[Drain, ...] = ()
+
+
+NOTHING = Plan()
 
 
 def parse_fault(text: str) -> Fault:
@@ -190,6 +209,28 @@ def parse_add(text: str) -> Add:
     return Add(match[1], _duration(text, match[2], match.start(2)))
 
 
+def parse_drain(text: str) -> Drain:
+    """`node1@2m`; FaultError for what cannot be read."""
+    match = re.fullmatch(r"([a-z][a-z0-9-]*)@(.+)", text)
+    if match is None:
+        _refuse(text, 0, max(len(text), 1), "cannot be read", "write --drain node1@2m")
+    return Drain(match[1], _duration(text, match[2], match.start(2)))
+
+
+def check_plan(plan: Plan, graph: RoleGraph) -> None:
+    """FaultError for a role, a node or a replica that the job does not have."""
+    nodes = [node.name for node in graph.cluster.nodes] + [add.node for add in plan.adds]
+    check_targets(plan.faults, graph, nodes)
+    roles = [role.name for role in graph.roles]
+    for scale in plan.scales:
+        if scale.role not in roles:
+            text = f"{scale.role}={scale.replicas}"
+            _refuse(text, 0, len(scale.role), f"there is no role {scale.role!r}", _hint(scale.role, roles))
+    for drain in plan.drains:
+        if drain.node not in nodes:
+            _refuse(drain.node, 0, len(drain.node), f"there is no node {drain.node!r}", _hint(drain.node, nodes))
+
+
 def check_targets(faults: Sequence[Fault], graph: RoleGraph, nodes: Iterable[str]) -> None:
     """FaultError for a target, or a role in WHEN, that the job does not have."""
     nodes = list(nodes)
@@ -224,18 +265,38 @@ def _check_replica(fault: Fault, roles: dict[str, RoleSpec]) -> None:
         _refuse(fault.spec, 0, end, f"a replica of {name} has {procs} workers", help)
 
 
-def refuse_unsupported(faults: Sequence[Fault], kinds: Iterable[str], where: str) -> None:
-    """FaultError for a kind that `where` (`flowdist run`) cannot carry out: it is never dropped in silence."""
-    kinds = list(kinds)
+def refuse_unsupported(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str]], where: str) -> None:
+    """FaultError for a kind that `where` (`flowdist run`) cannot carry out: it is never dropped in silence.
+
+    Args:
+        kinds: What it can, by what is hit: `node`, `replica`, `controller`. Of other targets nothing is known here.
+    """
     for fault in faults:
-        if fault.kind not in kinds:
-            start = fault.spec.find(":") + 1  # without a kind, a kill, it is the target that is shown
-            width = len(fault.kind) if start else len(fault.target)
-            message = f"{where} cannot carry out {fault.kind!r} yet"
-            _refuse(fault.spec, start, start + width, message, f"it can: {', '.join(kinds)}")
-        if fault.target == "controller":
-            message = f"{where} cannot hit the controller yet"
-            _refuse(fault.spec, 0, len(fault.target), message, "hit a node or a replica")
+        what = "controller" if fault.target == "controller" else "replica" if "/" in fault.target else "any"
+        known = list(kinds["controller"]) if what == "controller" else sorted({*kinds["node"], *kinds["replica"]})
+        if what == "replica":
+            known = list(kinds["replica"])
+        if fault.kind not in known:
+            whom = f" of {fault.target}" if what != "any" else ""
+            message = f"{where} cannot carry out {fault.kind!r}{whom} yet"
+            _refuse(fault.spec, *_kind_place(fault), message, f"it can: {', '.join(known)}")
+
+
+def refuse_misplaced(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str]], nodes: Iterable[str]) -> None:
+    """FaultError for a kind that only nodes, or only replicas, can suffer."""
+    nodes = list(nodes)
+    for fault in faults:
+        what = "controller" if fault.target == "controller" else "node" if fault.target in nodes else "replica"
+        if fault.kind not in kinds[what]:
+            message = f"{fault.kind} of a {what} means nothing here"
+            help = f"what a {what} can suffer: {', '.join(kinds[what])}"
+            _refuse(fault.spec, *_kind_place(fault), message, help)
+
+
+def _kind_place(fault: Fault) -> tuple[int, int]:
+    """Where the kind begins and ends; of a kill that is not written, where the target does."""
+    start = fault.spec.find(":") + 1
+    return start, start + len(fault.kind if start else fault.target)
 
 
 def _duration(text: str, value: str, start: int) -> int:

@@ -35,6 +35,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     faults: list[str] = []
     scale: list[str] = []
     add: list[str] = []
+    drain: list[str] = []
     params: dict[str, Any] = {}
     set: dict[str, Any] = {}
     expect: Expect = Expect()

@@ -144,25 +144,32 @@ def test_a_period_and_an_event_with_an_offset() -> None:
     )  # fmt: skip
 
 
+CAN = {"node": ["kill"], "replica": ["kill", "exit"], "controller": []}
+
+
 def test_a_kill_is_underlined_at_its_target_where_nobody_carries_out_kills() -> None:
     with pytest.raises(FaultError) as caught:
-        refuse_unsupported([parse_fault("trainer/0@3s")], ["exit"], "flowdist dream")
+        refuse_unsupported([parse_fault("trainer/0@3s")], {**CAN, "replica": ["exit"]}, "flowdist dream")
     message, _, marks = str(caught.value).split("\n")
-    assert message == "flowdist dream cannot carry out 'kill' yet"
+    assert message == "flowdist dream cannot carry out 'kill' of trainer/0 yet" and caught.value.help == "it can: exit"
     assert marks == "  " + "^" * len("trainer/0")
 
 
 def test_a_kind_that_is_carried_out_passes() -> None:
-    refuse_unsupported([parse_fault("trainer/0@3s:exit=1"), parse_fault("node0@3s")], ["kill", "exit"], "flowdist run")
+    faults = [parse_fault(spec) for spec in ("trainer/0@3s:exit=1", "node0@3s", "trainer@3s:exit=1", "all@3s")]
+    refuse_unsupported(faults, CAN, "flowdist run")
 
 
 def test_a_kind_that_nobody_carries_out_is_refused_never_dropped() -> None:
-    with pytest.raises(FaultError, match="flowdist run cannot carry out 'hang' yet"):
-        refuse_unsupported([parse_fault("trainer/0@3s:hang")], ["kill", "exit"], "flowdist run")
-    with pytest.raises(FaultError) as caught:
-        refuse_unsupported([parse_fault("controller@3s")], ["kill"], "flowdist run")
-    message, shown, marks = str(caught.value).split("\n")
-    assert message == "flowdist run cannot hit the controller yet" and marked(shown, marks) == "controller"
+    for spec, underlined, text in [
+        ("trainer/0@3s:hang", "hang", "'hang' of trainer/0"),
+        ("trainer@3s:hang", "hang", "'hang'"),
+        ("controller@3s", "controller", "'kill' of controller"),
+    ]:
+        with pytest.raises(FaultError) as caught:
+            refuse_unsupported([parse_fault(spec)], CAN, "flowdist run")
+        message, shown, marks = str(caught.value).split("\n")
+        assert message == f"flowdist run cannot carry out {text} yet" and marked(shown, marks) == underlined
 
 
 def test_scale_and_add() -> None:

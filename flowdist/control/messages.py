@@ -14,11 +14,15 @@ from flowdist.control.events import (
     CheckpointOffered,
     InventoryItem,
     ReplicaExited,
+    ReplicaLeftStep,
     ReplicaProgressed,
     ReplicaReady,
+    ReplicaRevived,
+    ReplicaStalled,
     ReplicaStarted,
     ReplicaStopped,
     ReplicaUnkillable,
+    StepTold,
     StoreLost,
     StoreOpened,
 )
@@ -34,6 +38,10 @@ Reported = (
     | ReplicaExited
     | ReplicaStopped
     | ReplicaUnkillable
+    | ReplicaStalled
+    | ReplicaRevived
+    | StepTold
+    | ReplicaLeftStep
     | CheckpointOffered
 )
 
@@ -63,6 +71,14 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     node: NodeName
     incarnation: int
     event: Reported
+
+
+class Preempted(msgspec.Struct, frozen=True, tag=True):
+    """The node will be taken away after `notice_ns`; becomes NodePreempted."""
+
+    node: NodeName
+    incarnation: int
+    notice_ns: int
 
 
 class Leave(msgspec.Struct, frozen=True, tag=True):
@@ -96,5 +112,5 @@ class Dismissed(msgspec.Struct, frozen=True, tag=True):
     epoch: int
 
 
-ToController = Join | Heartbeat | Report | Leave
+ToController = Join | Heartbeat | Report | Preempted | Leave
 ToAgent = Acked | Rejoin | Ordered | Dismissed

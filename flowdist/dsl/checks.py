@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from heapq import heapify, heappop, heapreplace
 
-from flowdist.dsl.commands import argument_of, macros_in
+from flowdist.dsl.commands import macros_of
 from flowdist.dsl.fields import Fields
 from flowdist.dsl.problems import Problems, did_you_mean
-from flowdist.dsl.topology import Gate, Topology
+from flowdist.dsl.topology import Gate, Role, Topology
 from flowdist.graph import Capacity, RoleGraph, RoleSpec, add, fits, format_memory, needed, offered, slots, subtract
 from flowdist.graph import Gate as GateSpec
 
-_NO_SIZE = ("FD103", "FD104", "FD105", "FD112", "FD114")  # sizes are unknown then: no room would be a guess
+# after these, sizes or the order of the roles are unknown: no room would be a guess
+_NO_SIZE = ("FD103", "FD104", "FD105", "FD112", "FD114", "FD117")
 
 
 def check_graph(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
     specs: dict[str, RoleSpec] = {}
     for role, spec in zip(topology.roles, graph.roles, strict=True):
         specs.setdefault(spec.name, spec)
-        fields = Fields(f"role {spec.name!r}", role.fields, role.site, problems)
+        fields = Fields.of_role(role, problems)
         for gate in spec.gates:
             _check_gate(fields, spec, gate, specs)
         _check_addresses(fields, spec, specs)
@@ -45,28 +45,23 @@ def _check_gate(fields: Fields, spec: RoleSpec, gate: GateSpec, specs: dict[str,
         _gate_error(fields, gate, "FD116", message, f'wait for {gate.role}.ready(), or make it kind="task"')
     if gate.on_restart == "reconnect" and upstream.state == "memory":
         message = f"role {gate.role!r} keeps its state in memory and comes back blank, yet this one keeps running"
-        _gate_error(
-            fields, gate, "FD118", message, f'write on_restart="restart", or state="checkpoint" on {gate.role!r}'
-        )
+        help = f'write on_restart="restart", or state="checkpoint" on {gate.role!r}'
+        _gate_error(fields, gate, "FD118", message, help)
 
 
 def _gate_error(fields: Fields, gate: GateSpec, code: str, message: str, help: str) -> None:
     """A problem at the very element of `depends_on=` that made the gate."""
-    wanted = fields.values["depends_on"]
-    items = wanted if isinstance(wanted, Sequence) else [wanted]
+    items = fields.items("depends_on", Gate, Role)
     roles = [item.role.name if isinstance(item, Gate) else getattr(item, "name", None) for item in items]
-    place = fields.site.element("depends_on", roles.index(gate.role))
-    fields.problems.error(code, f"{fields.who}: {message}", help, place)
+    fields.error_at(fields.element("depends_on", roles.index(gate.role)), code, message, help)
 
 
 def _check_addresses(fields: Fields, spec: RoleSpec, specs: dict[str, RoleSpec]) -> None:
-    texts = [*spec.command, *(value for _, value in spec.env)]
-    for macro in dict.fromkeys(macros_in(texts)):
+    for where, macro in macros_of(fields, spec.command, spec.env):
         if not macro.startswith("addresses:"):
             continue
         _, _, rest = macro.partition(":")
         role, _, port = rest.partition(":")
-        where = argument_of(fields, spec.command, macro)
         gate = spec.gate_on(role)
         if gate is None:
             message = f"it uses the address of {role!r} without depending on it"
@@ -85,7 +80,7 @@ def _check_scope(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
         return
     if policy.scope == "domain" and graph.domain_of(spec.name) is None:
         message = 'it restarts its "domain", but no restart_together() names it'
-        fields.error("FD128", "restart", message, f'write t.restart_together("core", {spec.name}, ...)')
+        fields.error("FD128", "restart.scope", message, f'write t.restart_together("core", {spec.name}, ...)')
     if policy.scope == "replica" and spec.gang:
         message = 'Restart("replica") with gang=True: a gang restarts as one'
         fields.error("FD129", "gang", message, 'write Restart("role"), or gang=False')
@@ -120,7 +115,7 @@ def _check_fits(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
 
 def _check_minima(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
     """The minima of the roles that are alive together have seats on the nodes, chosen as control chooses them."""
-    if not graph.cluster.given or any(problem.code in _NO_SIZE for problem in problems.found):
+    if not graph.cluster.given or problems.codes() & set(_NO_SIZE):
         return
     free = {node.name: offered(node) for node in graph.cluster.nodes}
     ended = _before_success(graph)
@@ -133,7 +128,7 @@ def _check_minima(topology: Topology, graph: RoleGraph, problems: Problems) -> N
                 trial[node] = add(trial[node], needs[name])
         seated = _seat(needs[spec.name], spec.min_replicas, trial)
         if len(seated) < spec.min_replicas:
-            fields = Fields(f"role {spec.name!r}", role.fields, role.site, problems)
+            fields = Fields.of_role(role, problems)
             message = f"its minimum of {spec.min_replicas} has no room beside the roles before it"
             fields.error("FD113", "replicas", message, "lower a minimum, or add nodes")
             return

@@ -28,13 +28,15 @@ MACROS = (
     "log_dir",
     "run_id",
 )
+HOOK_MACROS = ("checkpoint_dir", "run_id")
+WAYS = ("command", "script", "module")  # to give it; the first that is given counts
 INTERPRETERS = ("python", "python3")
 
 
 def read_command(fields: Fields) -> tuple[str, ...]:
     """From `command=`, or `script=`/`module=` with `args=`."""
     values = fields.values
-    ways = [name for name in ("command", "script", "module") if values.get(name) is not None]
+    ways = [name for name in WAYS if values.get(name) is not None]
     if len(ways) > 1:
         fields.error("FD108", ways[1], f"both {ways[0]}= and {ways[1]}= are given", f"keep one of {' and '.join(ways)}")
     if not ways:
@@ -75,9 +77,28 @@ def split(fields: Fields, name: str) -> tuple[str, ...]:
     return tuple(value)
 
 
-def check_found(fields: Fields, command: tuple[str, ...], folder: Path) -> None:
-    """The command exists; a module is looked for without being imported."""
-    name = next((way for way in ("script", "module") if fields.values.get(way) is not None), "command")
+def read_hook(fields: Fields, name: str, folder: Path) -> tuple[str, ...]:
+    """The command of a hook, which is of the job and of no role; empty when there is none."""
+    if fields.values[name] is None:
+        return ()
+    command = split(fields, name)
+    if not command or not command[0].strip():
+        fields.error("FD108", name, "its command is empty", f'write {name}=["python", "notify.py"], or leave it out')
+        return ()
+    for macro in macros_in(command):
+        if macro not in HOOK_MACROS:
+            fields.error("FD120", name, f"a hook has no macro ${{{macro}}}", did_you_mean(macro, HOOK_MACROS))
+    check_found(fields, command, folder, name)
+    return command
+
+
+def way_of(fields: Fields) -> str:
+    """The argument that a role's command is given by."""
+    return next((way for way in WAYS if fields.values.get(way) is not None), "command")
+
+
+def check_found(fields: Fields, command: tuple[str, ...], folder: Path, name: str) -> None:
+    """The command, given by the argument `name`, exists; a module is looked for without being imported."""
     if MACRO.search(command[0]):
         return
     if command[0] not in INTERPRETERS:
@@ -95,15 +116,6 @@ def check_found(fields: Fields, command: tuple[str, ...], folder: Path) -> None:
         help = f"paths are relative to {folder}"
         near = did_you_mean(target[1], sorted(path.name for path in folder.glob("*.py"))) if folder.is_dir() else ""
         fields.error("FD109", name, f"script {target[1]!r} is not found", f"{near} {help}" if "mean" in near else help)
-
-
-def argument_of(fields: Fields, command: Sequence[str], macro: str) -> str:
-    """The argument that the macro was written in, so that a problem of it has its place."""
-    text = f"${{{macro}}}"
-    if not any(text in word for word in command):
-        return "env"
-    way = next((way for way in ("script", "module") if fields.values.get(way) is not None), "command")
-    return way if way == "command" or text in str(fields.values[way]) else "args"
 
 
 def _is_file(path: Path) -> bool:
@@ -150,3 +162,12 @@ def macros_in(texts: Sequence[str]) -> Iterator[str]:
     """What stands between `${` and `}`, in order."""
     for text in texts:
         yield from MACRO.findall(text)
+
+
+def macros_of(fields: Fields, command: Sequence[str], env: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Every macro of a role with the argument that it stands in, each pair once."""
+    way = way_of(fields)
+    first_of_args = {"command": len(command), "script": 2, "module": 3}[way]
+    texts = [(way if i < first_of_args else "args", word) for i, word in enumerate(command)]
+    texts += [(f"env.{name}", value) for name, value in env]
+    return list(dict.fromkeys((argument, macro) for argument, text in texts for macro in macros_in([text])))

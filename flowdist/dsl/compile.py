@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from flowdist.dsl.checks import check_graph
-from flowdist.dsl.commands import MACROS, argument_of, check_found, macros_in, read_command
+from flowdist.dsl.commands import MACROS, check_found, macros_of, read_command, read_hook, way_of
+from flowdist.dsl.env import read_env
 from flowdist.dsl.fields import Fields
-from flowdist.dsl.places import Place
 from flowdist.dsl.policy import compile_restart
 from flowdist.dsl.problems import Problems, did_you_mean
-from flowdist.dsl.topology import Gate, Node, Role, Topology, Workload
+from flowdist.dsl.resources import NamedResources
+from flowdist.dsl.settings import load_settings
+from flowdist.dsl.topology import ROLE_DEFAULTS, Gate, Node, Role, Topology, Workload
 from flowdist.dsl.units import parse_sizes
 from flowdist.graph import (
     MINUTE,
@@ -37,7 +39,6 @@ from flowdist.graph import Gate as GateSpec
 NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 RESERVED = ("all", "controller")
 MOST = 100_000  # nodes of a job, replicas of a role, workers of a replica: more is a slip of the pen
-Overrides = Mapping[tuple[str, str], Place]  # (role, field) that --set has replaced, and where
 
 DEFAULTS = {
     "grace": 10 * SECOND,
@@ -51,16 +52,15 @@ DEFAULTS = {
 }
 
 
-def compile_topology(topology: Topology, problems: Problems, overrides: Overrides | None = None) -> RoleGraph:
+def compile_topology(topology: Topology, problems: Problems) -> RoleGraph:
     """The graph; whether it may be used is for `problems` to say."""
-    overridden = {field: place for (role, field), place in (overrides or {}).items() if not role}
-    top = Fields(f"topology {topology.name!r}", topology.fields, topology.site, problems, overridden)
+    top = Fields(f"topology {topology.name!r}", topology.fields, topology.site, problems, topology.overridden)
     folder = Path(topology.site.file).resolve().parent
     cluster = _cluster(top, problems)
     shared = {name: top.duration(name, default) for name, default in DEFAULTS.items()}
     if not NAME.fullmatch(topology.name):
         top.error("FD102", "name", "its name cannot name a folder", "use lower case letters, digits and hyphens")
-    compiler = _RoleCompiler(topology, folder, shared, cluster, problems, overrides or {})
+    compiler = _RoleCompiler(topology, folder, shared, cluster, problems)
     roles = tuple(compiler.compile(role) for role in topology.roles)
     graph = RoleGraph(
         name=topology.name,
@@ -73,6 +73,7 @@ def compile_topology(topology: Topology, problems: Problems, overrides: Override
             cause_window_ns=top.duration("cause_window", 2 * SECOND),
             min_uptime_ns=top.duration("min_uptime", MINUTE),
         ),
+        on_incident=read_hook(top, "on_incident", folder),
         checkpoint_dir=top.path("checkpoint_dir"),
         source=topology.site.file,
     )
@@ -108,10 +109,10 @@ def _cluster(top: Fields, problems: Problems) -> Cluster:
             return Cluster(given=False)
         return Cluster(tuple(NodeSpec(f"node{i}") for i in range(sizes.high)), sizes.low)
     specs: dict[str, NodeSpec] = {}
-    for i, node in enumerate(top.items("nodes", 'write nodes=4, nodes="2:4" or a list of Node')):
+    for i, node in enumerate(top.items("nodes", Node, help='write nodes=4, nodes="2:4" or a list of Node')):
         if not isinstance(node, Node):
-            message = f"{top.who}: nodes[{i}] is no Node"
-            problems.error("FD134", message, "write nodes=[Node(cpu=8), ...]", top.site.element("nodes", i))
+            place = top.element("nodes", i)
+            top.error_at(place, "FD134", f"nodes[{i}] is no Node", "write nodes=[Node(cpu=8), ...]")
             continue
         name = f"node{i}" if node.name is None else str(node.name)
         fields = Fields(f"node {name!r}", vars(node), node.site, problems)
@@ -158,30 +159,29 @@ class _RoleCompiler:
         shared: Mapping[str, int],
         cluster: Cluster,
         problems: Problems,
-        overrides: Overrides,
     ) -> None:
-        self._topology, self._folder, self._shared = topology, folder, shared
-        self._problems, self._overrides = problems, overrides
+        self._topology, self._folder, self._shared, self._problems = topology, folder, shared, problems
         self._nodes = {node.name for node in cluster.nodes}
+        self._resources = NamedResources(topology, load_settings(folder, problems), problems)
         self._seen: dict[str, Role] = {}
 
     def compile(self, role: Role) -> RoleSpec:
-        overridden = {field: place for (name, field), place in self._overrides.items() if name == role.name}
-        fields = Fields(f"role {role.name!r}", role.fields, role.site, self._problems, overridden)
+        fields = Fields.of_role(role, self._problems)
         self._check_name(role, fields)
+        self._check_arguments(role, fields)
         self._refuse_what_is_not_honoured(fields)
         kind = fields.choice("kind", ("task", "service"))
-        restart = compile_restart(fields, role.fields["restart"], self._overrides, role.name)
+        restart = compile_restart(fields, role.fields["restart"])
         loose = kind == "service" or (restart is not None and restart.scope == "replica")
-        resources = self._resources(fields)
+        resources = self._resources.read(fields)
         low, high, procs = self._sizes(fields, resources)
         command = read_command(fields)
-        env = fields.pairs("env")
+        env, secrets = read_env(fields, self._folder)
         ports = fields.words("ports")
         workdir = fields.path("workdir")
-        check_found(fields, command, self._folder / workdir)
-        texts = [*command, *(value for _, value in env)]
-        self._check_macros(fields, command, texts, ports)
+        check_found(fields, command, self._folder / workdir, way_of(fields))
+        macros = macros_of(fields, command, env)
+        self._check_macros(fields, macros, ports)
         state = fields.choice("state", ("none", "memory", "checkpoint"))
         return RoleSpec(
             name=role.name,
@@ -192,6 +192,7 @@ class _RoleCompiler:
             procs=procs,
             resources=resources,
             env=env,
+            secrets=secrets,
             ports=ports,
             workdir=str(self._folder / workdir) if workdir else str(self._folder),
             gang=fields.flag("gang", not loose),
@@ -203,7 +204,7 @@ class _RoleCompiler:
             **self._times(fields),
             warm=fields.flag("warm", True),
             workload=self._workload(fields, kind),
-            address_edges=_roles_in(texts),
+            address_edges=_roles_in(macros),
         )
 
     def _times(self, fields: Fields) -> dict[str, Any]:
@@ -222,6 +223,15 @@ class _RoleCompiler:
             fields.error("FD101", "name", f"it is declared twice, first in line {line}", "give each role its own name")
         self._seen.setdefault(name, role)
 
+    def _check_arguments(self, role: Role, fields: Fields) -> None:
+        for name in role.sites:
+            if name not in ROLE_DEFAULTS and not name.startswith("env."):
+                help = did_you_mean(name, ROLE_DEFAULTS)
+                fields.error_at(fields.keyword(name), "FD132", f"argument {name!r} is unknown", help)
+        if fields.values["like"] is not None:
+            message = f"like={fields.values['like']!r} must be a Template"
+            fields.error("FD134", "like", message, "write base = Template(cpu=4), then like=base")
+
     def _refuse_what_is_not_honoured(self, fields: Fields) -> None:
         for name, code, help in (
             ("run", "FD902", "write script= or command="),
@@ -232,24 +242,6 @@ class _RoleCompiler:
         ):
             if fields.values[name] not in (None, (), []):
                 fields.error(code, name, f"{name}= is not honoured yet", help)
-
-    def _resources(self, fields: Fields) -> Resources:
-        cpu, gpu, memory = 1.0, 0, 0
-        name = fields.values["resources"]
-        table = self._topology.fields["resources"] or {}
-        if name is not None and name not in table:
-            help = did_you_mean(name, table) if table else 'write Topology(..., resources={"small": Resources(cpu=2)})'
-            fields.error("FD110", "resources", f"resources={name!r} is unknown", help)
-        elif name is not None:
-            named = Fields(f"resources {name!r}", vars(table[name]), table[name].site, self._problems)
-            cpu, gpu, memory = named.number("cpu", 1), named.whole("gpu"), named.memory("memory")
-        if fields.values["cpu"] is not None:
-            cpu = fields.number("cpu", 1)
-        if fields.values["gpu"] is not None:
-            gpu = fields.whole("gpu")
-        if fields.values["memory"] is not None:
-            memory = fields.memory("memory")
-        return Resources(cpu, gpu, memory)
 
     def _sizes(self, fields: Fields, resources: Resources) -> tuple[int, int, int]:
         value = fields.values["replicas"]
@@ -280,9 +272,8 @@ class _RoleCompiler:
             fields.warn("FD301", "replicas", f"{procs} procs share {resources.gpu} gpus", help)
         return low, high, procs
 
-    def _check_macros(self, fields: Fields, command: tuple[str, ...], texts: list[str], ports: tuple[str, ...]) -> None:
-        for macro in macros_in(texts):
-            where = argument_of(fields, command, macro)
+    def _check_macros(self, fields: Fields, macros: list[tuple[str, str]], ports: tuple[str, ...]) -> None:
+        for where, macro in macros:
             if macro.startswith("self.port:"):
                 if (port := macro.removeprefix("self.port:")) not in ports:
                     fields.error("FD119", where, f"it has no port {port!r}", did_you_mean(port, ports))
@@ -290,20 +281,18 @@ class _RoleCompiler:
                 fields.error("FD120", where, f"macro ${{{macro}}} is unknown", did_you_mean(macro, MACROS))
 
     def _gates(self, fields: Fields) -> tuple[GateSpec, ...]:
-        wanted = fields.values["depends_on"]
-        help = "write depends_on=[role.ready()] with a role of this topology"
-        items = [wanted] if isinstance(wanted, Gate | Role) else fields.items("depends_on", help)
         gates: dict[str, GateSpec] = {}
-        for i, item in enumerate(items):
+        help = "write depends_on=[role.ready()] with a role of this topology"
+        for i, item in enumerate(fields.items("depends_on", Gate, Role, help=help)):
             gate = item.started() if isinstance(item, Role) else item
             if not isinstance(gate, Gate) or gate.role.topology is not self._topology:
-                message = f"{fields.who}: {_words_for(item)} is no gate of this topology"
-                self._problems.error("FD135", message, help, fields.site.element("depends_on", i))
+                message = f"{_words_for(item)} is no gate of this topology"
+                fields.error_at(fields.element("depends_on", i), "FD135", message, help)
                 continue
             if gate.role.name in gates:
-                place = fields.site.element("depends_on", i)
-                message = f"{fields.who}: two gates on role {gate.role.name!r}"
-                self._problems.error("FD136", message, "keep one gate; ready() includes started()", place)
+                message = f"two gates on role {gate.role.name!r}"
+                place = fields.element("depends_on", i)
+                fields.error_at(place, "FD136", message, "keep one gate; ready() includes started()")
                 continue
             reader = Fields(fields.who, {"on_restart": gate.on_restart}, gate.site, self._problems)
             on_restart = reader.choice("on_restart", ("reconnect", "restart"))
@@ -340,7 +329,7 @@ class _RoleCompiler:
         if not isinstance(given, Workload):
             fields.error("FD134", "workload", "workload= must be a Workload", "write workload=Workload(steps=600)")
             return WorkloadSpec(startup_ns=startup)
-        work = Fields(fields.who, vars(given), given.site, self._problems)
+        work = fields.nested("workload", given)
         return WorkloadSpec(
             steps=work.whole("steps", least=1),
             step_ns=work.duration("step_time", SECOND, zero=False),
@@ -351,9 +340,9 @@ class _RoleCompiler:
         )
 
 
-def _roles_in(texts: list[str]) -> tuple[str, ...]:
-    """The roles whose addresses stand in the texts."""
-    names = [macro.split(":")[1] for macro in macros_in(texts) if macro.startswith("addresses:")]
+def _roles_in(macros: list[tuple[str, str]]) -> tuple[str, ...]:
+    """The roles whose addresses are asked for."""
+    names = [macro.split(":")[1] for _, macro in macros if macro.startswith("addresses:")]
     return tuple(dict.fromkeys(names))
 
 

@@ -13,13 +13,17 @@ from typing import Any, TypeVar
 
 from flowdist.dsl.places import CallSite, Place
 from flowdist.dsl.problems import Problems, did_you_mean
+from flowdist.dsl.topology import Role
 from flowdist.graph import parse_duration, parse_memory
 
 T = TypeVar("T")
 
 
 class Fields:
-    """The arguments of one call, with those that the command line overrides."""
+    """The arguments of one call, and where each was written: in the call, in a template, or on the command line.
+
+    One part of an argument is named with a dot: `env.NAME`, `restart.scope`.
+    """
 
     def __init__(
         self,
@@ -28,19 +32,49 @@ class Fields:
         site: CallSite,
         problems: Problems,
         overridden: Mapping[str, Place] | None = None,
+        sites: Mapping[str, CallSite] | None = None,
     ) -> None:
-        self.who, self.values, self.site, self.problems = who, values, site, problems
-        self._overridden = overridden or {}
+        self.who, self.values, self.problems = who, values, problems
+        self._site, self._overridden, self._sites = site, overridden or {}, sites or {}
+
+    @classmethod
+    def of_role(cls, role: Role, problems: Problems) -> Fields:
+        """Some of its arguments may be a template's."""
+        return cls(f"role {role.name!r}", role.fields, role.site, problems, role.overridden, role.sites)
+
+    def nested(self, name: str, given: Any) -> Fields:
+        """The arguments of `given`, a Restart or Workload that is the argument `name`."""
+        prefix = f"{name}."
+        overridden = {
+            key.removeprefix(prefix): place for key, place in self._overridden.items() if key.startswith(prefix)
+        }
+        return Fields(self.who, vars(given), given.site, self.problems, overridden)
 
     def place(self, name: str) -> Place:
-        return self._overridden.get(name) or self.site.place(name)
+        argument, _, part = name.partition(".")
+        for known in (name, argument):
+            if known in self._overridden:
+                return self._overridden[known]
+        site = self._sites.get(name) or self._sites.get(argument) or self._site
+        return site.entry(argument, part) if part else site.place(argument)
+
+    def element(self, name: str, index: int) -> Place:
+        """The place of one element of a list argument."""
+        return self._overridden.get(name) or self._sites.get(name, self._site).element(name, index)
+
+    def keyword(self, name: str) -> Place:
+        """The place of an argument with its name."""
+        return self._sites.get(name, self._site).keyword(name)
 
     def error(self, code: str, name: str, message: str, help: str) -> None:
-        """A problem of the argument `name`; the message begins with who has it."""
-        self.problems.error(code, f"{self.who}: {message}", help, self.place(name))
+        """A problem of the argument `name`."""
+        self.error_at(self.place(name), code, message, help)
+
+    def error_at(self, place: Place, code: str, message: str, help: str) -> None:
+        self.problems.error(code, message, help, place, who=self.who)
 
     def warn(self, code: str, name: str, message: str, help: str) -> None:
-        self.problems.warn(code, f"{self.who}: {message}", help, self.place(name))
+        self.problems.warn(code, message, help, self.place(name), who=self.who)
 
     def duration(self, name: str, default: int, *, zero: bool = True) -> int:
         """Nanoseconds; `default` when the argument is None. Zero is refused unless it makes sense."""
@@ -132,12 +166,17 @@ class Fields:
             return ()
         return tuple(value)
 
-    def items(self, name: str, help: str) -> Sequence[Any]:
-        """A list of anything. What has no order, or is gone when it was walked once, is none."""
+    def items(self, name: str, *single: type, help: str = "") -> Sequence[Any]:
+        """A list of anything; a value of a type in `single` stands for a list of it, None for an empty one.
+
+        What has no order, or is gone when it was walked once, is no list.
+        """
         value = self.values.get(name)
-        if isinstance(value, str) or not isinstance(value, Sequence):
-            self.error("FD134", name, f"{name}={value!r} must be a list", help)
-            return ()
+        if value is None or isinstance(value, single):
+            return [] if value is None else [value]
+        if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+            self.error("FD134", name, f"{name}={value!r} must be a list", help or f"write {name}=[...]")
+            return []
         return value
 
     def pairs(self, name: str) -> tuple[tuple[str, str], ...]:

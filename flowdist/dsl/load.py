@@ -7,27 +7,25 @@ line, not with ours.
 from __future__ import annotations
 
 import ast
-import copy
 import inspect
 import re
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from itertools import count, islice
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
 from flowdist.dsl import topology as words
-from flowdist.dsl.compile import MOST, compile_topology
-from flowdist.dsl.places import COMMAND_LINE, Place, place_of_bytes
+from flowdist.dsl.compile import compile_topology
+from flowdist.dsl.overrides import apply_nodes, apply_sets
+from flowdist.dsl.places import CLI, Place, place_of_bytes
 from flowdist.dsl.problems import Problem, Problems, TopologyProblems, did_you_mean
-from flowdist.dsl.topology import Node, Restart, Role, Topology
+from flowdist.dsl.topology import Topology
 from flowdist.graph import RoleGraph
 
 DEFAULT_FILE = "topology.py"
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-CLI = Place(COMMAND_LINE, 1)
 
 
 class Loaded(NamedTuple):
@@ -46,7 +44,7 @@ def load_topology(
     Args:
         target: `file.py` or `file.py:name`; None: topology.py in the current folder.
         params: Arguments for a topology that is a function (`-p`).
-        sets: `role.field=value` overrides (`--set`).
+        sets: `role.field=value` and `field=value` overrides (`--set`).
         nodes: Instead of the topology's own `nodes=` (`--nodes`).
 
     Raises:
@@ -72,13 +70,10 @@ def load_topology(
 def compile_loaded(topology: Topology, sets: Sequence[str] = (), nodes: str | None = None) -> Loaded:
     """Compile a topology that is there already, with the overrides of the command line."""
     problems = Problems()
-    overrides = _apply_sets(topology, sets, problems)
+    apply_sets(topology, sets, problems)
     if nodes is not None:
-        declared = topology.fields["nodes"]
-        topology.fields["nodes"] = _override_nodes(declared, nodes, problems)
-        if topology.fields["nodes"] is not declared:
-            overrides["", "nodes"] = CLI
-    graph = compile_topology(topology, problems, overrides)
+        apply_nodes(topology, nodes, problems, f"--nodes {nodes}")
+    graph = compile_topology(topology, problems)
     problems.raise_errors()
     return Loaded(graph, tuple(problems.sorted()))
 
@@ -91,27 +86,6 @@ def _read(path: Path) -> bytes:
         _refuse("FD140", f"no topology file {str(path)!r}", help)
     except OSError as error:
         _refuse("FD140", f"{path} cannot be read: {error.strerror}", "name a file that you may read")
-
-
-def _override_nodes(declared: Any, nodes: str, problems: Problems) -> Any:
-    """`--nodes N`: that many of the nodes that the topology declares, if it says what one is like."""
-    value: int | str = int(nodes) if re.fullmatch(r"\d{1,9}", nodes) else nodes
-    if not isinstance(declared, Sequence) or isinstance(declared, str) or not isinstance(value, int):
-        return value
-    if not declared or not 1 <= value <= MOST:
-        return value
-    if not all(isinstance(node, Node) for node in declared):
-        return declared  # that is a problem of the file
-    sizes = [(node.cpu, node.gpu, node.memory) for node in declared]
-    if any(size != sizes[0] for size in sizes):
-        help = "change nodes= in the file"
-        problems.error("FD104", f"--nodes {nodes}: the topology's nodes are not alike", help, CLI)
-        return declared
-    cpu, gpu, memory = sizes[0]
-    taken = {node.name or f"node{i}" for i, node in enumerate(declared)}
-    free = (name for i in count(len(declared)) if (name := f"node{i}") not in taken)
-    more = [Node(name, cpu=cpu, gpu=gpu, memory=memory) for name in islice(free, max(0, value - len(declared)))]
-    return [*declared[:value], *more]
 
 
 def looks_like_topology(path: str | Path) -> bool:
@@ -265,43 +239,3 @@ def _kind(annotation: Any) -> str:
     text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
     kinds = [word for word in re.findall(r"\w+", text) if word not in ("None", "Optional", "typing")]
     return kinds[0] if kinds in (["int"], ["float"], ["bool"]) else "str"
-
-
-def _apply_sets(topology: Topology, sets: Sequence[str], problems: Problems) -> dict[tuple[str, str], Place]:
-    """Overrides win over the file; unknown names are problems."""
-    places: dict[tuple[str, str], Place] = {}
-    for text in sets:
-        key, equals, value = text.partition("=")
-        owner, dot, field = key.partition(".")
-        place = Place(COMMAND_LINE, 1)
-        if not equals or not dot:
-            problems.error("FD133", f"--set {text}: cannot be read", "write --set role.field=value", place)
-            continue
-        role = next((role for role in topology.roles if role.name == owner), None)
-        if role is None:
-            names = [role.name for role in topology.roles]
-            problems.error("FD133", f"--set {text}: no role {owner!r}", did_you_mean(owner, names), place)
-            continue
-        _set(role, field, value, text, problems, place)
-        places[owner, field] = place
-    return places
-
-
-def _set(role: Role, field: str, value: str, text: str, problems: Problems, place: Place) -> None:
-    """One override. `restart.max_restarts` reaches into the policy, and makes one where there was none."""
-    head, _, rest = field.partition(".")
-    none = value.lower() == "none"
-    if head == "restart" and rest:
-        given = role.fields["restart"]
-        role.fields["restart"] = copy.copy(given) if isinstance(given, Restart) else Restart()  # others may share it
-        known = [name for name in vars(role.fields["restart"]) if name not in ("site", "rules")]
-        if rest not in known:
-            problems.error("FD132", f"--set {text}: a restart has no {rest!r}", did_you_mean(rest, known), place)
-            return
-        setattr(role.fields["restart"], rest, None if none else value)
-        return
-    known = [name for name in role.fields if name not in ("name", "depends_on", "restart", "workload", "env", "run")]
-    if field not in known:
-        problems.error("FD132", f"--set {text}: a role has no {field!r} to set", did_you_mean(field, known), place)
-        return
-    role.fields[field] = None if none else value

@@ -36,4 +36,5 @@ def one_role_graph(
         restart=Restart("role", max_restarts=max_restarts) if max_restarts else None,
     )
     topology.site = role.site = CallSite(COMMAND_LINE, 1, ())  # that is where the user wrote it
+    role.sites = {}
     return compile_loaded(topology, sets, nodes)

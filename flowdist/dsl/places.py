@@ -24,6 +24,7 @@ class Place(NamedTuple):
 
 
 COMMAND_LINE = "<command line>"
+CLI = Place(COMMAND_LINE, 1)
 
 
 class CallSite:
@@ -55,6 +56,22 @@ class CallSite:
             value = keyword.value
             if keyword.arg == argument and isinstance(value, ast.List | ast.Tuple) and index < len(value.elts):
                 return _place(self.file, value.elts[index])
+        return self.place(argument)
+
+    def keyword(self, argument: str) -> Place:
+        """The place of an argument with its name: `cpus=3`."""
+        call = self._call()
+        found = [keyword for keyword in call.keywords if keyword.arg == argument] if call is not None else []
+        return _place(self.file, found[0]) if found else self.place(argument)
+
+    def entry(self, argument: str, key: str) -> Place:
+        """The place of the value of one key of a dict argument."""
+        call = self._call()
+        for keyword in call.keywords if call is not None else ():
+            if keyword.arg == argument and isinstance(keyword.value, ast.Dict):
+                for name, value in zip(keyword.value.keys, keyword.value.values, strict=True):
+                    if isinstance(name, ast.Constant) and name.value == key:
+                        return _place(self.file, value)
         return self.place(argument)
 
     def _call(self) -> ast.Call | None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, get_args
 
 from flowdist.dsl.fields import Fields
-from flowdist.dsl.places import Place
 from flowdist.dsl.problems import did_you_mean
 from flowdist.dsl.topology import FailureWord, On, Restart
 from flowdist.graph import MINUTE, SECOND, RestartPolicy, Rule, format_duration
@@ -31,18 +29,14 @@ SIGNALS: tuple[str, ...] = (
 SIGNALS += ("USR2", "XCPU")
 
 
-def compile_restart(
-    role: Fields, given: Any, overrides: Mapping[tuple[str, str], Place], name: str
-) -> RestartPolicy | None:
+def compile_restart(role: Fields, given: Any) -> RestartPolicy | None:
     """The policy of a role; None when it has none."""
     if given is None:
         return None
     if not isinstance(given, Restart):
         role.error("FD134", "restart", "restart= must be a Restart", 'write restart=Restart("role", max_restarts=3)')
         return None
-    prefix = "restart."
-    overridden = {f.removeprefix(prefix): p for (r, f), p in overrides.items() if r == name and f.startswith(prefix)}
-    fields = Fields(role.who, vars(given), given.site, role.problems, overridden)
+    fields = role.nested("restart", given)
     then = given.then
     if isinstance(then, Restart):
         help = 'write then="fail" or then="ignore"'
@@ -51,7 +45,8 @@ def compile_restart(
     else:
         then = fields.choice("then", ("fail", "ignore"))
     within = given.within
-    written = fields.items("rules", 'write rules=[On("oom", do="fail")]')
+    help = 'write rules=[On("oom", do="fail")]'
+    written = fields.items("rules", help=help)
     rules = [(i, rule, _rule(fields, rule)) for i, rule in enumerate(written) if isinstance(rule, On)]
     policy = RestartPolicy(
         scope=fields.choice("scope", ("replica", "role", "domain", "job")),
@@ -65,9 +60,7 @@ def compile_restart(
     )
     for i, rule in enumerate(written):
         if not isinstance(rule, On):
-            place = fields.site.element("rules", i)
-            help = 'write rules=[On("oom", do="fail")]'
-            role.problems.error("FD134", f"{role.who}: rules[{i}] is no On(...)", help, place)
+            fields.error_at(fields.element("rules", i), "FD134", f"rules[{i}] is no On(...)", help)
     _check_reachable(fields, rules)
     _check_budget(fields, policy)
     return policy
@@ -109,9 +102,8 @@ def _check_reachable(fields: Fields, rules: list[tuple[int, On, Rule]]) -> None:
     for n, (i, _, rule) in enumerate(rules):
         # a kind that is unknown was replaced by None, which matches all: it covers nothing that is meant
         if any(written.kind == earlier.kind and _covers(earlier, rule) for _, written, earlier in rules[:n]):
-            place = fields.site.element("rules", i)
-            message = f"{fields.who}: this rule can never decide: an earlier one matches all that it matches"
-            fields.problems.error("FD125", message, "put the narrower rule first", place)
+            message = "this rule can never decide: an earlier one matches all that it matches"
+            fields.error_at(fields.element("rules", i), "FD125", message, "put the narrower rule first")
 
 
 def _covers(earlier: Rule, later: Rule) -> bool:

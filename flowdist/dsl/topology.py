@@ -7,9 +7,9 @@ a topology at once, each at its argument.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
-from flowdist.dsl.places import CallSite, call_site
+from flowdist.dsl.places import CallSite, Place, call_site
 
 Duration = str | int | float
 Memory = str | int
@@ -137,6 +137,125 @@ class Workload:
         self.site = call_site(())
 
 
+class Secret:
+    """A value for `env=` that is read when a worker starts, and is nowhere in the graph, the plan or the journal.
+
+    Args:
+        env: The variable that has it where flowdist runs.
+        file: The file that has it, without the newline at its end; relative to the topology file, `~` is the home.
+    """
+
+    def __init__(self, *, env: str | None = None, file: str | None = None) -> None:
+        self.env, self.file = env, file
+        self.site = call_site(())
+
+    def __repr__(self) -> str:
+        return f"Secret(env={self.env!r})" if self.env is not None else f"Secret(file={self.file!r})"
+
+
+class RoleFields(TypedDict, total=False):
+    """What `Topology.role` and `Template` take; `Topology.role` says what each means."""
+
+    script: str | None
+    module: str | None
+    args: str | Sequence[str]
+    run: object
+    kind: Literal["task", "service"]
+    replicas: int | str
+    resources: str | None
+    cpu: float | None
+    gpu: int | None
+    memory: Memory | None
+    env: Mapping[str, str | Secret] | None
+    ports: Sequence[str]
+    workdir: str
+    depends_on: Sequence[Gate | Role] | Gate | Role
+    restart: Restart | None
+    gang: bool | None
+    primary: bool
+    ready_when: str | None
+    ready_timeout: Duration | None
+    state: Literal["none", "memory", "checkpoint"]
+    grace: Duration | None
+    stop_grace: Duration | None
+    drain: Duration | None
+    join_window: Duration | None
+    pending_timeout: Duration | None
+    finish_timeout: Duration | None
+    cooldown: Duration | None
+    hang_after: Duration | None
+    start_timeout: Duration | None
+    preload: Sequence[str]
+    warm: bool | None
+    workload: Workload | None
+
+
+ROLE_DEFAULTS: dict[str, Any] = {
+    **dict.fromkeys(("command", "like", *RoleFields.__annotations__)),
+    "args": (),
+    "kind": "task",
+    "replicas": 1,
+    "ports": (),
+    "workdir": "",
+    "depends_on": (),
+    "primary": True,
+    "state": "none",
+    "preload": (),
+}
+WAYS = ("command", "script", "module", "run")
+
+
+def replaced_by(name: str) -> tuple[str, ...]:
+    """What loses its inherited value when `name` is given: a role has one command and one size."""
+    if name in WAYS:
+        return (*(way for way in WAYS if way != name), *(("args",) if name == "command" else ()))
+    return ("cpu", "gpu", "memory") if name == "resources" else ()
+
+
+class Template:
+    """Fields that several roles have in common: `base = Template(cpu=4)`, then `t.role("a", like=base, gpu=1)`.
+
+    Args:
+        command: As of a role.
+        like: Another template: what is given here wins over it, `env` is merged.
+        fields: As of a role.
+    """
+
+    def __init__(
+        self,
+        command: str | Sequence[str] | None = None,
+        *,
+        like: Template | None = None,
+        **fields: Unpack[RoleFields],
+    ) -> None:
+        self.fields, self.sites = _inherit(like, {"command": command, **fields}, call_site(("command",)))
+
+
+def _inherit(like: Any, given: dict[str, Any], site: CallSite) -> tuple[dict[str, Any], dict[str, CallSite]]:
+    """What is given here over what the template gives, and where each was written."""
+    if given["command"] is None:
+        del given["command"]
+    fields: dict[str, Any] = {}
+    sites: dict[str, CallSite] = {}
+    if isinstance(like, Template):
+        fields, sites = dict(like.fields), dict(like.sites)
+    elif like is not None:
+        given["like"] = like  # the compiler refuses it
+    for name, value in given.items():
+        for other in replaced_by(name) if value is not None else ():
+            fields.pop(other, None)
+    inherited = fields.get("env")
+    fields |= given
+    sites |= dict.fromkeys(given, site)
+    if isinstance(inherited, Mapping) and isinstance(fields["env"] or {}, Mapping):
+        own = given.get("env") or {}
+        fields["env"] = {**inherited, **own}
+        sites |= {f"env.{name}": site for name in own}
+    elif isinstance(fields.get("env"), Mapping):
+        sites |= {f"env.{name}": site for name in fields["env"]}
+    return fields, sites
+
+
 class Gate:
     """An edge: made by `role.started()`, `role.ready()` and `role.succeeded()`."""
 
@@ -147,8 +266,12 @@ class Gate:
 class Role:
     """The handle of a role: pass it on to say what depends on it."""
 
-    def __init__(self, topology: Topology, name: str, fields: dict[str, Any], site: CallSite) -> None:
+    def __init__(
+        self, topology: Topology, name: str, fields: dict[str, Any], site: CallSite, sites: Mapping[str, CallSite]
+    ) -> None:
         self.topology, self.name, self.fields, self.site = topology, str(name), fields, site
+        self.sites = sites  # where what is given was written, here or in a template
+        self.overridden: dict[str, Place] = {}  # by the command line, and where
 
     def started(self, *, on_restart: OnRestart = "reconnect") -> Gate:
         """I start once every replica of it runs."""
@@ -177,6 +300,8 @@ class Topology:
         heartbeat, lease: How often an agent is heard, and how long it may go unheard.
         cause_window, min_uptime: See the restart rules R7 and R8 in docs/restarts.md.
         checkpoint_dir: Where `${checkpoint_dir}` points; default: a folder of the run.
+        on_incident: A command, written as a role's, that `run` starts for each incident when it closes, and when the
+            job ends, with a JSON object on its stdin. It neither delays nor fails the job.
         grace, stop_grace, drain, ready_timeout, join_window, pending_timeout, finish_timeout, cooldown:
             Defaults for roles that do not say otherwise.
     """
@@ -192,6 +317,7 @@ class Topology:
         cause_window: Duration = "2s",
         min_uptime: Duration = "1m",
         checkpoint_dir: str = "",
+        on_incident: str | Sequence[str] | None = None,
         grace: Duration | None = None,
         stop_grace: Duration | None = None,
         drain: Duration | None = None,
@@ -203,6 +329,7 @@ class Topology:
     ) -> None:
         self.site = call_site(("name",))
         self.fields: dict[str, Any] = {key: value for key, value in locals().items() if key != "self"}
+        self.overridden: dict[str, Place] = {}  # by the command line, and where
         self.name = str(name)
         self.roles: list[Role] = []
         self.domains: list[tuple[str, tuple[Role, ...], CallSite]] = []
@@ -213,50 +340,21 @@ class Topology:
         name: str,
         command: str | Sequence[str] | None = None,
         *,
-        script: str | None = None,
-        module: str | None = None,
-        args: str | Sequence[str] = (),
-        run: object = None,
-        kind: Literal["task", "service"] = "task",
-        replicas: int | str = 1,
-        resources: str | None = None,
-        cpu: float | None = None,
-        gpu: int | None = None,
-        memory: Memory | None = None,
-        env: Mapping[str, str] | None = None,
-        ports: Sequence[str] = (),
-        workdir: str = "",
-        depends_on: Sequence[Gate | Role] | Gate | Role = (),
-        restart: Restart | None = None,
-        gang: bool | None = None,
-        primary: bool = True,
-        ready_when: str | None = None,
-        ready_timeout: Duration | None = None,
-        state: Literal["none", "memory", "checkpoint"] = "none",
-        grace: Duration | None = None,
-        stop_grace: Duration | None = None,
-        drain: Duration | None = None,
-        join_window: Duration | None = None,
-        pending_timeout: Duration | None = None,
-        finish_timeout: Duration | None = None,
-        cooldown: Duration | None = None,
-        hang_after: Duration | None = None,
-        start_timeout: Duration | None = None,
-        preload: Sequence[str] = (),
-        warm: bool | None = None,
-        workload: Workload | None = None,
+        like: Template | None = None,
+        **fields: Unpack[RoleFields],
     ) -> Role:
         """Declare a role; returns its handle.
 
         Args:
             name: Lower case, usable as a host name.
             command: A list or a string (split by shlex, never given to a shell). `python` is this interpreter.
+            like: A template: what is given here wins over it.
             script, module, args: Instead of a command: `python script.py args` or `python -m module args`.
             run: A function. Not honoured yet.
             kind: A task ends, a service must not.
             replicas: `[MIN:]MAX[xPROCS]`; a bare N means N replicas.
             resources, cpu, gpu, memory: What one replica needs.
-            env: Added to the environment of its workers.
+            env: Added to the environment of its workers: text, or a `Secret`.
             ports: Names of ports; each replica gets its own number, kept for later attempts on that node.
             workdir: Default: the folder of the topology file.
             depends_on: `x.started()`, `x.ready()`, `x.succeeded()`; a bare role means started.
@@ -275,8 +373,9 @@ class Topology:
             hang_after, start_timeout, preload: Not honoured yet.
             workload: How the simulator plays it.
         """
-        fields = {key: value for key, value in locals().items() if key != "self"}
-        role = Role(self, name, fields, call_site(("name", "command")))
+        site = call_site(("name", "command"))
+        given, sites = _inherit(like, {"command": command, **fields}, site)
+        role = Role(self, name, {**ROLE_DEFAULTS, **given, "name": name}, site, sites)
         self.roles.append(role)
         return role
 

@@ -9,25 +9,27 @@ from flowdist.control import agent_io as io
 from flowdist.control.history import Record
 from flowdist.control.ids import ReplicaId
 from flowdist.control.milestones import has_come
-from flowdist.faults import Fault, check_targets, refuse_unsupported
-from flowdist.graph import RoleGraph
+from flowdist.faults import Fault, Plan, check_plan, refuse_misplaced, refuse_unsupported
+from flowdist.graph import RoleGraph, parse_duration
 
 if TYPE_CHECKING:
+    from flowdist.sim.node import SimNode
     from flowdist.sim.simulation import Simulation
     from flowdist.sim.workload import WorldModel
 
-NODE_KINDS = ("kill", "lost", "leave")
-REPLICA_KINDS = ("kill", "exit", "oom")
+KINDS = {
+    "node": ("kill", "lost", "leave", "preempt"),
+    "replica": ("kill", "exit", "oom", "hang"),
+    "controller": ("kill",),
+}
 
 
-def check_faults(faults: Sequence[Fault], graph: RoleGraph, added: Sequence[str] = ()) -> None:
+def check_faults(plan: Plan, graph: RoleGraph) -> None:
     """FaultError for a fault that the simulator cannot carry out, or whose target is not there."""
-    nodes = [node.name for node in graph.cluster.nodes] + list(added)
-    check_targets(faults, graph, nodes)
-    for fault in faults:
-        kinds = NODE_KINDS if fault.target in nodes else REPLICA_KINDS
-        what = "a node" if fault.target in nodes else "a replica"
-        refuse_unsupported([fault], kinds, f"flowdist simulate, on {what},")
+    refuse_unsupported(plan.faults, KINDS, "flowdist simulate")
+    check_plan(plan, graph)
+    nodes = [node.name for node in graph.cluster.nodes] + [add.node for add in plan.adds]
+    refuse_misplaced(plan.faults, KINDS, nodes)
 
 
 class Faulting:
@@ -60,9 +62,9 @@ class Faulting:
         """A world begins to step: have it report the steps that faults wait for, when it gets there."""
         begun = model.begun_ns
         for fault in self._waiting:
-            if fault.when.event != "step" or fault.when.role != model.role.name:
+            if fault.when.event != "step" or fault.when.role != model.pace.name:
                 continue
-            if model.first_step < fault.when.number <= model.role.workload.steps:
+            if model.first_step < fault.when.number <= model.pace.workload.steps:
                 at = model.time_of_step(fault.when.number)
                 self._sim.queue.at(at, lambda: self._sim.report_steps(model, begun))
 
@@ -75,7 +77,11 @@ class Faulting:
     def _fire(self, fault: Fault) -> None:
         if fault.when.every_ns is not None:
             self._sim.queue.after(fault.when.every_ns, self._firing(fault))
-        if fault.target in self._sim.nodes:
+        if fault.target == "controller":
+            if not self._sim.is_down:
+                self._tell(fault, "controller")
+                self._sim.kill_controller()
+        elif fault.target in self._sim.nodes:
             self._hit_node(fault)
         else:
             for replica in self._targets(fault):
@@ -97,10 +103,27 @@ class Faulting:
                 node.cut()
             case "leave":
                 node.tell(io.LeaveRequested())
+            case "preempt":
+                self._preempt(fault, node)
+                return
         self._sim.plan()  # its silence is something to wait for now
         if fault.duration_ns is not None:
             back = node.heal if fault.kind == "lost" else lambda: self._sim.add_node(node.spec)
             self._sim.queue.after(fault.duration_ns, back)
+
+    def _preempt(self, fault: Fault, node: SimNode) -> None:
+        """A notice, and when it has run out the end, come what may."""
+        notice_ns = parse_duration(fault.arg)
+        node.tell(io.PreemptionNoticed(notice_ns))
+
+        def take() -> None:
+            if node.is_alive:
+                self._sim.kill_node(node)
+                self._sim.plan()
+
+        self._sim.queue.after(notice_ns, take)
+        if fault.duration_ns is not None:
+            self._sim.queue.after(notice_ns + fault.duration_ns, lambda: self._sim.add_node(node.spec))
 
     def _targets(self, fault: Fault) -> list[ReplicaId]:
         running = [replica.id for replica in self._sim.job.replicas.values() if replica.phase in ("running", "ready")]
@@ -119,6 +142,9 @@ class Faulting:
         ranks = [rank for rank in alive if fault.local_rank in (None, rank)]
         if ranks:
             self._tell(fault, str(replica))
+        if ranks and fault.kind == "hang":
+            self._sim.hang(node, replica, state.attempt)
+            return
         for rank in ranks:
             match fault.kind:
                 case "kill":

@@ -35,14 +35,27 @@ class SimNode:
         self.agent = Agent(spec, sim.graph, incarnation=1000 * starts + 1)
         self.is_alive = True
         self.is_cut = False
+        self.link = 0  # counts the connections to the controller: what is said on one does not arrive on the next
+        self.hung: dict[tuple[ReplicaId, int], None] = {}  # attempts that do nothing any more
+        self.noticed: dict[tuple[ReplicaId, int], int | None] = {}  # attempts under a notice, with the step named
         self.workers: dict[tuple[ReplicaId, int], dict[int, None]] = {}  # alive local ranks by attempt
         self._ports: dict[tuple[ReplicaId, str], int] = {}
         self._stores = 0
         self._planned: int | None = None
 
     def connect(self) -> None:
-        """The connection to the controller comes up."""
-        self.tell(io.Connected())
+        """The connection to the controller comes up, unless there is none to connect to."""
+        if not self._sim.is_down and not self.is_cut:
+            self.link += 1
+            self.tell(io.Connected())
+
+    def lose_link(self) -> None:
+        """The controller died: what is on its way is lost, and the agent finds nobody listening."""
+        self.renew()
+        self.link += 1
+        if not self.is_cut:
+            self.tell(io.Disconnected())
+            self.tell(io.Refused())
 
     def tell(self, event: io.AgentInput) -> None:
         """An input for the agent, now."""
@@ -60,9 +73,9 @@ class SimNode:
             if sent is not None:
                 self._sim.heard(self.spec.name, sent + LATENCY_NS)
 
-    def receive(self, message: ToAgent) -> None:
-        """A message of the controller arrives, unless the link is cut or the agent is another by now."""
-        if not self.is_cut:
+    def receive(self, message: ToAgent, link: int) -> None:
+        """A message of the controller arrives, unless the link is cut or is another by now."""
+        if not self.is_cut and link == self.link:
             self.tell(message)
 
     def cut(self) -> None:
@@ -74,7 +87,7 @@ class SimNode:
     def heal(self) -> None:
         self.is_cut = False
         self.tell(io.Disconnected())
-        self.tell(io.Connected())
+        self.connect()
 
     def die(self) -> list[tuple[ReplicaId, int]]:
         """The agent and all workers are gone. Returns the attempts that ran."""
@@ -138,14 +151,28 @@ class SimNode:
                 self._sim.queue.after(BIND_NS, lambda: self.tell(bound))
             case io.AnswerWorker():
                 self._sim.checkpoint_answered(output)
+            case io.LookForSigns():
+                self._sim.show_signs(self, output.replica, output.attempt)
+            case io.AskWorkers():
+                step = self._sim.step_of(output.replica, output.attempt)
+                answer = io.WorkersAsked(output.replica, output.attempt, step)
+                self._sim.queue.after(BIND_NS, lambda: self.tell(answer))
+            case io.TellWorkers():
+                self._sim.stop_at(self, output.replica, output.attempt, output.step)
             case io.KillStore() | io.WritePeers():
                 pass
             case io.EndAgent():
                 self.is_alive = False
 
     def _send(self, message: ToController) -> None:
+        link = self.link
+
+        def arrive() -> None:
+            if link == self.link and not self._sim.is_down:
+                self._sim.hear(message)
+
         if not self.is_cut:
-            self._sim.queue.after(LATENCY_NS, lambda: self._sim.hear(message))
+            self._sim.queue.after(LATENCY_NS, arrive)
 
     def _spawned(self, start: StartReplica) -> None:
         if not self.is_alive:
@@ -163,6 +190,9 @@ class SimNode:
         return self._ports.setdefault((replica, name), FIRST_PORT + len(self._ports))
 
     def _signal(self, output: io.SignalWorkers) -> None:
+        key = (output.replica, output.attempt)
+        if key in self.hung and output.signal != "KILL":
+            return  # it hears nothing any more
         delay = KILL_NS if output.signal == "KILL" else TERM_NS
         for local_rank in list(self.workers.get((output.replica, output.attempt), {})):
             self._sim.queue.after(delay, self._end_by_signal(output, local_rank))

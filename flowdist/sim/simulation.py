@@ -7,7 +7,7 @@ Faults act on nodes and processes only; the controller is never told and has to 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -15,22 +15,22 @@ import msgspec
 from flowdist.control import agent_io as io
 from flowdist.control.controller import Controller
 from flowdist.control.effects import Effect, FinishJob, Notify, StartReplica
-from flowdist.control.events import Event, NodeGone, NodeJoined, NodeLeft, ScaleRequested, TimePassed
-from flowdist.control.history import FaultLine, Header, Line, digest, encode_line, record
+from flowdist.control.events import DrainRequested, Event, NodeGone, ScaleRequested, TimePassed
+from flowdist.control.history import FaultLine, Header, Line, Record, digest, encode_line, record
 from flowdist.control.ids import NodeName, ReplicaId
-from flowdist.control.liveness import Liveness
-from flowdist.control.messages import Acked, Dismissed, Heartbeat, Join, Leave, Ordered, Rejoin, Report, ToController
+from flowdist.control.links import Links
+from flowdist.control.messages import Dismissed, Heartbeat, Ordered, ToAgent, ToController
 from flowdist.control.state import JobState
 from flowdist.control.waiting import waiting_for
-from flowdist.faults import Add, Fault, Scale
-from flowdist.graph import MS, Cluster, NodeSpec, RoleGraph
+from flowdist.faults import NOTHING, Add, Drain, Fault, Plan, Scale
+from flowdist.graph import MS, Cluster, NodeSpec, RoleGraph, RoleSpec
 from flowdist.sim.faulting import Faulting
 from flowdist.sim.node import LATENCY_NS, SimNode
 from flowdist.sim.queue import Queue
 from flowdist.sim.workload import WorldModel
 
 PROOF_NS = 10 * MS  # from the death of an agent to the guardian's proof of it
-EPOCH = 1
+TAKE_OVER_NS = 300 * MS  # from the death of the controller to the next one's first event
 
 
 class Violation(AssertionError):
@@ -61,6 +61,7 @@ class Simulation:
 
     Args:
         graph: With nodes; see `with_nodes`.
+        plan: What is to befall the job.
         seed: 0 is nominal: everything takes exactly what the workload says. Any other seed spreads start-up times by
             up to a fifth, each attempt's drawn from a stream of its own.
         play_heartbeats: Play each heartbeat, as production does, instead of taking quiet ones as played.
@@ -69,9 +70,7 @@ class Simulation:
     def __init__(
         self,
         graph: RoleGraph,
-        faults: Sequence[Fault] = (),
-        scales: Sequence[Scale] = (),
-        adds: Sequence[Add] = (),
+        plan: Plan = NOTHING,
         *,
         seed: int = 0,
         play_heartbeats: bool = False,
@@ -82,18 +81,21 @@ class Simulation:
         self.controller = Controller(graph, names)
         self.nodes: dict[NodeName, SimNode] = {}
         self.models: dict[str, WorldModel] = {}
-        self._liveness = Liveness(graph.options.lease_ns, graph.options.lease_margin_ns)
-        self._incarnations: dict[NodeName, int] = {}
+        self.links = Links(graph.options)
+        self.is_down = False  # the controller
+        self._unheard: list[Event] = []
         self._running: dict[ReplicaId, int] = {}  # attempts with a process alive
         self._planned: int | None = None
         self._lines: list[Line] = [Header(graph, names, seed=seed)]
         self._n = 0
-        self._faulting = Faulting(self, faults)
+        self._faulting = Faulting(self, plan.faults)
         for spec in graph.cluster.nodes:
             self.add_node(spec)
-        for scale in scales:
+        for scale in plan.scales:
             self.queue.at(scale.at_ns, self._scaler(scale))
-        for add in adds:
+        for drain in plan.drains:
+            self.queue.at(drain.at_ns, self._drainer(drain))
+        for add in plan.adds:
             self.queue.at(add.at_ns, self._adder(add))
         self._faulting.plan()
         self.plan()
@@ -128,6 +130,9 @@ class Simulation:
     def _scaler(self, scale: Scale) -> Callable[[], None]:
         return lambda: self.handle(ScaleRequested(scale.role, scale.replicas))
 
+    def _drainer(self, drain: Drain) -> Callable[[], None]:
+        return lambda: self.handle(DrainRequested(drain.node))
+
     def _adder(self, add: Add) -> Callable[[], None]:
         like = self.graph.cluster.nodes[0]
         spec = NodeSpec(add.node, like.cpu, like.gpu, like.memory, like.labels)
@@ -147,41 +152,26 @@ class Simulation:
 
     def hear(self, message: ToController) -> None:
         """A message of an agent arrives at the controller."""
-        node = self.nodes[message.node]
-        if message.incarnation < self._incarnations.get(message.node, 0):
-            return
-        match message:
-            case Join():
-                self._incarnations[message.node] = message.incarnation
-                self._liveness.watch(message.node, self.queue.now)
-                self._send(node, Acked(EPOCH, message.sent_ns))
-                joined = NodeJoined(message.node, message.spec, message.address, message.incarnation, message.inventory)
-                self.handle(joined)
-            case Heartbeat():
-                if self._liveness.is_watched(message.node):
-                    self._liveness.heard(message.node, self.queue.now)
-                    self._send(node, Acked(EPOCH, message.sent_ns))
-                    self.plan()
-                else:
-                    for heard in self._liveness.heard(message.node, self.queue.now):
-                        self.handle(heard)
-                    self._send(node, Rejoin(EPOCH))
-            case Report():
-                self.handle(message.event)
-            case Leave():
-                self._liveness.forget(message.node)
-                self.handle(NodeLeft(message.node))
+        heard = self.links.hear(message, self.queue.now)
+        for answer in heard.answers:
+            self._send(self.nodes[message.node], answer)
+        for event in heard.events:
+            self.handle(event)
+        if isinstance(message, Heartbeat):
+            self.plan()
 
     def heard(self, node: NodeName, at: int) -> None:
         """Heartbeats that were not played: the last of them arrived then."""
-        self._liveness.heard(node, at)
+        self.links.heard(node, at)
 
     def handle(self, event: Event) -> None:
         """One event for the controller: record it, check, carry out what follows."""
         if self.job.outcome is not None:
             return
-        if isinstance(event, NodeGone):
-            self._liveness.forget(event.node)
+        if self.is_down:  # nobody listens: whoever has something to prove says it again
+            self._unheard.append(event)
+            return
+        self.links.note(event)
         effects = self.controller.handle(event, self.queue.now)
         self._n += 1
         line = record(self._n, self.queue.now, event, effects)
@@ -195,6 +185,29 @@ class Simulation:
         self._faulting.hear(line)
         self.plan()
 
+    def kill_controller(self) -> None:
+        """The controller dies; the next one knows what is in the record, and takes over a moment later (R21)."""
+        self.is_down = True
+        for node in self.nodes.values():
+            node.lose_link()
+        self.queue.after(TAKE_OVER_NS, self._take_over)
+
+    def _take_over(self) -> None:
+        known = tuple(node.name for node in self.graph.cluster.nodes)
+        fresh = Controller(self.graph, known)
+        for line in self._lines:
+            if isinstance(line, Record):
+                fresh.handle(line.event, line.t_ns)
+        if fresh.state != self.job:
+            raise Violation("replay", "a controller that replays the record is not where the last one was")
+        self.controller, self.links, self.is_down = fresh, Links(self.graph.options), False
+        self.handle(self.links.take_over(fresh.state, self.queue.now))
+        unheard, self._unheard = self._unheard, []
+        for event in unheard:
+            self.handle(event)
+        for node in self.nodes.values():
+            node.connect()
+
     def note_fault(self, fault: Fault, target: str) -> None:
         self._lines.append(FaultLine(self.queue.now, fault.spec, target))
 
@@ -204,21 +217,24 @@ class Simulation:
                 pass
             case FinishJob():
                 for node in self.nodes.values():
-                    self._send(node, Dismissed(EPOCH))
+                    self._send(node, Dismissed(self.links.epoch))
             case _:
-                self._send(self.nodes[effect.node], Ordered(EPOCH, effect))
+                self._send(self.nodes[effect.node], Ordered(self.links.epoch, effect))
 
-    def _send(self, node: SimNode, message: Acked | Rejoin | Ordered | Dismissed) -> None:
+    def _send(self, node: SimNode, message: ToAgent) -> None:
         if not node.is_cut:
-            self.queue.after(LATENCY_NS, lambda: node.receive(message))
+            link = node.link
+            self.queue.after(LATENCY_NS, lambda: node.receive(message, link))
 
     def plan(self) -> None:
         """Wake the controller at its deadline, or when somebody's silence may have become too long."""
+        if self.is_down:
+            return
         times = [self.controller.deadline()]
         if self.plays_heartbeats or any(node.is_cut or not node.is_alive for node in self.nodes.values()):
             for node in self.nodes.values():
                 node.renew()
-            times.append(self._liveness.deadline())
+            times.append(self.links.deadline())
         due = min((time for time in times if time is not None), default=None)
         if due is None or (self._planned is not None and self.queue.now < self._planned <= due):
             return
@@ -226,12 +242,12 @@ class Simulation:
         self.queue.at(due, lambda: self._wake(due))
 
     def _wake(self, due: int) -> None:
-        if self._planned != due:
+        if self._planned != due or self.is_down:
             return
         self._planned = None
         for node in self.nodes.values():
             node.renew()
-        for silent in self._liveness.expire(self.queue.now):
+        for silent in self.links.expire(self.queue.now):
             self.handle(silent)
         deadline = self.controller.deadline()
         if deadline is not None and deadline <= self.queue.now:
@@ -259,10 +275,18 @@ class Simulation:
         load = role.workload
         delay = round(load.startup_ns * spread(self._seed, f"{start.replica}#{start.attempt}", "startup"))
         if role.kind == "task":
-            model = self.models.setdefault(start.world, WorldModel(role))
+            model = self.models.get(start.world)
+            if model is None:
+                model = self.models[start.world] = WorldModel(self._pace_of(role))
             model.start(start)
             delay += load.restore_ns if model.durable else 0
         self.queue.after(delay, lambda: self._started_up(node, start))
+
+    def _pace_of(self, role: RoleSpec) -> RoleSpec:
+        """The role whose workload says how its world steps: of a joint world the one that takes longest."""
+        joint = self.graph.world_of(role.name)
+        roles = [self.graph.role(name) for name in joint.roles] if joint is not None else [role]
+        return max(roles, key=lambda role: role.workload.steps * role.workload.step_ns)
 
     def _started_up(self, node: SimNode, start: StartReplica) -> None:
         key = (start.replica, start.attempt)
@@ -279,12 +303,65 @@ class Simulation:
             self._faulting.steps_begin(start.world, model)
             self._plan_work(start.world, model)
 
+    def step_of(self, replica: ReplicaId, attempt: int) -> int | None:
+        """The step that the workers of an attempt are at; None for those that do not step, or not yet."""
+        model = self._model_of(replica, attempt)
+        return model.step_at(self.queue.now) if model is not None and model.begun_ns is not None else None
+
+    def _model_of(self, replica: ReplicaId, attempt: int) -> WorldModel | None:
+        model = self.models.get(self.job.replicas[replica].world)
+        start = model.members.get(replica) if model is not None else None
+        return model if start is not None and start.attempt == attempt else None
+
+    def show_signs(self, node: SimNode, replica: ReplicaId, attempt: int) -> None:
+        """Progress that was not played one by one: a worker that steps has just told where it is."""
+        model = self._model_of(replica, attempt)
+        key = (replica, attempt)
+        if model is not None and model.begun_ns is not None and key not in node.hung:
+            for local_rank in range(self.graph.role(replica.role).procs):
+                node.tell(io.WorkerProgressed(*key, local_rank, model.step_at(self.queue.now)))
+        node.tell(io.SignsSeen(*key, None))
+
+    def hang(self, node: SimNode, replica: ReplicaId, attempt: int) -> None:
+        """The replica does nothing any more; the others of its world wait for it in vain, a step further."""
+        node.hung[replica, attempt] = None
+        model = self._model_of(replica, attempt)
+        if model is None or model.begun_ns is None:
+            return
+        step = model.step_at(self.queue.now)
+        for start in list(model.members.values()):
+            ahead = start.replica != replica
+            for local_rank in range(self.graph.role(start.replica.role).procs):
+                message = io.WorkerProgressed(start.replica, start.attempt, local_rank, step + ahead)
+                self.nodes[start.node].tell(message)
+        model.halt(self.queue.now)
+
+    def stop_at(self, node: SimNode, replica: ReplicaId, attempt: int, step: int | None) -> None:
+        """The workers are told the step at which should_stop() turns true: there they save, then they have left it."""
+        model = self._model_of(replica, attempt)
+        if step is None or model is None or model.begun_ns is None:
+            return
+        begun = model.begun_ns
+        at = model.time_of_step(min(step, model.pace.workload.steps))
+
+        def save() -> None:
+            if model.begun_ns == begun:
+                model.durable = max(model.durable, step)
+                model.halt(self.queue.now)  # saved at that step: nothing is lost
+
+        def leave() -> None:
+            for local_rank in range(self.graph.role(replica.role).procs):
+                node.tell(io.WorkerLeftStep(replica, attempt, local_rank))
+
+        self.queue.at(at, save)
+        self.queue.at(at + model.pace.workload.checkpoint_ns, leave)
+
     def _plan_work(self, world: str, model: WorldModel) -> None:
         """The next moment of a world that steps: a checkpoint, or its end."""
         begun = model.begun_ns
         checkpoint = model.next_checkpoint()
         if checkpoint is None:
-            self.queue.at(model.time_of_step(model.role.workload.steps), lambda: self._work_done(model, begun))
+            self.queue.at(model.time_of_step(model.pace.workload.steps), lambda: self._work_done(model, begun))
         else:
             self.queue.at(checkpoint, lambda: self._checkpoint(world, model, begun))
 
@@ -295,7 +372,7 @@ class Simulation:
         step = model.step_at(self.queue.now)
         for start in list(model.members.values()):
             node = self.nodes[start.node]
-            for local_rank in range(model.role.procs):
+            for local_rank in range(self.graph.role(start.replica.role).procs):
                 node.tell(io.WorkerProgressed(start.replica, start.attempt, local_rank, step))
 
     def _checkpoint(self, world: str, model: WorldModel, begun: int | None) -> None:
@@ -321,9 +398,9 @@ class Simulation:
         if model.begun_ns != begun:
             return
         self.report_steps(model, begun)
-        model.durable = model.role.workload.steps
+        model.durable = model.pace.workload.steps
         for start in list(model.members.values()):
-            for local_rank in range(model.role.procs):
+            for local_rank in range(self.graph.role(start.replica.role).procs):
                 self.nodes[start.node].exit_worker(start.replica, start.attempt, local_rank)
 
     def worker_ended(self, replica: ReplicaId, attempt: int, *, failed: bool) -> None:

@@ -18,7 +18,7 @@ from flowdist.graph import RoleSpec
 class WorldModel:
     """One world of a task. `durable` is the step of the checkpoint that a restart resumes from."""
 
-    role: RoleSpec
+    pace: RoleSpec  # whose workload says how the world steps
     durable: int = 0
     generation: int = 0
     members: dict[ReplicaId, StartReplica] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class WorldModel:
             return
         done = self.step_at(now)
         self.lost_steps += max(0, done - self.durable)
-        self.lost_ns += max(0, done - self.durable) * self.role.workload.step_ns
+        self.lost_ns += max(0, done - self.durable) * self.pace.workload.step_ns
         self.begun_ns = None
         self.up.clear()
 
@@ -65,7 +65,7 @@ class WorldModel:
         """The number of steps that are done."""
         if self.begun_ns is None:
             return self.durable
-        load = self.role.workload
+        load = self.pace.workload
         cycle = load.checkpoint_every_ns + load.checkpoint_ns
         cycles, rest = divmod(now - self.begun_ns, cycle)
         worked = cycles * load.checkpoint_every_ns + min(rest, load.checkpoint_every_ns)
@@ -74,7 +74,7 @@ class WorldModel:
     def time_of_step(self, step: int) -> int:
         """When that step will be done, if nothing comes in between."""
         assert self.begun_ns is not None
-        load = self.role.workload
+        load = self.pace.workload
         work = (step - self.first_step) * load.step_ns
         checkpoints = max(0, work - 1) // load.checkpoint_every_ns
         return self.begun_ns + work + checkpoints * load.checkpoint_ns
@@ -82,6 +82,6 @@ class WorldModel:
     def next_checkpoint(self) -> int | None:
         """When the next checkpoint will be complete; None when the work is done before."""
         assert self.begun_ns is not None
-        load = self.role.workload
+        load = self.pace.workload
         done = self.begun_ns + (self.offered + 1) * (load.checkpoint_every_ns + load.checkpoint_ns)
         return done if done < self.time_of_step(load.steps) else None

@@ -156,7 +156,7 @@ def test_r19_it_fences_one_second_before_its_lease_ends_counted_from_the_sending
     talk = Talk()
     talk.run()
     talk.at(10, ack=True)
-    assert talk.agent.acked_ns == 10 * SECOND
+    assert talk.agent.lease.acked_ns == 10 * SECOND
     assert talk.at(12.9) == []
     assert talk.at(13) == [kill("KILL")]
 

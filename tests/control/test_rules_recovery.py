@@ -155,7 +155,7 @@ def test_r7_one_charge_for_one_incident_however_many_fail():
     for i in range(4):
         assert talk.job.roles["trainer"].charges == []
         talk.tell(ev.ReplicaStarted(r(f"trainer/{i}"), 2))
-    assert talk.job.roles["trainer"].charges == [0]
+    assert talk.job.roles["trainer"].charges == [(0, 0)]
 
 
 def test_r7_a_failure_inside_an_incident_is_still_judged():

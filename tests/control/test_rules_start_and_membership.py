@@ -100,7 +100,7 @@ def test_r2_no_room_for_the_minima_ends_the_job_with_the_reason():
     talk.join("node0")
     talk.wait(600)
     outcome, reason = talk.outcome()
-    assert outcome == "failed" and "node0 has 2 cpu free" in reason
+    assert outcome == "failed" and "lacks 4 replicas" in reason and "node0 has 2 of 2 cpu free" in reason
 
 
 def test_r2_the_job_starts_with_its_least_number_of_nodes_and_not_below_it():

@@ -12,7 +12,18 @@ import pytest
 
 from flowdist.dsl.compile import compile_topology
 from flowdist.dsl.problems import Problems
-from flowdist.dsl.topology import Node, On, Resources, Restart, Role, Topology, Workload
+from flowdist.dsl.topology import (
+    Node,
+    On,
+    Resources,
+    Restart,
+    Role,
+    RoleFields,
+    Secret,
+    Template,
+    Topology,
+    Workload,
+)
 from flowdist.graph import decode_graph, encode_graph
 
 ODD: list[Any] = [
@@ -23,6 +34,8 @@ ODD: list[Any] = [
     [], [1], [None], [""], ["a\0b"], ["python", "-m"], ["python", "-m", "a..b"], ["python", ""], [[1]], (1,),
     {}, {"a": 1}, {"": "x"}, {"a=b": "x"}, {"a": None}, {1, 2}, range(3), Path("x"), object(), print, Node, lambda: 1,
     Restart(), [On()], [3, On("exit"), On(exit=3)], Resources(), Workload(), Topology("other").role("alien", "true"),
+    Template(), Template("true", like=Template(env={"A": 3})), Secret(),
+    {"A": Secret(env="HOME"), "B": Secret(file=".")},
 ]  # fmt: skip
 
 
@@ -37,6 +50,12 @@ def role_with(topology: Topology | None = None, **given: Any) -> Topology:
     if not {"command", "script", "module", "run"} & set(given):
         given["script" if "args" in given else "command"] = "true"
     t.role(**{"name": "a", **given})
+    return t
+
+
+def template_with(**given: Any) -> Topology:
+    t = topology_with()
+    t.role("a", like=Template(**{"command": "true", **given}))
     return t
 
 
@@ -62,6 +81,8 @@ def domain_with(name: Any = "core", member: Any = None) -> Topology:
 CALLS: dict[Callable[..., Any], Callable[..., Topology]] = {
     Topology: topology_with,
     Topology.role: role_with,
+    Template: template_with,
+    Secret: lambda **given: role_with(env={"KEY": Secret(**given)}),
     Node: lambda **given: topology_with(nodes=[Node(**given)]),
     Resources: lambda **given: role_with(topology_with(resources={"small": Resources(**given)}), resources="small"),
     Restart: lambda **given: role_with(restart=Restart(**given)),
@@ -71,8 +92,14 @@ CALLS: dict[Callable[..., Any], Callable[..., Topology]] = {
     address_with: address_with,
     domain_with: domain_with,
 }
-ARGUMENTS = [(word, name) for word in CALLS for name in inspect.signature(word).parameters if name != "self"]
-ARGUMENTS.remove((Topology.role, "resources"))  # a name that a dict cannot look up
+
+
+def arguments_of(word: Callable[..., Any]) -> list[str]:
+    names = [name for name in inspect.signature(word).parameters if name != "self"]
+    return [*names[:-1], *RoleFields.__annotations__] if names[-1] == "fields" else names
+
+
+ARGUMENTS = [(word, name) for word in CALLS for name in arguments_of(word)]
 
 
 @pytest.mark.parametrize(("word", "name"), ARGUMENTS, ids=[f"{word.__name__}-{name}" for word, name in ARGUMENTS])
@@ -80,8 +107,8 @@ def test_an_odd_value_gives_a_graph_or_problems_with_the_users_place(word: Calla
     for value in ODD:
         problems = Problems()
         graph = compile_topology(CALLS[word](**{name: value}), problems)
-        if any(problem.severity == "error" for problem in problems.found):
-            assert {problem.place.file for problem in problems.found} <= {__file__}, value
-            assert all(problem.format() for problem in problems.found)
+        if any(problem.severity == "error" for problem in problems.sorted()):
+            assert {problem.place.file for problem in problems.sorted()} <= {__file__}, value
+            assert all(problem.format() for problem in problems.sorted())
         else:
             assert decode_graph(encode_graph(graph)) == graph, value

@@ -58,11 +58,15 @@ def test_a_member_of_another_topology_is_told_in_the_users_words(tmp_path: Path)
     assert problem.message == "domain 'core': role 'alien' of topology 'y' is no role of this topology"
 
 
-@pytest.mark.parametrize("gates", ["'a'", "{a}", "None", "3", "(gate for gate in [a.started()])"])
+@pytest.mark.parametrize("gates", ["'a'", "{a}", "b'a'", "3", "(gate for gate in [a.started()])"])
 def test_gates_are_a_list(tmp_path: Path, gates: str) -> None:
     problem = refused(tmp_path, TWO + f"t.role('c', 'true', depends_on={gates})")
     assert problem.code == "FD134" and problem.message.endswith("must be a list")
     assert underlined(problem) == gates
+
+
+def test_no_gate_may_be_written_as_none(tmp_path: Path) -> None:
+    assert loaded(tmp_path, TWO + "t.role('c', 'true', depends_on=None)").graph.roles[2].gates == ()
 
 
 def test_one_gate_needs_no_list(tmp_path: Path) -> None:

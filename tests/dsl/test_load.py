@@ -81,23 +81,23 @@ def test_an_unknown_argument_of_the_users_own_function_is_no_matter_of_the_dsl(t
 
 
 @pytest.mark.parametrize(
-    ("call", "help"),
+    ("call", "marked", "help"),
     [
-        ("t.role('a', 'true', replica=3)", 'did you mean "replicas"?'),
-        ("Topology('y', node=3)", 'did you mean "nodes"?'),
-        ("main.ready(onrestart='x')", 'did you mean "on_restart"?'),
-        ("Restart(zzz=1)", "known: scope, max_restarts"),
+        ("t.role('a', 'true', replica=3)", "replica=3", 'did you mean "replicas"?'),
+        ("Topology('y', node=3)", "Topology('y', node=3)", 'did you mean "nodes"?'),
+        ("main.ready(onrestart='x')", "main.ready(onrestart='x')", 'did you mean "on_restart"?'),
+        ("Restart(zzz=1)", "Restart(zzz=1)", "known: scope, max_restarts"),
     ],
 )
-def test_an_unknown_argument_is_answered_with_the_known_ones(tmp_path: Path, call: str, help: str) -> None:
+def test_an_unknown_argument_is_answered_with_the_known_ones(tmp_path: Path, call: str, marked: str, help: str) -> None:
     problem = refused(tmp_path, MAIN + call)
-    assert problem.code == "FD132" and help in problem.help and underlined(problem) == call
+    assert problem.code == "FD132" and help in problem.help and underlined(problem) == marked
 
 
 def test_the_advice_that_python_adds_to_its_message_is_not_taken_for_the_argument(tmp_path: Path) -> None:
-    text = "Topology.role() got an unexpected keyword argument 'replica'. Did you mean 'replicas'?"  # Python 3.13
+    text = "Topology.__init__() got an unexpected keyword argument 'node'. Did you mean 'nodes'?"  # Python 3.13
     problem = refused(tmp_path, MAIN + f"raise TypeError({text!r})")
-    assert problem.message == "argument 'replica' is unknown"
+    assert problem.message == "argument 'node' is unknown" and problem.help == 'did you mean "nodes"?'
 
 
 def test_modules_beside_the_file_are_found_by_the_file_and_by_its_function(tmp_path: Path) -> None:
@@ -260,7 +260,6 @@ def test_none_takes_an_argument_back(tmp_path: Path) -> None:
         ("a.cpu=-1", "FD105", "role 'a': cpu='-1' must not be negative"),
         ("a.primary=perhaps", "FD134", "role 'a': primary='perhaps' must be true or false"),
         ("a.restart.max_restarts=-1", "FD105", "role 'a': max_restarts=-1 is less than 0"),
-        ("a.replicas=none", "FD104", "role 'a': replicas=None cannot be read"),
         ("a.ready_when=http:rpc", "FD119", "role 'a': it has no port 'rpc'"),
     ],
 )

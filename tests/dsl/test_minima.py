@@ -14,7 +14,7 @@ from tests.control.harness import Talk
 def codes(topology: Topology) -> list[str]:
     problems = Problems()
     compile_topology(topology, problems)
-    return [problem.code for problem in problems.found]
+    return [problem.code for problem in problems.sorted()]
 
 
 @settings(max_examples=300, deadline=None)
@@ -32,7 +32,7 @@ def test_check_finds_no_room_exactly_where_the_controller_finds_none(
     talk = Talk(compile_topology(topology, problems))
     talk.join(*(f"node{i}" for i in range(len(nodes))))
     fits = all(replica.node is not None for replica in talk.job.replicas.values())
-    assert [problem.code for problem in problems.found] == ([] if fits else ["FD113"])
+    assert [problem.code for problem in problems.sorted()] == ([] if fits else ["FD113"])
 
 
 def test_small_replicas_are_spread_so_that_a_large_one_may_find_no_room() -> None:

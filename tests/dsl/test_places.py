@@ -25,7 +25,7 @@ def problems_of_cell(tmp_path: Path, name: str, executed: str, shown: str) -> li
     exec(compile(executed, str(file), "exec"), names)
     problems = Problems()
     compile_topology(names["t"], problems)
-    return problems.found
+    return problems.sorted()
 
 
 @pytest.mark.parametrize(

@@ -72,13 +72,6 @@ def test_sigkill_of_a_process_of_a_node(tmp_path: Path, victim: str) -> None:
         assert job.alive() == []
 
 
-def test_sigkill_of_the_controller_ends_the_job_in_words(tmp_path: Path) -> None:
-    with stubborn_job(tmp_path) as job, Deaths(job.alive()) as deaths:
-        os.kill(job.named("flowdist.runtime.controller_main")[0], signal.SIGKILL)
-        assert job.finish() == 1
-        assert deaths.survivors(2.0) == [] and "the controller died; everything was stopped" in job.text
-
-
 def test_ctrl_c_stops_in_order_and_a_second_one_at_once(tmp_path: Path) -> None:
     (tmp_path / "polite.py").write_text(
         "import signal, sys\n"

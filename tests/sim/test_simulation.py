@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from flowdist.control.history import FaultLine, Record, encode_line
 from flowdist.dsl.load import load_topology
-from flowdist.faults import parse_add, parse_fault, parse_scale
+from flowdist.faults import Plan, parse_add, parse_fault, parse_scale
 from flowdist.graph import HOUR, SECOND, RoleGraph
 from flowdist.sim.queue import Queue
 from flowdist.sim.simulation import SimResult, Simulation, Violation
@@ -29,7 +29,9 @@ def load(name: str, **params: object) -> RoleGraph:
 
 
 def run(graph: RoleGraph, *faults: str, seed: int = 0, play: bool = False, until: int | None = None) -> SimResult:
-    return Simulation(graph, [parse_fault(text) for text in faults], seed=seed, play_heartbeats=play).run(until)
+    return Simulation(graph, Plan(tuple(parse_fault(text) for text in faults)), seed=seed, play_heartbeats=play).run(
+        until
+    )
 
 
 def decisions(result: SimResult) -> list[bytes]:
@@ -115,7 +117,7 @@ def test_a_lost_node_is_fenced_before_its_replicas_run_elsewhere() -> None:
 
 def test_scale_and_add_are_events_of_the_job() -> None:
     topology = load("gang.py", nodes=3, replicas="1:4")
-    simulation = Simulation(topology, [], [parse_scale("trainer=2@3m")], [parse_add("node9@1m")])
+    simulation = Simulation(topology, Plan((), (parse_scale("trainer=2@3m"),), (parse_add("node9@1m"),)))
     result = simulation.run()
     sizes = [
         len(line.effects) for line in result.lines if isinstance(line, Record) and line.reason.startswith("trainer: s")

@@ -1,0 +1,98 @@
+"""`flowdist.toml`: named resources for all topologies below it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flowdist.dsl.load import load_topology
+from flowdist.dsl.problems import Problem, TopologyProblems
+from flowdist.graph import Resources
+from tests.dsl.test_problems import underlined
+
+SIZES = '[resources."gpu.large"]\ncpu = 8\ngpu = 1\nmemory = "64GiB"\n'
+
+
+def topology(folder: Path, role: str, **topology: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    given = "".join(f", {name}={value}" for name, value in topology.items())
+    body = f'from flowdist import *\nt = Topology("x", nodes=[Node(gpu=8, memory="1TiB")]{given})\n'
+    (folder / "topology.py").write_text(body + f't.role("a", "true", {role})\n')
+    return folder / "topology.py"
+
+
+def resources(file: Path) -> Resources:
+    return load_topology(str(file)).graph.roles[0].resources
+
+
+def problems(file: Path) -> list[Problem]:
+    with pytest.raises(TopologyProblems) as caught:
+        load_topology(str(file))
+    return list(caught.value.problems)
+
+
+def test_a_role_names_a_size_of_the_file_and_may_change_a_part_of_it(tmp_path: Path) -> None:
+    (tmp_path / "flowdist.toml").write_text(SIZES)
+    assert resources(topology(tmp_path, 'resources="gpu.large"')) == Resources(8, 1, 64 << 30)
+    assert resources(topology(tmp_path, 'resources="gpu.large", cpu=2')) == Resources(2, 1, 64 << 30)
+
+
+def test_the_nearest_file_upwards_counts_alone(tmp_path: Path) -> None:
+    (tmp_path / "flowdist.toml").write_text(SIZES)
+    deep = topology(tmp_path / "jobs/deep", 'resources="gpu.large"')
+    assert resources(deep) == Resources(8, 1, 64 << 30)
+    (tmp_path / "jobs/flowdist.toml").write_text("[resources.small]\ncpu = 2\n")
+    (found,) = problems(deep)
+    assert (found.code, found.help) == ("FD110", "known: small")
+
+
+def test_the_table_of_the_topology_wins(tmp_path: Path) -> None:
+    (tmp_path / "flowdist.toml").write_text(SIZES + "[resources.small]\ncpu = 2\n")
+    own = '{"gpu.large": Resources(cpu=3)}'
+    assert resources(topology(tmp_path, 'resources="gpu.large"', resources=own)) == Resources(3)
+    assert resources(topology(tmp_path, 'resources="small"', resources=own)) == Resources(2)
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "line", "word", "message", "help"),
+    [
+        ("[resource.small]\ncpu = 2\n", "FD132", 1, "[resource.small]", "resource: the key", '"resources"'),
+        (SIZES + "gpus = 2\n", "FD132", 5, "gpus", 'resources."gpu.large".gpus: the key is unknown', '"gpu"'),
+        (SIZES.replace("64GiB", "lots"), "FD107", 4, "memory", "memory='lots' cannot be read", "64GiB"),
+        (SIZES.replace("gpu = 1", "gpu = 1.5"), "FD134", 3, "gpu", "gpu=1.5 must be a whole number", "gpu=1"),
+        (SIZES.replace("cpu = 8", "cpu = -8"), "FD105", 2, "cpu", "cpu=-8 must not be negative", "cpu=1"),
+        ("[resources.gpu.large]\ncpu = 8\n", "FD132", 1, "[resources.gpu.large]", "holds a table", '"gpu.large"'),
+        ("\n[resources]\nsmall = { cpus = 2 }\n", "FD132", 3, "small", "small.cpus: the key", '"cpu"'),
+        ("resources = 3\n", "FD134", 1, "resources", "must be a table", "[resources."),
+        ("[resources]\nsmall = 3\n", "FD134", 2, "small", "must be a table", "[resources."),
+        ("[resources\n", "FD142", 1, "", "cannot be read", "correct the file"),
+    ],
+)
+def test_a_mistake_in_the_file_is_told_with_its_line_and_key(
+    tmp_path: Path, content: str, code: str, line: int, word: str, message: str, help: str
+) -> None:
+    (tmp_path / "flowdist.toml").write_text(content)
+    (found,) = problems(topology(tmp_path, "cpu=1"))
+    assert (found.code, found.place.file, found.place.line) == (code, str(tmp_path / "flowdist.toml"), line)
+    assert message in found.message and "flowdist.toml" in found.message and help in found.help
+    assert underlined(found) == word
+
+
+def test_a_file_that_is_no_text_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "flowdist.toml").write_bytes(b"\xff\xfe")
+    (found,) = problems(topology(tmp_path, "cpu=1"))
+    assert found.code == "FD142" and "cannot be read" in found.message
+
+
+@pytest.mark.parametrize(
+    ("role", "own", "message"),
+    [
+        ("resources=['a']", "{}", "resources=['a'] must be a name"),
+        ("resources='a'", "{'a': 3}", "the topology's 'a' is no Resources"),
+        ("cpu=1", "[3]", "resources= must be a dict"),
+    ],
+)
+def test_what_is_no_table_of_sizes_is_refused_in_words(tmp_path: Path, role: str, own: str, message: str) -> None:
+    (found,) = problems(topology(tmp_path, role, resources=own))
+    assert found.code == "FD134" and message in found.message
