@@ -39,7 +39,8 @@ KINDS: dict[str, str | None] = {
     "disk-full": None,
 }
 MOMENTARY = ("kill", "exit", "oom")  # of replicas: they have no duration
-_NAME = re.compile(r"[a-z][a-z0-9-]*(/\d+(\.\d+)?)?")
+_NAME = re.compile(r"[a-z][a-z0-9-]*(/\d{1,9}(\.\d{1,9})?)?")
+_NUMBER = re.compile(r"\d{1,9}")
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|us|s|m|h|d))+")
 
 
@@ -154,13 +155,16 @@ def _parse_when(text: str, when: str, start: int) -> tuple[When, int]:
         return When(at_ns=_duration(text, base, start)), offset_ns
     place = start + len(name) + 1
     if name == "every":
-        return When(every_ns=_duration(text, value, place)), offset_ns
+        every_ns = _duration(text, value, place)
+        if not every_ns:
+            _refuse(text, place, place + len(value), "every needs a period of more than zero", "write every=5m")
+        return When(every_ns=every_ns), offset_ns
     if name not in EVENTS:
         _refuse(text, start, start + len(name), f"event {name!r} is unknown", _hint(name, [*EVENTS, "every"]))
     role, comma, number = value.partition(",")
     if not _NAME.fullmatch(role):
         _refuse(text, place, place + max(len(role), 1), f"role {role!r} cannot be read", f"write {name}=trainer")
-    if name in COUNTED_EVENTS and not (comma and number.isdigit()):
+    if name in COUNTED_EVENTS and not (comma and _NUMBER.fullmatch(number)):
         _refuse(text, place, place + max(len(value), 1), f"{name} needs a number", f"write {name}={role},2")
     if name not in COUNTED_EVENTS and comma:
         _refuse(text, place, place + len(value), f"{name} takes no number", f"write {name}={role}")
@@ -178,7 +182,7 @@ def _parse_kind(text: str, kind_text: str, start: int) -> tuple[str, str]:
     if wants is not None and not arg:
         example = {"exit code": "3", "duration": "30s", "factor": "4x", "nodes": "node2", "probability": "0.1"}[wants]
         _refuse(text, start, start + len(kind_text), f"{kind} needs its {wants}", f"write {kind}={example}")
-    if wants == "exit code" and not (arg.isdigit() and 1 <= int(arg) <= 255):
+    if wants == "exit code" and not (_NUMBER.fullmatch(arg) and 1 <= int(arg) <= 255):
         _refuse(text, place, place + len(arg), f"{arg!r} is no exit code of a failure", "write exit=1 to exit=255")
     if wants == "duration":
         _duration(text, arg, place)
@@ -252,7 +256,7 @@ def _check_replica(fault: Fault, roles: dict[str, RoleSpec]) -> None:
     role = roles.get(name)
     end = len(fault.target)
     if role is None:
-        _refuse(fault.spec, 0, end, f"{name} is a node: it has no replicas", f"write {name}@...")
+        _refuse(fault.spec, 0, end, f"{name} is no role: it has no replicas", f"write {name}@...")
     most, procs = role.max_replicas, role.procs
     if index >= most:
         _refuse(fault.spec, 0, end, f"{name} has {most} replicas at most", f"write {name}/0 to {name}/{most - 1}")
@@ -273,11 +277,9 @@ def refuse_unsupported(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str
         if what == "replica":
             known = list(kinds["replica"])
         if fault.kind not in known:
-            start = fault.spec.index(":") + 1 if ":" in fault.spec else 0
-            end = start + len(fault.kind) if start else len(fault.target)
             whom = f" of {fault.target}" if what != "any" else ""
             message = f"{where} cannot carry out {fault.kind!r}{whom} yet"
-            _refuse(fault.spec, start, end, message, f"it can: {', '.join(known)}")
+            _refuse(fault.spec, *_kind_place(fault), message, f"it can: {', '.join(known)}")
 
 
 def refuse_misplaced(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str]], nodes: Iterable[str]) -> None:
@@ -286,17 +288,25 @@ def refuse_misplaced(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str]]
     for fault in faults:
         what = "controller" if fault.target == "controller" else "node" if fault.target in nodes else "replica"
         if fault.kind not in kinds[what]:
-            start = fault.spec.index(":") + 1
             message = f"{fault.kind} of a {what} means nothing here"
             help = f"what a {what} can suffer: {', '.join(kinds[what])}"
-            _refuse(fault.spec, start, start + len(fault.kind), message, help)
+            _refuse(fault.spec, *_kind_place(fault), message, help)
+
+
+def _kind_place(fault: Fault) -> tuple[int, int]:
+    """Where the kind begins and ends; of a kill that is not written, where the target does."""
+    start = fault.spec.find(":") + 1
+    return start, start + len(fault.kind if start else fault.target)
 
 
 def _duration(text: str, value: str, start: int) -> int:
-    if not _DURATION.fullmatch(value):
-        place = (start, start + max(len(value), 1))
-        _refuse(text, *place, f"{value!r} is no duration", "write 30s, 1m30s or 400ms")
-    return parse_duration(value)
+    try:
+        ns = parse_duration(value) if _DURATION.fullmatch(value) else None
+    except ValueError:  # longer than the clock goes
+        ns = None
+    if ns is None:
+        _refuse(text, start, start + max(len(value), 1), f"{value!r} is no duration", "write 30s, 1m30s or 400ms")
+    return ns
 
 
 def _hint(word: str, known: Iterable[str]) -> str:

@@ -47,6 +47,8 @@ def load_scenario(path: Path) -> Scenario:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise FlowdistError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise FlowdistError(f"{path}: {error}", help="scenario files are UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise FlowdistError(f"{path}: {error}", help="scenario files are TOML") from None
     _refuse_unknown(path, content, Scenario, "")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from heapq import heapify, heappop, heapreplace
+
 from flowdist.dsl.commands import macros_of
 from flowdist.dsl.fields import Fields
-from flowdist.dsl.places import Place
 from flowdist.dsl.problems import Problems, did_you_mean
 from flowdist.dsl.topology import Gate, Role, Topology
+from flowdist.graph import Capacity, RoleGraph, RoleSpec, add, fits, format_memory, needed, offered, slots, subtract
 from flowdist.graph import Gate as GateSpec
-from flowdist.graph import RoleGraph, RoleSpec, add, fits, format_memory, needed, offered, subtract
 
 # after these, sizes or the order of the roles are unknown: no room would be a guess
 _NO_SIZE = ("FD103", "FD104", "FD105", "FD112", "FD114", "FD117")
@@ -20,7 +21,7 @@ def check_graph(topology: Topology, graph: RoleGraph, problems: Problems) -> Non
         specs.setdefault(spec.name, spec)
         fields = Fields.of_role(role, problems)
         for gate in spec.gates:
-            _check_gate(fields, spec, gate, specs, _gate_place(fields, gate.role))
+            _check_gate(fields, spec, gate, specs)
         _check_addresses(fields, spec, specs)
         _check_scope(fields, spec, graph)
         _check_ignore(fields, spec)
@@ -29,29 +30,30 @@ def check_graph(topology: Topology, graph: RoleGraph, problems: Problems) -> Non
     _check_can_end(topology, graph, problems)
 
 
-def _gate_place(fields: Fields, role: str) -> Place:
-    for i, item in enumerate(fields.items("depends_on", Gate, Role)):
-        if (item.role.name if isinstance(item, Gate) else getattr(item, "name", None)) == role:
-            return fields.element("depends_on", i)
-    return fields.place("depends_on")
-
-
-def _check_gate(fields: Fields, spec: RoleSpec, gate: GateSpec, specs: dict[str, RoleSpec], place: Place) -> None:
+def _check_gate(fields: Fields, spec: RoleSpec, gate: GateSpec, specs: dict[str, RoleSpec]) -> None:
     upstream = specs.get(gate.role)
     if upstream is None or upstream is spec:
         help = "declare it before the roles that depend on it; a circle of gates can never start"
-        fields.error_at(place, "FD117", f"it waits for {gate.role!r}, which is not declared before it", help)
+        _gate_error(fields, gate, "FD117", f"it waits for {gate.role!r}, which is not declared before it", help)
         return
     if gate.condition == "ready" and upstream.ready is None:
         help = f'give {gate.role!r} a ready_when=, such as "tcp:PORT" or "call", or wait for started()'
         message = f"it waits for {gate.role!r} to be ready, which has no readiness check"
-        fields.error_at(place, "FD115", message, help)
+        _gate_error(fields, gate, "FD115", message, help)
     if gate.condition == "succeeded" and upstream.kind == "service":
         message = f"it waits for service {gate.role!r} to succeed, but services never end"
-        fields.error_at(place, "FD116", message, f'wait for {gate.role}.ready(), or make it kind="task"')
+        _gate_error(fields, gate, "FD116", message, f'wait for {gate.role}.ready(), or make it kind="task"')
     if gate.on_restart == "reconnect" and upstream.state == "memory":
         message = f"role {gate.role!r} keeps its state in memory and comes back blank, yet this one keeps running"
-        fields.error_at(place, "FD118", message, f'write on_restart="restart", or state="checkpoint" on {gate.role!r}')
+        help = f'write on_restart="restart", or state="checkpoint" on {gate.role!r}'
+        _gate_error(fields, gate, "FD118", message, help)
+
+
+def _gate_error(fields: Fields, gate: GateSpec, code: str, message: str, help: str) -> None:
+    """A problem at the very element of `depends_on=` that made the gate."""
+    items = fields.items("depends_on", Gate, Role)
+    roles = [item.role.name if isinstance(item, Gate) else getattr(item, "name", None) for item in items]
+    fields.error_at(fields.element("depends_on", roles.index(gate.role)), code, message, help)
 
 
 def _check_addresses(fields: Fields, spec: RoleSpec, specs: dict[str, RoleSpec]) -> None:
@@ -112,42 +114,57 @@ def _check_fits(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
 
 
 def _check_minima(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
-    """The minima of the roles that are alive together have seats on the nodes, filled as control fills them."""
+    """The minima of the roles that are alive together have seats on the nodes, chosen as control chooses them."""
     if not graph.cluster.given or problems.codes() & set(_NO_SIZE):
         return
     free = {node.name: offered(node) for node in graph.cluster.nodes}
-    ended = {spec.name: _before_success(graph, spec) for spec in graph.roles}
-    seats: list[tuple[str, str]] = []
+    ended = _before_success(graph)
+    seats: dict[str, list[str]] = {}
+    needs = {spec.name: needed(spec.resources) for spec in graph.roles}
     for role, spec in zip(topology.roles, graph.roles, strict=True):
-        need = needed(spec.resources)
         trial = dict(free)
-        for name, node in seats:
-            if name in ended[spec.name]:
-                trial[node] = add(trial[node], needed(graph.role(name).resources))
-        for _ in range(spec.min_replicas):
-            seat = next((name for name in trial if fits(need, trial[name])), None)
-            if seat is None:
-                fields = Fields.of_role(role, problems)
-                message = f"its minimum of {spec.min_replicas} has no room beside the roles before it"
-                fields.error("FD113", "replicas", message, "lower a minimum, or add nodes")
-                return
-            trial[seat] = subtract(trial[seat], need)
-            if not ended[spec.name]:
-                seats.append((spec.name, seat))
+        for name in ended[spec.name]:
+            for node in seats.get(name, ()):
+                trial[node] = add(trial[node], needs[name])
+        seated = _seat(needs[spec.name], spec.min_replicas, trial)
+        if len(seated) < spec.min_replicas:
+            fields = Fields.of_role(role, problems)
+            message = f"its minimum of {spec.min_replicas} has no room beside the roles before it"
+            fields.error("FD113", "replicas", message, "lower a minimum, or add nodes")
+            return
         if not ended[spec.name]:
+            seats[spec.name] = seated
             free = trial
 
 
-def _before_success(graph: RoleGraph, spec: RoleSpec) -> dict[str, None]:
-    found: dict[str, None] = {}
-    known = {role.name: role for role in graph.roles}
-    for gate in spec.gates:
-        upstream = known.get(gate.role)
-        if upstream is None or upstream is spec:
-            continue
-        if gate.condition == "succeeded":
-            found[gate.role] = None
-        found.update(_before_success(graph, upstream))
+def _seat(need: Capacity, count: int, free: dict[str, Capacity]) -> list[str]:
+    """Takes up to `count` seats from `free`, each on the node with most of them left, the first of several."""
+    left = [
+        (-slots(need, capacity), i, name) for i, (name, capacity) in enumerate(free.items()) if fits(need, capacity)
+    ]
+    heapify(left)
+    seats: list[str] = []
+    while left and len(seats) < count:
+        _, i, name = left[0]
+        seats.append(name)
+        free[name] = subtract(free[name], need)
+        if fits(need, free[name]):
+            heapreplace(left, (-slots(need, free[name]), i, name))
+        else:
+            heappop(left)
+    return seats
+
+
+def _before_success(graph: RoleGraph) -> dict[str, dict[str, None]]:
+    """For each role, the roles that have succeeded before it starts. Gates point to earlier roles, others are wrong."""
+    found: dict[str, dict[str, None]] = {}
+    for spec in graph.roles:
+        before: dict[str, None] = {}
+        for gate in spec.gates:
+            if gate.condition == "succeeded":
+                before[gate.role] = None
+            before.update(found.get(gate.role, {}))
+        found.setdefault(spec.name, before)
     return found
 
 

@@ -38,6 +38,7 @@ from flowdist.graph import Gate as GateSpec
 
 NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 RESERVED = ("all", "controller")
+MOST = 100_000  # nodes of a job, replicas of a role, workers of a replica: more is a slip of the pen
 
 DEFAULTS = {
     "grace": 10 * SECOND,
@@ -57,7 +58,7 @@ def compile_topology(topology: Topology, problems: Problems) -> RoleGraph:
     folder = Path(topology.site.file).resolve().parent
     cluster = _cluster(top, problems)
     shared = {name: top.duration(name, default) for name, default in DEFAULTS.items()}
-    if not isinstance(topology.name, str) or not NAME.fullmatch(topology.name):
+    if not NAME.fullmatch(topology.name):
         top.error("FD102", "name", "its name cannot name a folder", "use lower case letters, digits and hyphens")
     compiler = _RoleCompiler(topology, folder, shared, cluster, problems)
     roles = tuple(compiler.compile(role) for role in topology.roles)
@@ -73,7 +74,7 @@ def compile_topology(topology: Topology, problems: Problems) -> RoleGraph:
             min_uptime_ns=top.duration("min_uptime", MINUTE),
         ),
         on_incident=read_hook(top, "on_incident", folder),
-        checkpoint_dir=str(topology.fields["checkpoint_dir"] or ""),
+        checkpoint_dir=top.path("checkpoint_dir"),
         source=topology.site.file,
     )
     for name, site in topology.worlds:
@@ -97,43 +98,56 @@ def _cluster(top: Fields, problems: Problems) -> Cluster:
                 "FD104", "nodes", f"nodes={nodes!r} cannot be read", 'write nodes=4, nodes="2:4" or a list of Node'
             )
             return Cluster(given=False)
-        if sizes.low > sizes.high or sizes.low < 1:
+        if sizes.high > MOST:
+            top.error("FD105", "nodes", f"nodes={nodes!r} is more than {MOST:,}", "write fewer nodes")
+            return Cluster(given=False)
+        if sizes.low < 1:
+            top.error("FD105", "nodes", f"nodes={nodes!r} has a zero", "write nodes=1, or leave it out")
+            return Cluster(given=False)
+        if sizes.low > sizes.high:
             top.error("FD103", "nodes", f"nodes={nodes!r} is no range", f'write nodes="{sizes.high}:{sizes.low}"')
             return Cluster(given=False)
         return Cluster(tuple(NodeSpec(f"node{i}") for i in range(sizes.high)), sizes.low)
-    specs: list[NodeSpec] = []
-    for i, node in enumerate(top.items("nodes", Node)):
+    specs: dict[str, NodeSpec] = {}
+    for i, node in enumerate(top.items("nodes", Node, help='write nodes=4, nodes="2:4" or a list of Node')):
         if not isinstance(node, Node):
-            top.error("FD134", "nodes", f"nodes[{i}] is no Node", "write nodes=[Node(cpu=8), ...]")
+            place = top.element("nodes", i)
+            top.error_at(place, "FD134", f"nodes[{i}] is no Node", "write nodes=[Node(cpu=8), ...]")
             continue
-        name = node.name or f"node{i}"
+        name = f"node{i}" if node.name is None else str(node.name)
         fields = Fields(f"node {name!r}", vars(node), node.site, problems)
-        if not isinstance(name, str) or not NAME.fullmatch(name) or name in RESERVED:
+        if not NAME.fullmatch(name) or name in RESERVED:
             fields.error("FD102", "name", "its name cannot be used", "use lower case letters, digits and hyphens")
-            name = str(name)
-        if any(spec.name == name for spec in specs):
+        if name in specs:
             fields.error("FD137", "name", "there are two nodes of that name", "give each node its own name")
-        labels = tuple((str(key), str(value)) for key, value in node.labels.items())
-        memory = fields.memory("memory")
-        specs.append(NodeSpec(name, fields.number("cpu", 8), fields.whole("gpu"), memory, labels))
-    if not specs and isinstance(nodes, Sequence) and not nodes:
+        cpu, gpu, memory = fields.number("cpu", 8), fields.whole("gpu"), fields.memory("memory")
+        specs[name] = NodeSpec(name, cpu, gpu, memory, fields.pairs("labels"))
+    if isinstance(nodes, Sequence) and not nodes:
         top.error("FD105", "nodes", "nodes= is empty", "write nodes=1, or leave it out")
     if not specs:
         return Cluster(given=False)
-    return Cluster(tuple(specs), len(specs))
+    return Cluster(tuple(specs.values()), len(specs))
 
 
 def _domains(topology: Topology, problems: Problems) -> tuple[Domain, ...]:
-    domains = []
-    for name, roles, site in topology.domains:
-        if len(roles) < 2:
-            help = "name at least two roles: restart_together('core', a, b)"
-            problems.error("FD128", f"domain {name!r} has fewer than two roles", help, site.place())
-        for role in roles:
+    domains: list[Domain] = []
+    for name, members, site in topology.domains:
+        roles: dict[str, None] = {}
+        for role in members:
             if not isinstance(role, Role) or role.topology is not topology:
                 help = "pass handles that this topology's role() returned"
-                problems.error("FD135", f"domain {name!r}: {role!r} is no role of this topology", help, site.place())
-        domains.append(Domain(name, tuple(role.name for role in roles if isinstance(role, Role))))
+                message = f"domain {name!r}: {_words_for(role)} is no role of this topology"
+                problems.error("FD135", message, help, site.place())
+                continue
+            other = next((domain for domain in domains if role.name in domain.roles), None)
+            if other is not None:
+                message = f"domain {name!r}: role {role.name!r} is in domain {other.name!r} already"
+                problems.error("FD128", message, "make one domain of the two", site.place())
+            roles[role.name] = None
+        if len({id(role) for role in members}) < 2:
+            help = "name at least two roles: restart_together('core', a, b)"
+            problems.error("FD128", f"domain {name!r} has fewer than two roles", help, site.place())
+        domains.append(Domain(name, tuple(roles)))
     return tuple(domains)
 
 
@@ -146,8 +160,8 @@ class _RoleCompiler:
         cluster: Cluster,
         problems: Problems,
     ) -> None:
-        self._topology, self._folder, self._shared, self._cluster = topology, folder, shared, cluster
-        self._problems = problems
+        self._topology, self._folder, self._shared, self._problems = topology, folder, shared, problems
+        self._nodes = {node.name for node in cluster.nodes}
         self._resources = NamedResources(topology, load_settings(folder, problems), problems)
         self._seen: dict[str, Role] = {}
 
@@ -164,7 +178,7 @@ class _RoleCompiler:
         command = read_command(fields)
         env, secrets = read_env(fields, self._folder)
         ports = fields.words("ports")
-        workdir = str(role.fields["workdir"] or "")
+        workdir = fields.path("workdir")
         check_found(fields, command, self._folder / workdir, way_of(fields))
         macros = macros_of(fields, command, env)
         self._check_macros(fields, macros, ports)
@@ -199,12 +213,10 @@ class _RoleCompiler:
 
     def _check_name(self, role: Role, fields: Fields) -> None:
         name = role.name
-        if not isinstance(name, str) or not NAME.fullmatch(name):
+        if not NAME.fullmatch(name):
             help = "use lower case letters, digits and hyphens, beginning with a letter, at most 63"
             fields.error("FD102", "name", "its name is not usable as a host name", help)
-        elif (
-            name in RESERVED or any(node.name == name for node in self._cluster.nodes) or re.fullmatch(r"node\d+", name)
-        ):
+        elif name in RESERVED or name in self._nodes or re.fullmatch(r"node\d+", name):
             fields.error("FD102", "name", "its name means something else in faults", f'write "{name}-role"')
         if name in self._seen:
             line = self._seen[name].site.place().line
@@ -241,6 +253,9 @@ class _RoleCompiler:
             return 1, 1, 1
         low, high = sizes.low, sizes.high
         procs = resources.gpu or 1 if sizes.procs is None else sizes.procs
+        if max(low, high, procs) > MOST:
+            fields.error("FD105", "replicas", f"replicas={value!r} has more than {MOST:,}", "write a smaller number")
+            return 1, 1, 1
         if min(low, high, procs) < 1:
             fields.error("FD105", "replicas", f"replicas={value!r} has a zero", "every number must be 1 or more")
             return 1, 1, 1
@@ -267,16 +282,17 @@ class _RoleCompiler:
 
     def _gates(self, fields: Fields) -> tuple[GateSpec, ...]:
         gates: dict[str, GateSpec] = {}
-        for i, item in enumerate(fields.items("depends_on", Gate, Role)):
+        help = "write depends_on=[role.ready()] with a role of this topology"
+        for i, item in enumerate(fields.items("depends_on", Gate, Role, help=help)):
             gate = item.started() if isinstance(item, Role) else item
             if not isinstance(gate, Gate) or gate.role.topology is not self._topology:
-                help = "write depends_on=[role.ready()] with a role of this topology"
-                fields.error_at(fields.element("depends_on", i), "FD135", f"{item!r} is no gate", help)
+                message = f"{_words_for(item)} is no gate of this topology"
+                fields.error_at(fields.element("depends_on", i), "FD135", message, help)
                 continue
             if gate.role.name in gates:
-                help = "keep one gate; ready() includes started()"
                 message = f"two gates on role {gate.role.name!r}"
-                fields.error_at(fields.element("depends_on", i), "FD136", message, help)
+                place = fields.element("depends_on", i)
+                fields.error_at(place, "FD136", message, "keep one gate; ready() includes started()")
                 continue
             reader = Fields(fields.who, {"on_restart": gate.on_restart}, gate.site, self._problems)
             on_restart = reader.choice("on_restart", ("reconnect", "restart"))
@@ -328,3 +344,10 @@ def _roles_in(macros: list[tuple[str, str]]) -> tuple[str, ...]:
     """The roles whose addresses are asked for."""
     names = [macro.split(":")[1] for _, macro in macros if macro.startswith("addresses:")]
     return tuple(dict.fromkeys(names))
+
+
+def _words_for(value: object) -> str:
+    """What the user passed, as the user would call it."""
+    if isinstance(value, Gate):
+        return _words_for(value.role)
+    return f"role {value.name!r} of topology {value.topology.name!r}" if isinstance(value, Role) else repr(value)

@@ -25,6 +25,9 @@ def read_env(fields: Fields, folder: Path) -> Env:
         if not isinstance(name, str) or not name or "=" in name or "\0" in f"{name}{value}":
             help = 'write env={"NAME": "value"}'
             fields.error("FD134", "env", f"env= has {name!r}, which cannot name a variable or has a NUL in it", help)
+        elif value is None:
+            help = 'write "" for an empty one, or leave it out'
+            fields.error("FD134", f"env.{name}", f"env[{name!r}] is None", help)
         elif not isinstance(value, Secret):
             texts.append((name, str(value)))
         elif (secret := _secret(fields, name, value, folder)) is not None:

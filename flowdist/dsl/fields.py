@@ -5,7 +5,10 @@ A stand-in lets the compiler go on, so that one mistake does not hide the others
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any, TypeVar
 
 from flowdist.dsl.places import CallSite, Place
@@ -82,7 +85,8 @@ class Fields:
         if ns is None:
             return default
         if ns < 0 or (ns == 0 and not zero):
-            self.error("FD105", name, f"{name}={value!r} must be more than zero", 'write a duration such as "30s"')
+            wrong = "must not be negative" if zero else "must be more than zero"
+            self.error("FD105", name, f"{name}={value!r} {wrong}", 'write a duration such as "30s"')
             return default
         return ns
 
@@ -105,7 +109,7 @@ class Fields:
     def whole(self, name: str, *, least: int = 0) -> int:
         """A whole number of at least `least`."""
         value = self.values.get(name)
-        if isinstance(value, str) and value.strip().lstrip("-").isdigit():
+        if isinstance(value, str) and re.fullmatch(r"\s*-?\d{1,18}\s*", value):
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool):
             self.error("FD134", name, f"{name}={value!r} must be a whole number", f"write {name}={least or 1}")
@@ -121,11 +125,13 @@ class Fields:
         if value is None:
             return default
         try:
-            number = float(value)
-        except (TypeError, ValueError):
+            number = float("nan") if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError, OverflowError):
+            number = float("nan")
+        if not math.isfinite(number):
             self.error("FD134", name, f"{name}={value!r} must be a number", f"write {name}={default:g}")
             return default
-        if number < 0 or number != number or number == float("inf"):
+        if number < 0:
             self.error("FD105", name, f"{name}={value!r} must not be negative", f"write {name}={default:g}")
             return default
         return number
@@ -150,16 +156,6 @@ class Fields:
             return known[0]
         return value
 
-    def items(self, name: str, *single: type) -> list[Any]:
-        """The elements of a list argument; a value of a type in `single` stands for a list of it."""
-        value = self.values.get(name)
-        if value is None or isinstance(value, single):
-            return [] if value is None else [value]
-        if not isinstance(value, Collection) or isinstance(value, str | bytes | Mapping):
-            self.error("FD134", name, f"{name}={value!r} must be a list", f"write {name}=[...]")
-            return []
-        return list(value)
-
     def words(self, name: str) -> tuple[str, ...]:
         """A sequence of strings; a single string is split at commas, as the command line gives it."""
         value = self.values.get(name)
@@ -169,3 +165,41 @@ class Fields:
             self.error("FD134", name, f"{name}={value!r} must be a list of strings", f'write {name}=["..."]')
             return ()
         return tuple(value)
+
+    def items(self, name: str, *single: type, help: str = "") -> Sequence[Any]:
+        """A list of anything; a value of a type in `single` stands for a list of it, None for an empty one.
+
+        What has no order, or is gone when it was walked once, is no list.
+        """
+        value = self.values.get(name)
+        if value is None or isinstance(value, single):
+            return [] if value is None else [value]
+        if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+            self.error("FD134", name, f"{name}={value!r} must be a list", help or f"write {name}=[...]")
+            return []
+        return value
+
+    def pairs(self, name: str) -> tuple[tuple[str, str], ...]:
+        """A dict of strings, whose values may be numbers; None stands for an empty one."""
+        value = self.values.get(name)
+        if value is None:
+            return ()
+        if not isinstance(value, Mapping):
+            self.error("FD134", name, f"{name}= must be a dict", f'write {name}={{"NAME": "value"}}')
+            return ()
+        for key, text in value.items():
+            if not str(key) or any(letter in str(key) for letter in "=\0"):
+                self.error("FD102", name, f"{name}[{key!r}] is no name that the system takes", "use letters and digits")
+            if text is None:
+                self.error("FD134", name, f"{name}[{key!r}] is None", 'write "" for an empty one, or leave it out')
+        return tuple((str(key), str(text)) for key, text in value.items())
+
+    def path(self, name: str) -> str:
+        """The text of a path; empty when the argument is None."""
+        value = self.values.get(name)
+        if value is None:
+            return ""
+        if not isinstance(value, str | PurePath):
+            self.error("FD134", name, f"{name}={value!r} must be a path", f'write {name}="..."')
+            return ""
+        return str(value)

@@ -7,14 +7,17 @@ policy, its workload and its environment. A role's name without a dot is never t
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping, Sequence
+from itertools import count, islice
 from typing import Any
 
+from flowdist.dsl.compile import MOST
 from flowdist.dsl.places import CLI, COMMAND_LINE, CallSite
 from flowdist.dsl.problems import Problems, did_you_mean
 from flowdist.dsl.topology import ROLE_DEFAULTS, Gate, Node, Restart, Role, Topology, Workload, replaced_by
 
-HERE = CallSite(COMMAND_LINE, 1, 0, ())
+HERE = CallSite(COMMAND_LINE, 1, ())
 NESTED = {"restart": Restart, "workload": Workload}
 NOT_SET = ("name", "run", "like")  # of a role: who it is, and what has no spelling as text
 CONDITIONS = ("started", "ready", "succeeded")
@@ -23,19 +26,29 @@ CONDITIONS = ("started", "ready", "succeeded")
 def apply_nodes(topology: Topology, nodes: str, problems: Problems, given: str) -> None:
     """`--nodes N`: that many of the nodes that the topology declares, if it says what one is like."""
     declared = topology.fields["nodes"]
-    topology.overridden["nodes"] = CLI
-    value: int | str = int(nodes) if nodes.isdigit() else nodes
-    topology.fields["nodes"] = value
-    if not isinstance(declared, Sequence) or isinstance(declared, str) or not isinstance(value, int) or value < 1:
-        return
-    sizes = {(node.cpu, node.gpu, node.memory) for node in declared if isinstance(node, Node)}
-    if len(sizes) != 1:
-        problems.error("FD104", f"{given}: the topology's nodes are not alike", "change nodes= in the file", CLI)
-        topology.fields["nodes"] = declared
-        return
-    ((cpu, gpu, memory),) = sizes
-    more = (Node(cpu=cpu, gpu=gpu, memory=memory) for _ in range(value - len(declared)))
-    topology.fields["nodes"] = [*declared[:value], *more]
+    declared = [declared] if isinstance(declared, Node) else declared
+    value: int | str = int(nodes) if re.fullmatch(r"\d{1,9}", nodes) else nodes
+    is_list = isinstance(declared, Sequence) and not isinstance(declared, str) and len(declared) > 0
+    if not is_list or not isinstance(value, int) or not 1 <= value <= MOST:
+        topology.fields["nodes"] = value
+        topology.overridden["nodes"] = CLI
+    elif all(isinstance(node, Node) for node in declared):  # others are a problem of the file
+        if any(_size(node) != _size(declared[0]) for node in declared):
+            problems.error("FD104", f"{given}: the topology's nodes are not alike", "change nodes= in the file", CLI)
+            return
+        topology.fields["nodes"] = [*declared[:value], *_more_like(declared, value - len(declared))]
+
+
+def _size(node: Node) -> tuple[Any, Any, Any]:
+    return node.cpu, node.gpu, node.memory
+
+
+def _more_like(declared: Sequence[Node], missing: int) -> list[Node]:
+    """Nodes of the same size, with names that are free."""
+    cpu, gpu, memory = _size(declared[0])
+    taken = {node.name or f"node{i}" for i, node in enumerate(declared)}
+    free = (name for i in count(len(declared)) if (name := f"node{i}") not in taken)
+    return [Node(name, cpu=cpu, gpu=gpu, memory=memory) for name in islice(free, max(0, missing))]
 
 
 def apply_sets(topology: Topology, sets: Sequence[str], problems: Problems) -> None:

@@ -44,27 +44,29 @@ def compile_restart(role: Fields, given: Any) -> RestartPolicy | None:
         then = "fail"
     else:
         then = fields.choice("then", ("fail", "ignore"))
-    within, rules = given.within, fields.items("rules")
+    within = given.within
+    help = 'write rules=[On("oom", do="fail")]'
+    written = fields.items("rules", help=help)
+    rules = [(i, rule, _rule(fields, rule)) for i, rule in enumerate(written) if isinstance(rule, On)]
     policy = RestartPolicy(
         scope=fields.choice("scope", ("replica", "role", "domain", "job")),
         max_restarts=fields.whole("max_restarts"),
         within_ns=None if within is None else fields.duration("within", MINUTE, zero=False),
         then=then,
-        rules=tuple(_rule(fields, rule, i) for i, rule in enumerate(rules) if isinstance(rule, On)),
+        rules=tuple(rule for _, _, rule in rules),
         backoff_ns=fields.duration("backoff", SECOND),
         backoff_max_ns=fields.duration("backoff_max", MINUTE),
         backoff_reset_ns=fields.duration("backoff_reset", 10 * MINUTE),
     )
-    for i, rule in enumerate(rules):
+    for i, rule in enumerate(written):
         if not isinstance(rule, On):
-            help = 'write rules=[On("oom", do="fail")]'
             fields.error_at(fields.element("rules", i), "FD134", f"rules[{i}] is no On(...)", help)
-    _check_reachable(fields, [rule for rule in rules if isinstance(rule, On)], policy)
+    _check_reachable(fields, rules)
     _check_budget(fields, policy)
     return policy
 
 
-def _rule(policy: Fields, rule: On, index: int) -> Rule:
+def _rule(policy: Fields, rule: On) -> Rule:
     fields = Fields(policy.who, vars(rule), rule.site, policy.problems)
     kind = rule.kind
     if kind is not None and kind not in KINDS:
@@ -76,7 +78,7 @@ def _rule(policy: Fields, rule: On, index: int) -> Rule:
         help = 'leave it out; a node that is taken away is "node_lost" for now'
         fields.error("FD904", "kind", "notices of preemption are not honoured yet", help)
     if rule.exit is not None:
-        if not isinstance(rule.exit, int) or not 0 <= rule.exit <= 255:
+        if not isinstance(rule.exit, int) or isinstance(rule.exit, bool) or not 0 <= rule.exit <= 255:
             fields.error("FD105", "exit", f"exit={rule.exit!r} is no exit code", "exit codes are 1 to 255")
         elif rule.exit == 0:
             fields.error("FD126", "exit", "exit code 0 is success, no failure rule can match it", "write another code")
@@ -95,14 +97,13 @@ def _rule(policy: Fields, rule: On, index: int) -> Rule:
     return Rule(do, kind, rule.exit, signal, fields.flag("count", True))
 
 
-def _check_reachable(fields: Fields, given: list[On], policy: RestartPolicy) -> None:
+def _check_reachable(fields: Fields, rules: list[tuple[int, On, Rule]]) -> None:
     """A rule that an earlier one always beats will never decide: the user believes in something that won't happen."""
-    for i, rule in enumerate(policy.rules):
-        for written, earlier in zip(given, policy.rules[:i], strict=False):
-            if written.kind == earlier.kind and _covers(earlier, rule):
-                message = "this rule can never decide: an earlier one matches all that it matches"
-                fields.error_at(fields.element("rules", i), "FD125", message, "put the narrower rule first")
-                break
+    for n, (i, _, rule) in enumerate(rules):
+        # a kind that is unknown was replaced by None, which matches all: it covers nothing that is meant
+        if any(written.kind == earlier.kind and _covers(earlier, rule) for _, written, earlier in rules[:n]):
+            message = "this rule can never decide: an earlier one matches all that it matches"
+            fields.error_at(fields.element("rules", i), "FD125", message, "put the narrower rule first")
 
 
 def _covers(earlier: Rule, later: Rule) -> bool:
@@ -119,12 +120,10 @@ def _check_budget(fields: Fields, policy: RestartPolicy) -> None:
     """The back-off between that many restarts alone takes longer than the window: it never sees them all."""
     if policy.within_ns is None:
         return
-    total, wait = 0, policy.backoff_ns
-    for _ in range(min(policy.max_restarts - 1, 10_000)):
-        if total > policy.within_ns:
-            break
-        total += min(wait, policy.backoff_max_ns)
-        wait = min(wait * 2, policy.backoff_max_ns)
+    total, wait, waits = 0, policy.backoff_ns, max(policy.max_restarts - 1, 0)
+    while 0 < wait < policy.backoff_max_ns and waits:
+        total, wait, waits = total + wait, wait * 2, waits - 1
+    total += waits * min(wait, policy.backoff_max_ns)
     if total > policy.within_ns:
         window = format_duration(policy.within_ns)
         fields.error(

@@ -69,7 +69,7 @@ class _Reader:
             self._error("FD132", (*key, nested[0]), "it holds a table", help)
             return Resources()
         self._refuse_unknown(values, SIZES, key)
-        site = CallSite(str(self._path), self._place(key).line, 0, ())
+        site = CallSite(str(self._path), self._place(key).line, ())
         places = {size: self._place((*key, size)) for size in SIZES}
         fields = Fields(f"{FILE}: {_dotted(key)}", {"gpu": 0, **values}, site, self._problems, places)
         return Resources(fields.number("cpu", 1), fields.whole("gpu"), fields.memory("memory"))

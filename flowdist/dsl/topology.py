@@ -39,7 +39,7 @@ class Node:
         memory: Memory = "32GiB",
         labels: Mapping[str, str] | None = None,
     ) -> None:
-        self.name, self.cpu, self.gpu, self.memory, self.labels = name, cpu, gpu, memory, dict(labels or {})
+        self.name, self.cpu, self.gpu, self.memory, self.labels = name, cpu, gpu, memory, labels
         self.site = call_site(("name",))
 
 
@@ -269,7 +269,7 @@ class Role:
     def __init__(
         self, topology: Topology, name: str, fields: dict[str, Any], site: CallSite, sites: Mapping[str, CallSite]
     ) -> None:
-        self.topology, self.name, self.fields, self.site = topology, name, fields, site
+        self.topology, self.name, self.fields, self.site = topology, str(name), fields, site
         self.sites = sites  # where what is given was written, here or in a template
         self.overridden: dict[str, Place] = {}  # by the command line, and where
 
@@ -330,7 +330,7 @@ class Topology:
         self.site = call_site(("name",))
         self.fields: dict[str, Any] = {key: value for key, value in locals().items() if key != "self"}
         self.overridden: dict[str, Place] = {}  # by the command line, and where
-        self.name = name
+        self.name = str(name)
         self.roles: list[Role] = []
         self.domains: list[tuple[str, tuple[Role, ...], CallSite]] = []
         self.worlds: list[tuple[str, CallSite]] = []
@@ -381,7 +381,7 @@ class Topology:
 
     def restart_together(self, name: str, *roles: Role) -> None:
         """A restart domain: when one of the roles restarts, all do."""
-        self.domains.append((name, roles, call_site(("name",))))
+        self.domains.append((str(name), roles, call_site(("name",))))
 
     def world(self, name: str, *roles: Role) -> None:
         """One RANK space over several roles. Not honoured yet."""
