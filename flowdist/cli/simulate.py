@@ -28,6 +28,7 @@ TRACE_LINES = 60
 @click.option(
     "--trace", "trace_file", type=click.Path(dir_okay=False), help="Write the trace, in the journal's format."
 )
+@click.option("--html", "html_file", type=click.Path(dir_okay=False), help="Draw it, as flowdist timeline does.")
 @click.option("--full", is_flag=True, help="Show all of a long trace.")
 @guarded
 def command(
@@ -39,6 +40,7 @@ def command(
     seed: int | None,
     until: str | None,
     trace_file: str | None,
+    html_file: str | None,
     full: bool,
 ) -> None:
     """Run a topology, or a scenario (x.toml), in virtual time, with failures.
@@ -72,6 +74,8 @@ def command(
         from flowdist.control.history import encode_line
 
         Path(trace_file).write_bytes(b"".join(encode_line(line) for line in result.lines))
+    if html_file is not None:
+        _draw(result, Path(html_file))
     _show(result, scenario, named.as_json, full)
 
 
@@ -93,6 +97,14 @@ def _flat(table: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
         text = ",".join(map(str, value)) if isinstance(value, list) else value
         pairs += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(f"{prefix}{key}", text)]
     return pairs
+
+
+def _draw(result: Any, path: Path) -> None:
+    from flowdist.cli.timeline import write
+    from flowdist.report.page import timeline_page
+    from flowdist.report.timeline import timeline_of
+
+    write(path, timeline_page(timeline_of(result.lines[0], result.lines[1:])).encode())
 
 
 def _until_ns(until: str | None) -> int | None:
