@@ -82,7 +82,7 @@ class Browser:
         """Seconds until the page says that it is drawn."""
         begun = time.monotonic()
         self.call("Page.navigate", url=path.as_uri())
-        while self.value("document.documentElement.dataset.ready || ''") != "yes":
+        while self.value("document.documentElement?.dataset.ready || ''") != "yes":
             assert time.monotonic() < begun + 60, f"the page is not ready: {self.problems}"
         self.frame()
         return time.monotonic() - begun
