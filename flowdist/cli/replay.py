@@ -28,9 +28,7 @@ __all__ = ["command", "read_journal"]
 @click.option("--log", "as_log", is_flag=True, help="One line an event: a mark, generation, steps, members.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @guarded
-def command(
-    journal: str, step: int | None, until: str | None, wants_state: bool, as_log: bool, as_json: bool
-) -> None:
+def command(journal: str, step: int | None, until: str | None, wants_state: bool, as_log: bool, as_json: bool) -> None:
     """Feed the journal of a run (or a trace) to a fresh controller and show it event by event.
 
     \b
@@ -86,7 +84,9 @@ class _Play:
 
 def _refuse_mixtures(step: int | None, until: str | None, wants_state: bool, as_log: bool, as_json: bool) -> None:
     if step is not None and until is not None:
-        raise FlowdistError("--step does not go with --until", help="leave out one; --until TIME --state is a state, too")
+        raise FlowdistError(
+            "--step does not go with --until", help="leave out one; --until TIME --state is a state, too"
+        )
     if as_log and (step is not None or wants_state or as_json):
         raise FlowdistError("--log does not go with --step, --state or --json", help="leave out one or the other")
 

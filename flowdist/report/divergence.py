@@ -164,4 +164,3 @@ def divergence_text(found: Divergence, context: int) -> str:
     step = max((line.n for line in a.lines[: found.at] if isinstance(line, Record)), default=0)
     lines += ["", f"the state before it: flowdist replay {a.name} --step {step}"]
     return "\n".join(lines) + "\n"
-

@@ -84,7 +84,14 @@ def page_data(timeline: Timeline) -> dict[str, Any]:
         "decisions": [[d.n, _us(d.t_ns), d.event, d.reason] for d in timeline.decisions],
         "generations": [
             [
-                *(worlds[g.world], g.number, _us(g.from_ns), _us(g.to_ns), g.members, decisions.get(g.formed_by, NEVER)),
+                *(
+                    worlds[g.world],
+                    g.number,
+                    _us(g.from_ns),
+                    _us(g.to_ns),
+                    g.members,
+                    decisions.get(g.formed_by, NEVER),
+                ),
                 [pick.attempt(g, attempt) for attempt in g.attempts],
             ]
             for g in timeline.generations

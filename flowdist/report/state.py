@@ -76,7 +76,10 @@ def state_text(job: JobState, record: Record | None) -> str:
     lines += ["", *table(rows)]
     lines += _budgets(job) + _incidents(job)
     if due := sorted((job.due.at(due) or 0, due) for due in job.due):
-        lines += ["", *table([("due", "what", "of"), *((stamp(at).strip(), d.what, d.name or "the job") for at, d in due)])]
+        lines += [
+            "",
+            *table([("due", "what", "of"), *((stamp(at).strip(), d.what, d.name or "the job") for at, d in due)]),
+        ]
     if waiting := waiting_for(job):
         lines += ["", "waiting for", *(f"  {text}" for text in waiting)]
     return "\n".join(lines) + "\n"
@@ -94,7 +97,7 @@ def _step(step: int) -> str:
 
 
 def _budgets(job: JobState) -> list[str]:
-    rows = [("role", "outcome", "target", "charged", "budget")]
+    rows: list[tuple[str, ...]] = [("role", "outcome", "target", "charged", "budget")]
     for name, role in job.roles.items():
         budget = str(role.spec.restart.max_restarts) if role.spec.restart is not None else "-"
         rows.append((name, role.outcome or "-", str(role.target), str(len(role.charges)), budget))

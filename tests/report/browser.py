@@ -25,17 +25,13 @@ class Browser:
         to_read, self._write = os.pipe()
         self._read, to_write = os.pipe()
 
-        def place() -> None:
-            low, high = os.dup(to_read), os.dup(to_write)
-            os.dup2(low, 3)
-            os.dup2(high, 4)
-
         # --no-sandbox: the page is our own, and containers refuse the sandbox
         flags = ["--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", "--window-size=1300,900"]
+        flags.append(f"--user-data-dir={folder}")
         self._process = subprocess.Popen(
-            [program, *flags, f"--user-data-dir={folder}", "about:blank"],
-            preexec_fn=place,
-            close_fds=False,
+            # the browser reads from descriptor 3 and writes to 4, nowhere else
+            ["sh", "-c", f'exec "$0" "$@" 3<&{to_read} 4>&{to_write}', program, *flags, "about:blank"],
+            pass_fds=(to_read, to_write),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )

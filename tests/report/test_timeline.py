@@ -179,7 +179,9 @@ def test_the_words_of_a_user_cannot_end_the_script() -> None:
 
 
 def test_the_summary_counts_what_there_is() -> None:
-    assert summary_line(of(simulated(*LOST_NODE))).startswith("succeeded after 12m11s: every primary task has succeeded")
+    assert summary_line(of(simulated(*LOST_NODE))).startswith(
+        "succeeded after 12m11s: every primary task has succeeded"
+    )
     assert "2 incidents, 1 fault, 11 attempts" in summary_line(of(simulated(*LOST_NODE)))
     assert summary_line(timeline_of(*crash_loop(1, 1))).startswith("unfinished after 1m10s; 1 incident, 0 faults")
 
@@ -190,8 +192,10 @@ def test_perfetto_has_a_process_a_node_and_a_thread_a_replica() -> None:
     names = {(e["pid"], e.get("tid")): e["args"]["name"] for e in events if e["ph"] == "M" and "name" in e["args"]}
     assert [names[pid, None] for pid in range(5)] == ["job", "node0", "node1", "node2", "node3"]
     assert names[3, 3] == "trainer/2" and names[0, 2] == "generations of trainer"
-    slices = [e for e in events if e["ph"] == "X" and e["cat"] == "attempt" and names[e["pid"], e["tid"]] == "trainer/2"]
-    assert [(e["ts"], e["args"]["how"]) for e in slices][0] == (1700, "lost")
+    slices = [
+        e for e in events if e["ph"] == "X" and e["cat"] == "attempt" and names[e["pid"], e["tid"]] == "trainer/2"
+    ]
+    assert (slices[0]["ts"], slices[0]["args"]["how"]) == (1700, "lost")
     assert slices[0]["ts"] + slices[0]["dur"] == 180_010_000
     fault = next(e for e in events if e.get("cat") == "fault")
     assert (fault["ph"], fault["s"], names[fault["pid"], None], fault["ts"]) == ("i", "p", "node2", 180_000_000)
@@ -329,6 +333,8 @@ def test_in_a_browser_200_lanes_have_names_and_can_be_scrolled_to(browser: Brows
     assert browser.value("scroller.scrollTop") > 500
     browser.click(*place_of(browser, "state.focus"))
     assert "trainer/199" in details(browser)
-    browser.value("{const f = document.getElementById('filter'); f.value = 'trainer/19'; f.dispatchEvent(new Event('input'))}")
+    browser.value(
+        "{const f = document.getElementById('filter'); f.value = 'trainer/19'; f.dispatchEvent(new Event('input'))}"
+    )
     browser.frame()
     assert browser.value("rows.filter(r => r.kind === 'lane').length") == 11
