@@ -6,10 +6,19 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
+# dup first: one of the two may be 3 or 4 already
+PLACE = """
+import os, sys
+low, high = os.dup(int(sys.argv[1])), os.dup(int(sys.argv[2]))
+low, high = os.dup2(low, 20), os.dup2(high, 21)
+os.dup2(low, 3), os.dup2(high, 4)
+os.execvp(sys.argv[3], sys.argv[3:])
+"""
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
@@ -30,7 +39,7 @@ class Browser:
         flags.append(f"--user-data-dir={folder}")
         self._process = subprocess.Popen(
             # the browser reads from descriptor 3 and writes to 4, nowhere else
-            ["sh", "-c", f'exec "$0" "$@" 3<&{to_read} 4>&{to_write}', program, *flags, "about:blank"],
+            [sys.executable, "-c", PLACE, str(to_read), str(to_write), program, *flags, "about:blank"],
             pass_fds=(to_read, to_write),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
