@@ -6,6 +6,7 @@ import functools
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import click
@@ -109,6 +110,14 @@ def pairs(options: Iterable[str], flag: str) -> dict[str, str]:
             raise FlowdistError(f"{flag} {option}: it has no value", help=f"write {flag} {option}=VALUE")
         values[name] = value
     return values
+
+
+def write(path: Path, content: bytes) -> None:
+    """FlowdistError where that cannot be done."""
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise FlowdistError(f"{path} cannot be written: {error.strerror}", help="name another file") from None
 
 
 def load(named: Named, *, silent: Sequence[str] = ()) -> Loaded:

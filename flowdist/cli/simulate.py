@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from flowdist.cli.common import Named, guarded, load, print_json, topology_options
+from flowdist.cli.common import Named, guarded, load, print_json, topology_options, write
 from flowdist.errors import FlowdistError
 from flowdist.faults import Plan, parse_add, parse_drain, parse_fault, parse_scale
 from flowdist.graph import parse_duration
@@ -73,7 +73,7 @@ def command(
     if trace_file is not None:
         from flowdist.control.history import encode_line
 
-        Path(trace_file).write_bytes(b"".join(encode_line(line) for line in result.lines))
+        write(Path(trace_file), b"".join(encode_line(line) for line in result.lines))
     if html_file is not None:
         _draw(result, Path(html_file))
     _show(result, scenario, named.as_json, full)
@@ -100,7 +100,6 @@ def _flat(table: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 
 
 def _draw(result: Any, path: Path) -> None:
-    from flowdist.cli.timeline import write
     from flowdist.report.page import timeline_page
     from flowdist.report.timeline import timeline_of
 

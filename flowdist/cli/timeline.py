@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from flowdist.cli.common import guarded
+from flowdist.cli.common import guarded, write
 from flowdist.cli.records import find_record, read_journal
 from flowdist.errors import FlowdistError
 
@@ -69,11 +69,3 @@ def _beside(path: Path, form: str) -> Path:
     if target == path:
         raise FlowdistError(f"{path} would be overwritten", help="name another file after -o")
     return target
-
-
-def write(path: Path, content: bytes) -> None:
-    """FlowdistError where that cannot be done."""
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        raise FlowdistError(f"{path} cannot be written: {error.strerror}", help="name another file") from None

@@ -102,7 +102,9 @@ def test_replay_shows_the_state_after_an_event_or_at_a_time(trace: Path) -> None
 def test_replay_stops_at_a_time(trace: Path) -> None:
     told = json.loads(replay(str(trace), "--until", "3m", "--json").stdout)
     assert (told["events"], told["outcome"], len(told["faults"])) == (19, None, 1)
-    assert json.loads(replay(str(trace), "--json").stdout)["events"] == 78
+    whole = json.loads(replay(str(trace), "--json").stdout)
+    assert whole["events"] == 78 and whole["digest"] != told["digest"]
+    assert f"digest {whole['digest']}" in simulate("--fail", "node2@3m/2m").stdout
 
 
 def test_replay_as_a_log_is_a_line_an_event(trace: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from flowdist.control.events import CheckpointOffered
 from flowdist.control.history import Header, Record
 from flowdist.graph import MS, SECOND
 from flowdist.report import timeline as module
@@ -71,10 +72,11 @@ def test_a_service_and_a_role_that_tells_nothing_lose_nothing_that_is_known() ->
     timeline = of(simulated("ps.py", "ps/1@4m"))
     assert attempt(timeline, "ps/1", 1).how == "failed" and attempt(timeline, "ps/1", 1).lost_from_ns is None
     header, lines = crash_loop(2, 2)
-    quiet = [line for line in lines if isinstance(line, Record)]
-    assert any(a.lost_from_ns is not None for a in timeline_of(header, quiet).attempts)
-    cut = timeline_of(header, quiet[:6])  # before the first checkpoint
-    assert all(a.lost_from_ns is None for a in cut.attempts)
+    assert any(a.lost_from_ns is not None for a in timeline_of(header, lines).attempts)
+    silent = [line for line in lines if not (isinstance(line, Record) and isinstance(line.event, CheckpointOffered))]
+    seen = timeline_of(header, silent)
+    assert seen.differs_at is None and sum(a.how == "failed" for a in seen.attempts) == 2
+    assert all(a.lost_from_ns is None for a in seen.attempts)
 
 
 def test_a_node_is_away_between_its_presences() -> None:
