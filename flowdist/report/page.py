@@ -123,7 +123,7 @@ class _Picker:
             *(attempt.started_ns, attempt.running_ns, attempt.ready_ns, attempt.stopping_ns, attempt.ended_ns),
             attempt.lost_from_ns,
         )
-        return [
+        row = [
             self._replicas[attempt.replica],
             attempt.number,
             self._nodes[attempt.node],
@@ -134,6 +134,9 @@ class _Picker:
             attempt.step,
             NEVER if attempt.left_at is None else attempt.left_at,
         ]
+        while row[-1] == NEVER:
+            row.pop()  # the script knows what is missing
+        return row
 
 
 def _us(ns: int | None) -> int:
