@@ -122,6 +122,23 @@ def test_a_mistake_points_at_the_command_line(tmp_path: Path, text: str, code: s
     assert found[0].place.file == "<command line>"
 
 
+@pytest.mark.parametrize(
+    ("given", "text", "message"),
+    [
+        ("restart=3", "a.restart.max_restarts=2", "restart= must be a Restart"),
+        ("workload=3", "a.workload.steps=2", "workload= must be a Workload"),
+        ("env=3", "a.env.X=2", "env= must be a dict"),
+    ],
+)
+def test_a_part_of_what_the_file_gets_wrong_is_not_set_and_the_file_is_told(
+    tmp_path: Path, given: str, text: str, message: str
+) -> None:
+    body = f'from flowdist import Topology\nt = Topology("x")\nt.role("a", "true", {given})\n'
+    (found,) = problems(tmp_path, text, body=body)
+    assert found.code == "FD134" and message in found.message
+    assert found.place.file == str(tmp_path / "topology.py")
+
+
 def test_a_role_is_not_shadowed_by_a_field_of_the_topology(tmp_path: Path) -> None:
     body = BODY + 't.role("lease", "true")'
     assert compiled(tmp_path, "lease.grace=1m", body=body).role("lease").grace_ns == MINUTE

@@ -49,6 +49,21 @@ def test_of_an_argument_over_several_lines_the_first_is_underlined(tmp_path: Pat
     assert problem.code == "FD109" and underlined(problem) == "["
 
 
+@pytest.mark.parametrize(
+    ("env", "argument"),
+    [
+        ('{"A": "1", "B": "${rnak}"}', '"${rnak}"'),
+        ('{**base, "B": "${rnak}"}', '"${rnak}"'),
+        ('{key: "${rnak}"}', '{key: "${rnak}"}'),
+        ("given", "given"),
+    ],
+)
+def test_a_variable_is_shown_where_its_value_is_written(tmp_path: Path, env: str, argument: str) -> None:
+    text = TOPOLOGY + 'key, base, given = "B", {"A": "1"}, {"B": "${rnak}"}\n'
+    problem = refused(tmp_path, text + f't.role("a", "true", env={env})')
+    assert problem.code == "FD120" and underlined(problem) == argument
+
+
 def test_an_element_of_a_list_that_has_a_name_is_shown_by_the_name(tmp_path: Path) -> None:
     problem = refused(tmp_path, TOPOLOGY + 'gates = [main.ready()]\nt.role("a", "true", depends_on=gates)')
     assert problem.code == "FD115" and underlined(problem) == "gates"

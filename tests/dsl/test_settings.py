@@ -66,6 +66,7 @@ def test_the_table_of_the_topology_wins(tmp_path: Path) -> None:
         ("\n[resources]\nsmall = { cpus = 2 }\n", "FD132", 3, "small", "small.cpus: the key", '"cpu"'),
         ("resources = 3\n", "FD134", 1, "resources", "must be a table", "[resources."),
         ("[resources]\nsmall = 3\n", "FD134", 2, "small", "must be a table", "[resources."),
+        ("[resources.small]\ncpu = [\n  2,\n]\n", "FD134", 2, "cpu", "cpu=[2] must be a number", "cpu=1"),
         ("[resources\n", "FD142", 1, "", "cannot be read", "correct the file"),
     ],
 )
