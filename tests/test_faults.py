@@ -185,17 +185,18 @@ def test_a_kind_that_nobody_carries_out_is_refused_never_dropped() -> None:
 
 
 def test_a_kind_is_refused_for_what_cannot_suffer_it() -> None:
-    kinds = {"node": ["kill", "lost"], "replica": ["kill", "exit"], "controller": ["kill"]}
-    good = ["node0@3s:lost", "node0@3s", "trainer/0@3s:exit=1", "trainer@3s", "controller@3s"]
+    kinds = {"node": ["kill", "lost"], "replica": ["kill", "exit"], "controller": ["pause"]}
+    good = ["node0@3s:lost", "node0@3s", "trainer/0@3s:exit=1", "trainer@3s", "controller@3s:pause"]
     refuse_misplaced([parse_fault(spec) for spec in good], kinds, ["node0"])
     for spec, underlined, text, help in [
         ("node0@3s:exit=1", "exit", "exit of a node means nothing here", "what a node can suffer: kill, lost"),
         ("trainer/0@3s:lost", "lost", "lost of a replica means nothing here", "what a replica can suffer: kill, exit"),
+        ("trainer@3s:lost", "lost", "lost of a replica means nothing here", "what a replica can suffer: kill, exit"),
         (
-            "controller@3s:exit=1",
-            "exit",
-            "exit of a controller means nothing here",
-            "what a controller can suffer: kill",
+            "controller@3s",
+            "controller",
+            "kill of a controller means nothing here",
+            "what a controller can suffer: pause",
         ),
     ]:
         with pytest.raises(FaultError) as caught:
@@ -251,6 +252,8 @@ def test_a_plan_for_what_the_job_does_not_have_is_refused(plan: Plan, underlined
         (parse_add, "", ""),
         (parse_drain, "node1", "node1"),
         (parse_drain, "node1@x", "x"),
+        (parse_drain, "Node1@3s", "Node1@3s"),
+        (parse_scale, f"trainer={'9' * 5000}@3s", f"trainer={'9' * 5000}@3s"),
         (parse_drain, "", ""),
     ],
 )

@@ -44,6 +44,12 @@ def test_the_argument_is_found_however_the_call_is_written(tmp_path: Path, state
     assert problem.code == "FD106" and underlined(problem) == argument
 
 
+@pytest.mark.parametrize(("arguments", "argument"), [("replica=3", "replica=3"), ('**{"replica": 3}', "t.role")])
+def test_an_unknown_argument_is_found_with_its_name(tmp_path: Path, arguments: str, argument: str) -> None:
+    problem = refused(tmp_path, TOPOLOGY + f't.role("a", "true", {arguments})')
+    assert problem.code == "FD132" and underlined(problem) == argument
+
+
 def test_of_an_argument_over_several_lines_the_first_is_underlined(tmp_path: Path) -> None:
     problem = refused(tmp_path, TOPOLOGY + 't.role("a", [\n    "no-such-program",\n    "--x",\n])')
     assert problem.code == "FD109" and underlined(problem) == "["
@@ -56,6 +62,7 @@ def test_of_an_argument_over_several_lines_the_first_is_underlined(tmp_path: Pat
         ('{**base, "B": "${rnak}"}', '"${rnak}"'),
         ('{key: "${rnak}"}', '{key: "${rnak}"}'),
         ("given", "given"),
+        ('dict(B="${rnak}")', 'dict(B="${rnak}")'),
     ],
 )
 def test_a_variable_is_shown_where_its_value_is_written(tmp_path: Path, env: str, argument: str) -> None:

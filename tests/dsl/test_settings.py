@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,53 @@ def test_the_nearest_file_upwards_counts_alone(tmp_path: Path) -> None:
     (tmp_path / "jobs/flowdist.toml").write_text("[resources.small]\ncpu = 2\n")
     (found,) = problems(deep)
     assert (found.code, found.help) == ("FD110", "known: small")
+
+
+def test_keys_are_found_among_values_over_several_lines(tmp_path: Path) -> None:
+    """A line of a value is no key, and a table in an array has the place of the key that is known."""
+    content = '# sizes\n[resources.small]  # for tests\nlabels = [\n  "cpu = 1",\n  3,\n]\nmemory = "lots"\n'
+    (tmp_path / "flowdist.toml").write_text(content)
+    found = problems(topology(tmp_path, "cpu=1"))
+    assert [(p.code, p.place.line, underlined(p)) for p in found] == [("FD132", 3, "labels"), ("FD107", 7, "memory")]
+
+
+def test_a_key_in_quotes_with_an_equals_sign_has_the_place_of_its_table(tmp_path: Path) -> None:
+    (tmp_path / "flowdist.toml").write_text('[resources]\n"a=b" = 3\n')
+    (found,) = problems(topology(tmp_path, "cpu=1"))
+    assert found.message == 'flowdist.toml: resources."a=b": it must be a table' and underlined(found) == "[resources]"
+
+
+def test_dotted_keys_and_indented_ones_have_their_place(tmp_path: Path) -> None:
+    (tmp_path / "flowdist.toml").write_text("resources.small.cpu = 2\nresources.small.gpu = 1.5\n  other = 1\n")
+    found = problems(topology(tmp_path, "cpu=1"))
+    places = [(p.code, p.place.line, p.place.column, underlined(p)) for p in found]
+    assert places == [("FD134", 2, 1, "resources.small.gpu"), ("FD132", 3, 3, "other")]
+
+
+def test_an_empty_file_and_a_folder_of_that_name_name_no_size(tmp_path: Path) -> None:
+    (tmp_path / "flowdist.toml").touch()
+    (found,) = problems(topology(tmp_path, 'resources="small"'))
+    assert found.code == "FD110" and found.help.endswith("or a flowdist.toml")
+    (tmp_path / "below/flowdist.toml").mkdir(parents=True)
+    (tmp_path / "flowdist.toml").write_text(SIZES)
+    assert resources(topology(tmp_path / "below", 'resources="gpu.large"')) == Resources(8, 1, 64 << 30)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a file that nobody can read")
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    (tmp_path / "flowdist.toml").symlink_to("/proc/self/mem")
+    (found,) = problems(topology(tmp_path, "cpu=1"))
+    assert (found.code, found.message) == ("FD142", "flowdist.toml cannot be read: Input/output error")
+    assert (found.place.line, found.place.column) == (1, 1)
+
+
+def test_a_size_of_the_topology_that_makes_no_sense_is_told_at_its_argument(tmp_path: Path) -> None:
+    own = '{3: Resources(), "wrong": Resources(cpu="many")}'
+    (found,) = problems(topology(tmp_path, 'resources="wrong"', resources=own))
+    assert (found.code, found.message) == ("FD134", "resources 'wrong': cpu='many' must be a number")
+    assert underlined(found) == '"many"'
+    (found,) = problems(topology(tmp_path, 'resources="big"', resources=own))
+    assert (found.code, found.help) == ("FD110", "known: 3, wrong")
 
 
 def test_the_table_of_the_topology_wins(tmp_path: Path) -> None:
