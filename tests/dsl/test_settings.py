@@ -50,10 +50,41 @@ def test_the_nearest_file_upwards_counts_alone(tmp_path: Path) -> None:
 
 def test_keys_are_found_among_values_over_several_lines(tmp_path: Path) -> None:
     """A line of a value is no key, and a table in an array has the place of the key that is known."""
-    content = '# sizes\n[resources.small]  # for tests\nlabels = [\n  "cpu = 1",\n  3,\n]\nmemory = "lots"\n'
+    content = '# sizes\n[resources.small]  # for tests\nlabels = [\n  "cpu = 1",\n  [3],\n]\nmemory = "lots"\n'
     (tmp_path / "flowdist.toml").write_text(content)
     found = problems(topology(tmp_path, "cpu=1"))
     assert [(p.code, p.place.line, underlined(p)) for p in found] == [("FD132", 3, "labels"), ("FD107", 7, "memory")]
+
+
+def test_a_key_that_no_line_shows_has_the_place_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "flowdist.toml").write_text('\n"a=b" = 3\n')
+    (found,) = problems(topology(tmp_path, "cpu=1"))
+    assert found.message == 'flowdist.toml: "a=b": the key is unknown'
+    assert (found.place.line, found.place.column) == (1, 1)
+
+
+def test_what_is_no_toml_is_told_with_its_line_and_column(tmp_path: Path) -> None:
+    (tmp_path / "flowdist.toml").write_text("[resources.small]\ncpu = two\n")
+    (found,) = problems(topology(tmp_path, "cpu=1"))
+    assert (found.code, underlined(found), found.place.line, found.place.column) == ("FD142", "t", 2, 7)
+
+
+def test_a_table_may_be_empty_and_then_has_the_defaults(tmp_path: Path) -> None:
+    (tmp_path / "flowdist.toml").write_text("[resources.small]\n")
+    assert resources(topology(tmp_path, 'resources="small"')) == Resources()
+    (tmp_path / "flowdist.toml").unlink()
+    assert resources(topology(tmp_path, 'resources="small"', resources='{"small": Resources(cpu=None)}')) == Resources()
+
+
+def test_tables_in_a_size_are_unknown_keys_or_values_of_the_wrong_type(tmp_path: Path) -> None:
+    (tmp_path / "flowdist.toml").write_text("[resources.gpu]\ncpu = 2\n[resources.gpu.large]\ncpu = 8\n")
+    (found,) = problems(topology(tmp_path, "cpu=1"))
+    assert (found.code, found.place.line) == ("FD132", 3)
+    assert found.message == "flowdist.toml: resources.gpu.large: the key is unknown"
+    (tmp_path / "flowdist.toml").write_text("[resources.small.cpu]\nmost = 2\n")
+    (found,) = problems(topology(tmp_path, "cpu=1"))
+    assert (found.code, underlined(found)) == ("FD134", "[resources.small.cpu]")
+    assert found.message == "flowdist.toml: resources.small: cpu={'most': 2} must be a number"
 
 
 def test_a_key_in_quotes_with_an_equals_sign_has_the_place_of_its_table(tmp_path: Path) -> None:
