@@ -45,15 +45,15 @@ def test_r1_ready_is_lost_on_restart_so_a_late_starter_waits_again():
     assert talk.world("late").phase == "opening"
 
 
-def test_r1_an_ignored_dependency_is_never_ready():
+def test_r1_an_ignored_dependency_is_never_ready_and_that_is_a_decision():
     helper = role("helper", primary=False, ready=TCP, restart=restart("role", 0, then="ignore"))
     talk = Talk(graph(helper, role("trainer", gates=(Gate("helper", "ready"),))), auto=False)
     talk.join("node0")
     talk.tell(ev.StoreOpened("helper", 1, 1))
     talk.tell(ev.ReplicaStarted(r("helper/0"), 1))
     talk.fail("helper/0")
-    talk.wait(3600)
-    assert talk.world("trainer").phase == "waiting"
+    assert talk.outcome() == ("failed", "trainer waits for helper, which was ignored and does not run again")
+    assert talk.attempts()["trainer/0"] == 0
 
 
 def test_r2_nothing_starts_before_the_minimum_of_every_role_has_a_seat():
