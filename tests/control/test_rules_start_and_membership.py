@@ -125,6 +125,22 @@ def test_r3_ranks_follow_role_replica_and_local_rank_not_arrival():
     assert ranks == {"trainer/0": (0, 6, "node0"), "trainer/1": (2, 6, "node1"), "trainer/2": (4, 6, "node2")}
 
 
+def test_r3_what_outlives_sigkill_is_no_survivor_to_take_state_from():
+    gang = role("trainer", min_replicas=3, max_replicas=3, restart=restart())
+    talk = Talk(graph(gang, nodes=4, cpu=1), auto=False)
+    talk.join("node0", "node1", "node2", "node3")
+    talk.tell(ev.StoreOpened("trainer", 1, 1))
+    for name in ("trainer/0", "trainer/1", "trainer/2"):
+        talk.tell(ev.ReplicaStarted(r(name), 1))
+    talk.fail("trainer/1")
+    talk.tell(ev.ReplicaUnkillable(r("trainer/0"), 1))
+    talk.tell(ev.ReplicaStopped(r("trainer/2"), 1))
+    talk.tell(ev.StoreOpened("trainer", 2, 1))
+    again = [start for start in talk.starts if start.generation == 2]
+    assert [start.node for start in again] == ["node3", "node1", "node2"]
+    assert {start.source_rank for start in again} == {2}
+
+
 def test_r3_a_survivor_keeps_its_index_and_growth_takes_the_lowest_free_one():
     talk = Talk(graph(trainers(1, 3), nodes=3, cpu=1))
     talk.join("node0", "node1", "node2")
