@@ -77,7 +77,7 @@ def _record(job: JobState, event: ev.Event) -> None:
             for item in join(job, event):
                 _record_item(job, item)
         case ev.NodeLeft():
-            lose_node(job, event.node, f"{event.node} left")
+            lose_node(job, event.node, f"{event.node} left", asked=True)
         case ev.NodeGone():
             lose_node(job, event.node, f"{event.node} is gone: {event.cause}")
         case ev.NodeSilent():

@@ -50,7 +50,7 @@ class PastFailure(NamedTuple):
 
     at_ns: int
     kind: str
-    replica: ReplicaId
+    replica: ReplicaId | None  # None: the node itself was lost
     node: NodeName
 
 

@@ -26,6 +26,7 @@ class Work:
         self.models: dict[str, WorldModel] = {}
         self._serving: dict[str, dict[ReplicaId, None]] = {}  # replicas of services that have started up, by role
         self._disk_full: dict[str, None] = {}  # roles that cannot save
+        self._parted: dict[str, tuple[str, list[str]]] = {}  # nodes that cannot speak to each other, by the fault
         self._step_waits: list[tuple[str, int]] = []  # steps of roles that a fault waits for
 
     def wait_for_step(self, role: str, step: int) -> None:
@@ -65,6 +66,7 @@ class Work:
             self._serves(start.replica)
         model = self.models.get(start.world)
         if model is not None and model.is_up(start.replica, self._queue.now):
+            self._check_parted(start.world)
             self._plan(start.world, model)
 
     def _serves(self, replica: ReplicaId) -> None:
@@ -101,10 +103,37 @@ class Work:
         if model is not None:
             model.stall(why, self._queue.now)
 
+    def hold(self, world: str, why: str) -> None:
+        """A member of its present generation does not get on."""
+        model = self.models.get(world)
+        if model is not None:
+            model.hold(why, self._queue.now)
+
     def go_on(self, world: str, why: str) -> None:
         model = self.models.get(world)
         if model is not None and model.go_on(why, self._queue.now) and model.begun_ns is not None:
             self._plan(world, model)
+
+    def part(self, why: str, node: str, others: list[str]) -> None:
+        """A node and some others cannot speak to each other."""
+        self._parted[why] = (node, others)
+        for world in list(self.models):
+            self._check_parted(world)
+
+    def join(self, why: str) -> None:
+        """They can again."""
+        del self._parted[why]
+        for world in list(self.models):
+            self.go_on(world, why)
+
+    def _check_parted(self, world: str) -> None:
+        """A world with members on both sides of a partition cannot go on."""
+        nodes = {start.node for start in self.models[world].members.values()}
+        for why, (node, others) in self._parted.items():
+            if node in nodes and nodes.intersection(others):
+                self.stall(world, why)
+            else:
+                self.go_on(world, why)
 
     def slow_down(self, replica: ReplicaId, attempt: int, factor: Fraction) -> None:
         """All of a world are as slow as the slowest."""
