@@ -234,20 +234,19 @@ def end_ignored(job: JobState, world: World, gate: str) -> None:
         begin_ending(job, "failed", reason)
         return
     job.notify(f"{reason}; it is ended, too", "warning")
-    leave_incident(job, world)
     for role in roles:
-        role.outcome = "ignored"
         for name in role.worlds:
             if job.worlds[name].phase == "waiting":
                 _end_waiting(job, job.worlds[name])
+        if all(job.worlds[name].phase == "ended" for name in role.worlds):  # what still runs may do its work
+            role.outcome = "ignored"
     job.reseated = True
 
 
 def _end_waiting(job: JobState, world: World) -> None:
     leave_incident(job, world)
     for replica in job.replicas_in(world):
-        if replica.phase != "succeeded":
-            job.set_phase(replica, "ended")
+        job.set_phase(replica, "ended")
         unplace(job, replica)
     job.turn(world, "ended")
 
