@@ -1,4 +1,4 @@
-"""R14: a node is drained, or will be taken away: the whole world agrees on a step, stops there, and re-forms elsewhere."""
+"""R14: a node is drained, or will be taken away: its worlds agree on a step, stop there, and re-form elsewhere."""
 
 from __future__ import annotations
 
