@@ -1,4 +1,4 @@
-"""Conversations with the pure agent about what workers show of themselves: silence (R15), and leaving in order (R14)."""
+"""Conversations with the pure agent about what workers show: silence (R15), and that they have left in order (R14)."""
 
 from __future__ import annotations
 
