@@ -200,11 +200,14 @@ def test_r22_a_node_that_is_cordoned_already_keeps_the_reason_that_it_has():
 
 def test_r22_a_node_that_was_given_up_is_not_cordoned_on_top_of_that():
     trainer = role("trainer", min_replicas=2, max_replicas=2, restart=TOGETHER)
-    talk = Talk(graph(trainer, role("b", restart=TOGETHER), cordon_after=2))
+    actor = role("actor", min_replicas=1, max_replicas=2, restart=OFTEN)
+    talk = Talk(graph(trainer, actor, cordon_after=2))
     talk.join("node0")
     talk.join("node1")
     talk.auto = False
+    talk.tell(ev.ScaleRequested("actor", 1))
     talk.fail("trainer/0")
     talk.tell(ev.ReplicaUnkillable(r("trainer/1"), 1))
-    talk.fail("b/0")  # killed, as its node is of no use; it says that it failed before
-    assert len(talk.job.nodes["node0"].failures) == 2 and talk.job.nodes["node0"].cordoned == ""
+    talk.fail("actor/1")  # it had failed before it was told to stop
+    assert [str(failure.replica) for failure in talk.job.nodes["node0"].failures] == ["trainer/0", "actor/1"]
+    assert talk.job.nodes["node0"].cordoned == ""
