@@ -227,6 +227,8 @@ def _record_running(
             replica.step = event.step
             if event.step > world.step:
                 world.step, world.progressed = event.step, True
+        case _:
+            assert_never(event)
 
 
 def _exited(job: JobState, replica: Replica, event: ev.ReplicaExited) -> None:
@@ -341,7 +343,7 @@ def _expire(job: JobState, due: Due) -> None:
             begin_ending(job, "failed", f"{due.name} was below its minimum for {waited}: {explain(job, role)}")
         case "ready":
             _unready(job, _by_name(job, due.name))
-        case "arrivals" | "window":
+        case "arrivals":
             if job.missing:
                 job.notify(f"not waiting any longer for {', '.join(job.missing)}", "warning")
             job.missing.clear()
@@ -371,10 +373,9 @@ def _by_name(job: JobState, name: str) -> Replica:
 
 def _unready(job: JobState, replica: Replica) -> None:
     spec = job.role_of(replica.id).spec
-    if replica.phase == "running":
-        why = f"it did not get ready within {format_duration(spec.ready_timeout_ns)}"
-        replica.member_since = 0
-        fail(job, Failure(replica.id, "unready", why))
+    why = f"it did not get ready within {format_duration(spec.ready_timeout_ns)}"
+    replica.member_since = 0
+    fail(job, Failure(replica.id, "unready", why))
 
 
 def _unfinished(job: JobState, world: World) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flowdist.control import agent_io as io
 from flowdist.control import events as ev
 from flowdist.control import messages as msg
-from flowdist.control.effects import CloseStore, OpenStore, StopReplica
+from flowdist.control.effects import AnswerCheckpoint, CloseStore, OpenStore, StopReplica, TellPeers
 from flowdist.graph import MS, SECOND, Readiness
 from tests.control.agent_harness import A, T, Talk, kill, start
 
@@ -202,3 +202,83 @@ def test_dismissed_it_kills_what_is_left_and_ends():
     talk.run()
     assert talk.tell(msg.Dismissed(1, 1)) == [kill("KILL"), io.EndAgent("the job is over")]
     assert talk.agent.deadline() is None and talk.tell(io.Connected()) == []
+
+
+def test_a_later_stop_never_gives_more_time_than_the_one_before():
+    talk = Talk()
+    talk.run()
+    talk.order(StopReplica("node0", T, 1, 2 * SECOND))
+    assert talk.order(StopReplica("node0", T, 1, 60 * SECOND)) == []
+    assert talk.at(2, ack=True) == [kill("KILL")]
+    assert talk.order(StopReplica("node0", T, 1, SECOND)) == [], "it was killed already"
+    assert talk.order(StopReplica("node0", T, 1, 0)) == [kill("KILL")]
+    assert talk.at(31.9, ack=True) == []
+    assert talk.at(32, ack=True) == [ev.ReplicaUnkillable(T, 1)], "counted from the first time that it was killed"
+
+
+def test_a_stop_of_what_has_stopped_or_never_ran_is_confirmed_once_more():
+    talk = Talk(procs=1)
+    assert talk.order(StopReplica("node0", T, 1, 0)) == [ev.ReplicaStopped(T, 1)]
+    talk.run()
+    talk.order(StopReplica("node0", T, 1, 0))
+    talk.tell(io.WorkerExited(T, 1, 0, signal="KILL"))
+    assert talk.order(StopReplica("node0", T, 1, 0)) == [ev.ReplicaStopped(T, 1)]
+    assert talk.tell(io.LeaveRequested())[0] == msg.Leave("node0", 1)
+
+
+def test_a_stop_of_what_has_failed_is_not_confirmed_the_failure_says_it_all():
+    talk = Talk(procs=1)
+    talk.run()
+    talk.tell(io.WorkerExited(T, 1, 0, 3))
+    assert talk.order(StopReplica("node0", T, 1, 0)) == []
+
+
+def test_a_new_attempt_does_not_start_beside_one_that_still_runs():
+    talk = Talk()
+    talk.run()
+    detail = "attempt 1 still runs"
+    assert talk.order(start(2)) == [ev.ReplicaExited(T, 2, "start_failed", detail=detail)]
+    assert talk.agent.attempts[T].order.attempt == 1
+
+
+def test_r20_news_of_processes_of_an_attempt_that_is_over_change_nothing():
+    talk = Talk(procs=1)
+    assert talk.tell(io.WorkerExited(T, 1, 0, 1)) == []
+    talk.run()
+    assert talk.tell(io.WorkersSpawned(T, 1)) == [], "they run already"
+    talk.tell(io.WorkerExited(T, 1, 0, 1))
+    talk.run(attempt=2)
+    for late in (io.WorkerExited(T, 1, 0, 1), io.WorkersSpawned(T, 1), io.WorkerReady(T, 1, 0)):
+        assert talk.tell(late) == []
+    assert talk.agent.attempts[T].phase == "running"
+
+
+def test_addresses_are_told_to_workers_that_run_only():
+    talk = Talk(procs=1)
+    told = TellPeers("node0", T, 1, (("ps:rpc", "a:1"),))
+    assert talk.order(told) == []
+    talk.run()
+    assert talk.order(told) == [io.WritePeers(T, 1, (("ps:rpc", "a:1"),))]
+    talk.tell(io.WorkerExited(T, 1, 0))
+    assert talk.order(told) == []
+
+
+def test_the_answer_about_a_checkpoint_goes_to_the_worker_that_offered_it_and_is_not_asked_for_again():
+    talk = Talk(procs=1)
+    talk.run()
+    assert talk.tell(io.WorkerOffered(T, 1, 1, "a", 5)) == [ev.CheckpointOffered(T, 1, 1, "a", 5)]
+    answer = AnswerCheckpoint("node0", T, 1, "a", 5, False, "generation 1 of trainer is over")
+    assert talk.order(answer) == [io.AnswerWorker(T, 1, "a", 5, False, "generation 1 of trainer is over")]
+    talk.tell(io.Disconnected())
+    assert len(talk.tell(io.Connected())) == 1
+    unknown = AnswerCheckpoint("node0", T, 9, "a", 5, True)
+    assert talk.order(unknown) == [io.AnswerWorker(T, 9, "a", 5, True)], "its driver knows whether anybody waits"
+
+
+def test_a_store_is_bound_once_however_often_it_is_ordered_and_one_that_was_closed_does_not_open():
+    talk = Talk()
+    talk.order(OpenStore("node0", "trainer", 1))
+    assert talk.order(OpenStore("node0", "trainer", 1)) == []
+    talk.order(CloseStore("node0", "trainer", 1))
+    assert talk.tell(io.StoreBound("trainer", 1, 29400)) == []
+    assert talk.order(CloseStore("node0", "trainer", 1)) == []

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from flowdist.control import events as ev
-from flowdist.control.effects import AnswerCheckpoint, FinishJob, StartReplica, StopReplica
+from flowdist.control.controller import Controller
+from flowdist.control.effects import AnswerCheckpoint, CloseStore, FinishJob, StartReplica, StopReplica, TellPeers
 from flowdist.control.liveness import Liveness
-from flowdist.graph import SECOND, Domain, Gate
+from flowdist.graph import MINUTE, SECOND, Domain, Gate, RestartPolicy
 from tests.control.harness import TCP, Talk, graph, r, restart, role
 
 
@@ -280,3 +283,130 @@ def test_the_death_of_a_store_host_re_forms_its_world_without_counting():
     talk.tell(ev.StoreLost("trainer", 1, "killed"))
     assert talk.world("trainer").generation == 2 and talk.outcome()[0] is None
     assert talk.job.incidents[0].kind == "store_lost"
+
+
+def opened(*roles: object, **fields: object) -> Talk:
+    """All run; from here on nobody answers."""
+    talk = Talk(graph(*roles, **fields))  # type: ignore[arg-type]
+    talk.join(*(spec.name for spec in talk.graph.cluster.nodes))
+    talk.auto = False
+    return talk
+
+
+def test_r5_an_address_that_is_the_same_again_is_told_to_nobody():
+    slow = RestartPolicy("replica", max_restarts=9, backoff_ns=MINUTE)
+    ps = role("ps", kind="service", ports=("rpc",), ready=TCP, restart=slow)
+    talk = Talk(graph(ps, trainers(1, 1, gates=(Gate("ps", "ready"),)), nodes=2, cpu=1))
+    talk.join("node0", "node1")
+    for _ in range(2):
+        talk.fail("ps/0")
+    talk.tell(ev.NodePreempted("node0", MINUTE))
+    assert talk.replica("ps/0").node is None
+    talk.tell(ev.UncordonRequested("node0"))
+    talk.wait(60)
+    assert talk.replica("ps/0").node == "node0" and "ps/0" in talk.up()
+    assert not [effect for effect in talk.effects if isinstance(effect, TellPeers)]
+
+
+def test_r12_a_world_that_is_about_to_form_chooses_anew_when_it_loses_a_seat_or_its_store():
+    talk = Talk(graph(trainers(1, 2), nodes=3, cpu=1), auto=False)
+    talk.join("node0", "node1", "node2")
+    assert talk.world("trainer").store_node == "node0" and talk.world("trainer").phase == "opening"
+    talk.gone("node1")
+    assert {replica.node for replica in talk.job.members_of(talk.world("trainer"))} == {"node0", "node2"}
+    assert CloseStore("node0", "trainer", 1) in talk.effects
+    talk.gone("node0")
+    assert talk.world("trainer").store_node == "node2" and talk.world("trainer").generation == 3
+    assert talk.job.incidents == [] and talk.starts == []
+
+
+def test_r16_success_that_was_on_its_way_when_the_stop_was_told_is_success():
+    ps = role("ps", kind="service", restart=restart("replica"))
+    talk = opened(ps, trainers(gates=(Gate("ps", "started", "restart"),)))
+    talk.fail("ps/0")
+    talk.finish("trainer/0")
+    assert talk.world("trainer").phase == "stopping" and talk.controller.deadline() is None
+    talk.finish("trainer/1")
+    assert talk.world("trainer").phase == "succeeded" and talk.job.ending == "succeeded"
+
+
+def test_r16_a_replica_that_its_node_has_stopped_unasked_is_lost_not_failed():
+    talk = opened(trainers(restart=None))
+    talk.auto = True
+    talk.tell(ev.ReplicaStopped(r("trainer/0"), 1))
+    (incident,) = talk.job.incidents
+    assert (incident.kind, incident.reason) == ("node_lost", "trainer/0 was stopped by its node")
+    assert talk.attempts() == {"trainer/0": 2, "trainer/1": 2} and talk.outcome()[0] is None
+
+
+def test_r17_the_time_to_finish_does_not_fail_what_is_being_stopped_anyway():
+    talk = opened(trainers(2, 2))
+    talk.finish("trainer/0")
+    talk.wait(299)
+    talk.tell(ev.StoreLost("trainer", 1))
+    talk.wait(60)
+    assert [incident.kind for incident in talk.job.incidents] == ["store_lost"]
+
+
+def test_r18_of_two_reasons_to_fail_at_one_moment_the_first_is_told():
+    a, b = (role(name, restart=restart("replica"), gang=False) for name in ("a", "b"))
+    talk = Talk(graph(a, b, nodes=2, cpu=1))
+    talk.join("node0", "node1")
+    talk.gone("node0")
+    talk.gone("node1")
+    talk.wait(600)
+    assert talk.outcome() == ("failed", "a was below its minimum for 10m: a/0 needs 1 cpu; no node is up")
+    assert len([text for text in talk.texts() if text.startswith("the job fails")]) == 1
+
+
+def test_r18_what_ends_by_itself_while_the_job_ends_is_waited_for_no_longer():
+    talk = opened(role("ps", kind="service"), trainers(), role("aux", primary=False))
+    talk.tell(ev.CancelRequested())
+    for name in ("trainer/0", "ps/0"):
+        talk.fail(name)
+    talk.finish("trainer/1", "aux/0")
+    assert talk.outcome()[0] == "cancelled"
+    assert talk.replica("aux/0").phase == "ended", "it was told to stop"
+
+
+def test_r18_a_worker_that_outlives_sigkill_does_not_keep_a_job_from_ending():
+    talk = opened(trainers(2, 2, restart=None))
+    talk.fail("trainer/0")
+    assert talk.outcome()[0] is None
+    talk.tell(ev.ReplicaUnkillable(r("trainer/1"), 1))
+    assert talk.outcome()[0] == "failed" and talk.job.incidents == []
+
+
+def test_r20_what_is_said_twice_or_of_what_nobody_knows_changes_nothing():
+    talk = opened(role("ps", kind="service", ready=TCP), trainers(1, 1))
+    talk.tell(ev.ReplicaProgressed(r("trainer/0"), 1, 7))
+    for event in (
+        ev.ReplicaReady(r("ps/0"), 1),
+        ev.ReplicaReady(r("trainer/0"), 1),  # it has no check
+        ev.ReplicaProgressed(r("trainer/0"), 1, 5),
+        ev.CheckpointOffered(r("trainer/9"), 1, 1, "a"),
+        ev.CheckpointOffered(r("trainer/0"), 2, 1, "a"),
+    ):
+        assert talk.tell(event) == []
+    assert talk.world("trainer").step == 7 and talk.replica("ps/0").phase == "ready"
+
+
+def test_r20_a_store_that_ends_with_its_generation_is_no_loss():
+    talk = opened(trainers())
+    talk.fail("trainer/0")
+    assert talk.tell(ev.StoreLost("trainer", 1)) == []
+    assert len(talk.job.incidents) == 1
+
+
+def test_a_node_whose_strays_have_ended_is_told_nothing_about_them():
+    talk = opened(trainers(1, 1))
+    over = ev.InventoryItem(r("trainer/0"), 0, "stopped")
+    runs = ev.InventoryItem(r("trainer/0"), 1, "running")
+    spec = talk.graph.cluster.nodes[0]
+    assert talk.tell(ev.NodeJoined("node0", spec, inventory=(over, runs))) == []
+
+
+def test_a_job_that_does_not_settle_is_a_bug_that_is_told(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("flowdist.control.controller.SETTLE_ROUNDS_MAX", 1)
+    with pytest.raises(AssertionError, match="the job does not settle"):
+        Controller(graph(trainers())).handle(ev.NodeJoined("node0", graph(trainers()).cluster.nodes[0]), 0)

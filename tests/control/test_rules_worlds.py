@@ -6,6 +6,8 @@ import msgspec
 
 from flowdist.control import events as ev
 from flowdist.control.effects import OpenStore, StartReplica, StopReplica
+from flowdist.control.placement import explain
+from flowdist.control.waiting import waiting_for
 from flowdist.graph import SECOND, Gate, JointWorld, RoleSpec
 from tests.control.harness import TCP, Talk, graph, r, restart, role
 
@@ -195,3 +197,20 @@ def test_r17_a_world_of_several_roles_has_the_longest_of_their_times_to_finish()
     assert talk.attempts()["ps/0"] == 1
     talk.wait(1)
     assert talk.outcome()[0] == "failed", "ps has no restart policy"
+
+
+def test_r1_a_gate_inside_a_world_which_the_dsl_refuses_hangs_nobody():
+    talk = joint(ps(), trainers(1, 1, gates=(Gate("ps", "started"),)))
+    assert talk.up() == [] and waiting_for(talk.job) == [
+        "core waits for ps to be started"
+        if name == "trainer"
+        else f"room for core: {explain(talk.job, talk.job.roles[name])}"
+        for name in ("ps", "trainer")
+    ]
+
+
+def test_r4_a_gang_is_one_world_and_without_a_gang_every_replica_is():
+    talk = joint(ps(), trainers(), role("actor", gang=False, max_replicas=3))
+    job = talk.job
+    worlds = {name: [world.name for world in job.worlds_of(spec)] for name, spec in job.roles.items()}
+    assert worlds == {"ps": ["core"], "trainer": ["core"], "actor": ["actor/0", "actor/1", "actor/2"]}
