@@ -42,7 +42,7 @@ def _has_stalled(job: JobState, world: World) -> bool:
 
 def judge_hang(job: JobState, world: World) -> None:
     """The least advanced of those that have stalled hangs; the stacks of all are written when they are stopped."""
-    if world.phase != "running" or not _has_stalled(job, world):
+    if not _has_stalled(job, world):
         return
     stalled = [replica for replica in job.members_of(world) if replica.is_up and replica.stalled]
     # of equals the one that was quiet first: its report came first

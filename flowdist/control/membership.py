@@ -102,11 +102,6 @@ def _form_gang(job: JobState, world: World, roles: list[Role]) -> None:
     if not all(have):
         return
     members = [replica for role in roles for replica in seated(job, role)]
-    window = Due("window", world.name)
-    if len(members) < sum(role.target for role in roles) and job.missing:
-        job.due.set_once(window, job.now + max(role.spec.join_window_ns for role in roles))
-        return
-    job.due.clear(window)
     _open(job, world, members)
 
 
@@ -140,8 +135,7 @@ def _has_minimum(job: JobState, role: Role, count: int) -> bool:
         return True
     job.hungry[role.spec.name] = None
     job.due.set_once(pending, job.now + role.spec.pending_timeout_ns)
-    if not job.missing:
-        _complain(job, role)
+    _complain(job, role)
     return False
 
 

@@ -134,7 +134,7 @@ def vacate(job: JobState, name: NodeName) -> list[Replica]:
             job.end_attempt(replica)
             replica.member_since = 0
         unplace(job, replica)
-        forget_ports(job, replica)
+        forget_ports(replica)
     leave_stores(job, name, replicas)
     return lost
 
