@@ -90,7 +90,7 @@ def test_r8_scaling_and_draining_in_a_row_do_not_fail_the_job():
 
 
 def test_r8_growing_by_itself_in_a_row_waits_for_a_healthy_time_rather_than_fail_the_job():
-    talk = Talk(graph(trainers(1, 2), nodes=2, cpu=1))
+    talk = Talk(graph(trainers(1, 2), nodes=2, cpu=1, cordon_after=9))
     talk.join("node0", "node1")
     for _ in range(2):  # each is two changes: a loss, and the growth after it
         talk.gone("node1")

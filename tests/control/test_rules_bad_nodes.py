@@ -182,12 +182,41 @@ def test_r22_a_node_that_was_drained_and_comes_back_anew_is_used_again():
     assert talk.replica("actor/0").node == "node0"
 
 
+def test_r22_a_node_that_is_lost_again_and_again_is_used_no_more():
+    talk = Talk(graph(role("trainer", max_replicas=2), nodes=2, cpu=1))
+    talk.join("node0", "node1")
+    for _ in range(3):
+        talk.tell(ev.NodeSilent("node1"))
+        talk.join("node1")
+        talk.wait(60)
+    assert talk.job.nodes["node1"].cordoned == "it was lost 3 times within 1h" and talk.up() == ["trainer/0"]
+    talk.tell(ev.UncordonRequested("node1"))
+    assert talk.up() == ["trainer/0", "trainer/1"]
+
+
+def test_r22_a_node_that_the_job_needs_or_that_was_asked_to_go_is_used_again():
+    talk = Talk(graph(role("trainer", min_replicas=2, max_replicas=2), nodes=2, cpu=1))
+    talk.join("node0", "node1")
+    for _ in range(4):
+        talk.tell(ev.NodeSilent("node1"))
+        talk.join("node1")
+        talk.wait(60)
+    assert not talk.job.nodes["node1"].cordoned and len(talk.up()) == 2
+    talk = Talk(graph(role("trainer", max_replicas=2), nodes=2, cpu=1))
+    talk.join("node0", "node1")
+    for _ in range(4):
+        talk.tell(ev.NodeLeft("node1"))
+        talk.join("node1")
+        talk.wait(60)
+    assert not talk.job.nodes["node1"].cordoned and len(talk.up()) == 2
+
+
 def test_r22_what_was_said_against_a_node_holds_when_it_comes_back():
     talk = actors(1, nodes=2)
     talk.fail("actor/0")
     talk.gone("node0")
     talk.join("node0")
-    assert [failure.kind for failure in talk.job.nodes["node0"].failures] == ["exit"]
+    assert [failure.kind for failure in talk.job.nodes["node0"].failures] == ["exit", "node_lost"]
 
 
 def test_r22_a_node_that_is_cordoned_already_keeps_the_reason_that_it_has():
