@@ -215,7 +215,7 @@ def _record_running(
                 job.touch(world)
             if replica.phase == "starting":
                 job.set_phase(replica, "running")
-                if role.spec.ready is not None:
+                if role.spec.ready is not None and job.ending is None:
                     job.due.set(Due("ready", str(replica.id)), job.now + role.spec.ready_timeout_ns)
                 note_formed(job, world)
         case ev.ReplicaReady():

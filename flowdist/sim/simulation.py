@@ -183,6 +183,7 @@ class Simulation:
         for effect in effects:
             self._carry_out(effect)
         self._faulting.hear(line)
+        self.work.notice_who_stays_away()
         self.plan()
 
     def kill_controller(self) -> None:

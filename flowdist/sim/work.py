@@ -25,6 +25,7 @@ class Work:
         self._sim, self._seed, self._graph, self._queue = sim, seed, sim.graph, sim.queue
         self.models: dict[str, WorldModel] = {}
         self._serving: dict[str, dict[ReplicaId, None]] = {}  # replicas of services that have started up, by role
+        self._away: dict[ReplicaId, None] = {}  # served, and do not for now
         self._disk_full: dict[str, None] = {}  # roles that cannot save
         self._parted: dict[str, tuple[str, list[str]]] = {}  # nodes that cannot speak to each other, by the fault
         self._step_waits: list[tuple[str, int]] = []  # steps of roles that a fault waits for
@@ -72,6 +73,7 @@ class Work:
     def _serves(self, replica: ReplicaId) -> None:
         """A service is there (again): whoever waited for it goes on."""
         self._serving.setdefault(replica.role, {})[replica] = None
+        self._away.pop(replica, None)
         for world in self._worlds_that_need(replica.role):
             self.go_on(world, str(replica))
 
@@ -83,8 +85,16 @@ class Work:
         if model is not None and start is not None and start.attempt == attempt:
             model.halt(self._queue.now)
         if self._serving.get(replica.role, {}).pop(replica, replica) is None:
+            self._away[replica] = None
             for name in self._worlds_that_need(replica.role):
                 self.stall(name, str(replica))
+
+    def notice_who_stays_away(self) -> None:
+        """A server that has no seat any more is in nobody's list of addresses: they go on without it."""
+        for replica in [replica for replica in self._away if self._sim.job.replicas[replica].node is None]:
+            del self._away[replica]
+            for name in self._worlds_that_need(replica.role):
+                self.go_on(name, str(replica))
 
     def worker_failed(self, replica: ReplicaId, attempt: int) -> None:
         """The others of its world wait for it in vain."""

@@ -358,3 +358,18 @@ def test_r14_once_the_job_ends_nothing_leaves_any_more():
     assert talk.texts()[-1] == "drain node0 is refused: no such node is up"
     assert preempt(talk, "node0", 60) == []
     assert orders(talk.effects, AskStep) == []
+
+
+def test_r18_an_answer_under_a_notice_opens_nothing_in_a_job_that_ends():
+    service = role("a", kind="service")
+    talk = Talk(graph(service, role("main"), nodes=3, cpu=1), auto=False)
+    talk.join("node0", "node1", "node2")
+    for world, name in (("a/0", "a/0"), ("main", "main/0")):
+        talk.tell(ev.StoreOpened(world, 1, 1))
+        talk.tell(ev.ReplicaStarted(r(name), 1))
+    talk.tell(ev.DrainRequested(talk.replica("a/0").node))
+    talk.fail("main/0")
+    talk.tell(ev.StepTold(r("a/0"), 1, None))
+    assert not talk.job.incidents
+    talk.tell(ev.ReplicaStopped(r("a/0"), 1))
+    assert talk.outcome()[0] == "failed"
