@@ -423,6 +423,7 @@ def _set_backoff(job: JobState, role: Role, incident: Incident) -> None:
     if role.backoff_step > 0:
         wait = min(policy.backoff_ns << min(role.backoff_step - 1, 40), policy.backoff_max_ns)
         if wait > 0:
+            incident.backoff_ns = wait
             job.due.set(Due("backoff", str(incident.number)), job.now + wait)
     role.backoff_step += 1
 

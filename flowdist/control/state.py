@@ -215,6 +215,7 @@ class Incident:
     reason: str
     counted: bool
     level: int = 0  # of the budget: how often it was escalated (R11)
+    backoff_ns: int = 0
     worlds: dict[WorldName, None] = field(default_factory=dict)  # the restart set
     awaited: dict[WorldName, None] = field(default_factory=dict)  # of these, not known yet to be gone, or to run again
     lost: dict[ReplicaId, str] = field(default_factory=dict)  # replicas that failed or were lost in it, and how

@@ -22,6 +22,7 @@ from flowdist.control.state import JobState
 from flowdist.control.waiting import waiting_for
 from flowdist.faults import NOTHING, Add, Drain, Fault, Plan, Scale
 from flowdist.graph import MS, Cluster, NodeSpec, RoleGraph
+from flowdist.sim.accounts import Accounts, Bucket
 from flowdist.sim.faulting import Faulting
 from flowdist.sim.node import SimNode
 from flowdist.sim.queue import Queue
@@ -51,6 +52,7 @@ class SimResult:
     now: int
     models: dict[str, WorldModel]
     unfired: list[Fault]
+    spent: dict[str, dict[Bucket, int]]  # ns, by role and bucket: together wall time x replicas
     violation: Violation | None = None
     waiting: list[str] = field(default_factory=list)
     handled: int = 0
@@ -80,6 +82,7 @@ class Simulation:
         names = tuple(node.name for node in graph.cluster.nodes)
         self.controller = Controller(graph, names)
         self.nodes: dict[NodeName, SimNode] = {}
+        self.accounts = Accounts(self.job)
         self.work = Work(self, seed)
         self.links = Links(graph.options)
         self.is_down = False  # the controller
@@ -115,7 +118,9 @@ class Simulation:
         except Violation as error:
             violation = error
         lines = [encode_line(line) for line in self._lines]
+        self.accounts.close(self.work.models.values(), self.queue.now)
         return SimResult(
+            spent=self.accounts.spent,
             job=self.job,
             lines=self._lines,
             digest=digest(lines),
@@ -182,6 +187,7 @@ class Simulation:
             raise Violation("invariant", str(error)) from error
         for effect in effects:
             self._carry_out(effect)
+        self.accounts.hear(self.job, line)
         self._faulting.hear(line)
         self.work.notice_who_stays_away()
         self.plan()

@@ -81,6 +81,15 @@ class WorldModel:
         self.begins.append(now)
         return True
 
+    def split(self, now: int) -> tuple[int, int, int]:
+        """Of what was done in this generation, in ns: steps that are kept, steps that are lost, and checkpoints."""
+        load = self.pace.workload
+        cycles, rest = divmod(self._position(now), load.checkpoint_every_ns + load.checkpoint_ns)
+        checkpoint = cycles * load.checkpoint_ns + max(0, rest - load.checkpoint_every_ns)
+        worked = self._position(now) - checkpoint
+        kept = min(worked, max(0, self.durable - self.first_step) * load.step_ns)
+        return kept, worked - kept, checkpoint
+
     def halt(self, now: int) -> None:
         """A member is gone: the others wait for it in vain. What was done since the last checkpoint is lost."""
         if self.begun_ns is None:

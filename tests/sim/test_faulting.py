@@ -126,3 +126,16 @@ def test_an_attempt_that_goes_on_beside_its_successor_after_a_pause_is_seen() ->
     node.agent._fence = lambda: None  # type: ignore[method-assign]  # an agent that does not fence
     result = simulation.run()
     assert isinstance(result.violation, Violation) and result.violation.property == "split brain"
+
+
+def test_where_the_time_went() -> None:
+    spent = {name: {b: ns / SECOND for b, ns in s.items()} for name, s in run("gang.py", "node1@2m/3m").spent.items()}
+    trainer = spent["trainer"]
+    assert trainer["productive"] == 2400 - 120 and 179 < trainer["waiting"] < 181  # 120 of the steps were done by three
+    assert trainer["lost work"] > 100 and trainer["re-formation"] < 1
+    hang = run("core.py", "trainer/1@2m:hang").spent["trainer"]
+    assert hang["detection"] == pytest.approx(4 * 32 * SECOND, rel=0.05)
+    slow = run("gang.py", "trainer/1@2m:slow=4x/40s").spent["trainer"]
+    assert slow["stalled"] == pytest.approx(4 * 30 * SECOND, rel=0.01) and slow["lost work"] == 0
+    backoff = run("gang.py", "trainer/0@1m:exit=1", "trainer/0@2m:exit=1").spent["trainer"]
+    assert backoff["back-off"] == 4 * SECOND
