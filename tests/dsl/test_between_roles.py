@@ -158,7 +158,7 @@ def test_a_size_that_no_node_has(
         ("ready_when='tcp:rcp', ports=['rpc']", "FD119", "it has no port 'rcp'"),
         ("ports=[1]", "FD134", "ports=[1] must be a list of strings"),
         ("workload=3", "FD134", "workload= must be a Workload"),
-        ("grace=0, hang_after=0", "FD903", "hang_after= is not honoured yet"),
+        ("hang_after=0", "FD105", "hang_after=0 must be more than zero"),
         ("ready_timeout=-1", "FD105", "ready_timeout=-1 must not be negative"),
     ],
 )
