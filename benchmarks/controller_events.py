@@ -261,7 +261,7 @@ def heartbeats(n: int) -> Cost:
 
 
 def stream(n: int) -> Cost:
-    """Of 100 events about 65 are progress, 10 checkpoints, 16 of restarts of servers, 9 of nodes that die and return."""
+    """Of 100 events 65 are progress, 10 checkpoints, 16 of restarts of servers, the rest of nodes that come and go."""
     job, cost = mixed(n), Cost()
     job.start()
     size = job.graph.role("trainer").max_replicas

@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 from flowdist.control.deadlines import Due
-from flowdist.control.placement import takes_more
-from flowdist.control.state import LIVE_PHASES, PHASES, JobState, Replica, Role, World
+from flowdist.control.placement import candidate, takes_more
+from flowdist.control.state import LIVE_PHASES, OVER_PHASES, PHASES, JobState, Replica, Role, World
 from flowdist.graph import offered, subtract
 
 
 def check_job(job: JobState) -> None:
     for name in job.nodes:
         _check_node(job, name)
+    _check_room(job)
     for replica in job.replicas.values():
         _check_replica(job, replica)
     for world in job.worlds.values():
@@ -43,6 +44,17 @@ def _check_node(job: JobState, name: str) -> None:
         assert job.replicas[replica].node == name, f"{replica} is not on {name}"
 
 
+def _check_room(job: JobState) -> None:
+    """The nodes that placement chooses from are those that it would find if it looked at all."""
+    usable = sorted((node.order, name) for name, node in job.nodes.items() if node.usable)
+    assert usable == job.usable, f"{usable} are usable, not {job.usable}"
+    for shelf in job.shelves:
+        found = [candidate(job, shelf, name, job.free.get(name)) for name in job.nodes]
+        best_first = sorted(best for best in found if best is not None)
+        assert best_first == list(shelf), f"{shelf.need} fits on {best_first}, not {list(shelf)}"
+        assert shelf.slots == sum(abs(rank) for rank, _, _ in best_first), f"{shelf.need} fits {shelf.slots} times"
+
+
 def _check_replica(job: JobState, replica: Replica) -> None:
     name = str(replica.id)
     role = job.role_of(replica.id)
@@ -69,6 +81,8 @@ def _check_counts(job: JobState, role: Role) -> None:
         unseated = sum(replica.phase == phase and replica.node is None for replica in replicas)
         assert (seated, unseated) == (role.seated[phase], role.unseated[phase]), f"{role.spec.name}: {phase} miscounted"
     assert role.seats == sum(role.seated.values()), f"the seats of {role.spec.name} are miscounted"
+    vacant = [r.id.index for r in replicas if r.node is None and r.phase not in OVER_PHASES]
+    assert vacant == role.vacant, f"of {role.spec.name} {vacant} have no seat, not {role.vacant}"
     portless = {replica.id for replica in replicas if replica.node is not None and replica.ports_node != replica.node}
     assert portless == set(role.portless), f"{role.spec.name}: {portless} have no ports, not {list(role.portless)}"
     pending = [i.number for i in job.open_incidents() if i.counted and i.root_role == role.spec.name]

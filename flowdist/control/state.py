@@ -9,6 +9,7 @@ nodes and among ten thousand. What would have to be counted for that is kept. `i
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -17,6 +18,7 @@ from flowdist.control.deadlines import Deadlines, Due
 from flowdist.control.effects import Effect, Notify, Outcome, StartReplica
 from flowdist.control.events import CheckpointOffered
 from flowdist.control.ids import Addresses, NodeName, ReplicaId, WorldName
+from flowdist.control.shelf import Shelf
 from flowdist.graph import Capacity, Gate, NodeSpec, RoleGraph, RoleSpec, needed, offered
 
 ReplicaPhase = Literal[
@@ -31,6 +33,7 @@ ReplicaPhase = Literal[
 ]
 LIVE_PHASES: frozenset[str] = frozenset({"starting", "running", "ready", "stopping"})
 UP_PHASES: frozenset[str] = frozenset({"starting", "running", "ready"})
+OVER_PHASES: frozenset[str] = frozenset({"succeeded", "ended"})
 PHASES: tuple[ReplicaPhase, ...] = (
     *("waiting", "starting", "running", "ready", "stopping", "gone", "succeeded", "ended"),
 )
@@ -176,6 +179,8 @@ class Role:
     depth: int  # in start order: a role starts after all roles of lower depth that it has a gate on
     worlds: tuple[WorldName, ...]
     replicas: tuple[ReplicaId, ...]
+    vacant: list[int]  # which of them have no seat and may get one, in order
+    shelf: Shelf  # the nodes that may take one more of it
     dependents: tuple[tuple[str, Gate], ...]
     upstream: dict[str, None]  # every role that it depends on, over any number of gates
     charges: list[Charge] = field(default_factory=list)
@@ -239,7 +244,9 @@ class JobState:
     replicas: dict[ReplicaId, Replica] = field(default_factory=dict)
     nodes: dict[NodeName, Node] = field(default_factory=dict)
     node_order: dict[NodeName, int] = field(default_factory=dict)
-    free: dict[NodeName, Capacity] = field(default_factory=dict)  # of nodes that take more, in their order
+    usable: list[tuple[int, NodeName]] = field(default_factory=list)  # nodes that are, in their order
+    free: dict[NodeName, Capacity] = field(default_factory=dict)  # of nodes that take more
+    shelves: list[Shelf] = field(default_factory=list)  # of these nodes, by what roles ask for
     incidents: list[Incident] = field(default_factory=list)
     open: dict[int, None] = field(default_factory=dict)  # numbers of the open incidents
     due: Deadlines = field(default_factory=Deadlines)
@@ -312,6 +319,11 @@ class JobState:
         counts[phase] += 1
         world.counts[replica.phase] -= 1
         world.counts[phase] += 1
+        if replica.node is None and (phase in OVER_PHASES) != (replica.phase in OVER_PHASES):
+            if phase in OVER_PHASES:
+                del role.vacant[bisect_left(role.vacant, replica.id.index)]
+            else:
+                insort(role.vacant, replica.id.index)
         self.live_at[role.depth] += (phase in LIVE_PHASES) - (replica.phase in LIVE_PHASES)
         replica.phase = phase
         self.touch(world)
@@ -359,6 +371,8 @@ def new_job(graph: RoleGraph, known_nodes: tuple[NodeName, ...]) -> JobState:
             depths[spec.name],
             worlds,
             ids,
+            list(range(len(ids))),
+            _shelf(job, spec),
             tuple(dependents[spec.name]),
             upstream[spec.name],
         )
@@ -369,6 +383,16 @@ def new_job(graph: RoleGraph, known_nodes: tuple[NodeName, ...]) -> JobState:
             job.replicas[replica] = Replica(replica, world)
     _add_worlds(job)
     return job
+
+
+def _shelf(job: JobState, spec: RoleSpec) -> Shelf:
+    """One for all the roles that ask for the same."""
+    need = needed(spec.resources)
+    for shelf in job.shelves:
+        if (shelf.need, shelf.placement) == (need, spec.placement):
+            return shelf
+    job.shelves.append(Shelf(need, spec.placement))
+    return job.shelves[-1]
 
 
 def _add_worlds(job: JobState) -> None:
