@@ -81,6 +81,8 @@ def _check_counts(job: JobState, role: Role) -> None:
         unseated = sum(replica.phase == phase and replica.node is None for replica in replicas)
         assert (seated, unseated) == (role.seated[phase], role.unseated[phase]), f"{role.spec.name}: {phase} miscounted"
     assert role.seats == sum(role.seated.values()), f"the seats of {role.spec.name} are miscounted"
+    waiting = {world.name for world in job.worlds_of(role) if world.phase == "waiting"}
+    assert waiting == set(role.waiting), f"of {role.spec.name} {waiting} wait, not {list(role.waiting)}"
     vacant = [r.id.index for r in replicas if r.node is None and r.phase not in OVER_PHASES]
     assert vacant == role.vacant, f"of {role.spec.name} {vacant} have no seat, not {role.vacant}"
     portless = {replica.id for replica in replicas if replica.node is not None and replica.ports_node != replica.node}

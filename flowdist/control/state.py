@@ -179,7 +179,8 @@ class Role:
     depth: int  # in start order: a role starts after all roles of lower depth that it has a gate on
     worlds: tuple[WorldName, ...]
     replicas: tuple[ReplicaId, ...]
-    vacant: list[int]  # which of them have no seat and may get one, in order
+    waiting: dict[WorldName, None]  # which of its worlds are
+    vacant: list[int]  # which of its replicas have no seat and may get one, in order
     shelf: Shelf  # the nodes that may take one more of it
     dependents: tuple[tuple[str, Gate], ...]
     upstream: dict[str, None]  # every role that it depends on, over any number of gates
@@ -300,14 +301,20 @@ class JobState:
             self.touched_roles[role] = None
 
     def touch_role(self, role: Role) -> None:
-        """Something about the role as a whole has changed: settling visits its worlds that wait, run and may grow."""
+        """Something about the role as a whole has changed: settling visits its worlds that wait, or may grow."""
         self.touched_roles[role.spec.name] = None
-        for name in role.worlds:
-            if self.worlds[name].phase in ("waiting", "running"):
-                self.touched[name] = None
+        if not role.spec.gang:
+            self.touched.update(role.waiting)
+        elif self.worlds[role.worlds[0]].phase in ("waiting", "running"):
+            self.touched[role.worlds[0]] = None
 
     def turn(self, world: World, phase: WorldPhase) -> None:
         """The one place where a world's phase changes."""
+        for name in world.roles:
+            if phase == "waiting":
+                self.roles[name].waiting[world.name] = None
+            else:
+                self.roles[name].waiting.pop(world.name, None)
         world.phase = phase
         self.touch(world)
 
@@ -371,6 +378,7 @@ def new_job(graph: RoleGraph, known_nodes: tuple[NodeName, ...]) -> JobState:
             depths[spec.name],
             worlds,
             ids,
+            dict.fromkeys(worlds),
             list(range(len(ids))),
             _shelf(job, spec),
             tuple(dependents[spec.name]),
