@@ -87,8 +87,6 @@ def _check_counts(job: JobState, role: Role) -> None:
     assert vacant == role.vacant, f"of {role.spec.name} {vacant} have no seat, not {role.vacant}"
     portless = {replica.id for replica in replicas if replica.node is not None and replica.ports_node != replica.node}
     assert portless == set(role.portless), f"{role.spec.name}: {portless} have no ports, not {list(role.portless)}"
-    pending = [i.number for i in job.open_incidents() if i.counted and i.root_role == role.spec.name]
-    assert pending == list(role.pending), f"{role.spec.name} will be charged for {list(role.pending)}, not {pending}"
     live = sum(
         replica.phase in LIVE_PHASES for replica in job.replicas.values() if job.role_of(replica.id).depth == role.depth
     )
@@ -154,9 +152,16 @@ def _check_budgets(job: JobState) -> None:
     for role in job.roles.values():
         charged = [(i.opened_ns, i.level) for i in job.incidents if i.charged_to == role.spec.name]
         assert sorted(role.charges) == sorted(charged), f"{role.spec.name} was charged {role.charges}, not {charged}"
+        own = [i for i in job.incidents if i.root_role == role.spec.name]
+        assert [i.number for i in own] == role.rooted, f"{role.spec.name} is the root of {role.rooted}"
+        lost_in = [i.number for i in job.incidents if any(replica.role == role.spec.name for replica in i.lost)]
+        assert lost_in == role.lost_in, f"{role.spec.name} was lost in {lost_in}, not {role.lost_in}"
         policy, level = role.spec.restart, 0
         while policy is not None:
             opened = [at for at, of in charged if of == level]
+            spent = sorted(opened + [i.opened_ns for i in own if i.is_open and i.counted and i.level == level])
+            if job.ending is None:
+                assert spent == role.spent.get(level, []), f"{role.spec.name} has spent {role.spent}, not {spent}"
             window = policy.within_ns
             for i, at in enumerate(opened):
                 seen = sum(window is None or other > at - window for other in opened[: i + 1])

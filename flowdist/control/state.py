@@ -185,7 +185,9 @@ class Role:
     dependents: tuple[tuple[str, Gate], ...]
     upstream: dict[str, None]  # every role that it depends on, over any number of gates
     charges: list[Charge] = field(default_factory=list)
-    pending: dict[int, None] = field(default_factory=dict)  # open incidents that will be charged to it
+    spent: dict[int, list[int]] = field(default_factory=dict)  # by level: when what is, or will be, charged opened
+    rooted: list[int] = field(default_factory=list)  # incidents whose root cause was one of its replicas
+    lost_in: list[int] = field(default_factory=list)  # incidents in which one of its replicas was lost
     backoff_step: int = 0
     last_counted_ns: int | None = None
     addresses: dict[str, str] = field(default_factory=dict)  # by port, as last told
