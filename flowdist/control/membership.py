@@ -114,7 +114,7 @@ def _form_replicas(job: JobState, role: Role, worlds: list[World]) -> None:
     if role.occupied < role.spec.min_replicas:
         admit(job, [role])
     if not role.count("succeeded"):
-        fill(job, role, role.target - role.occupied)
+        fill(job, role, role.target - role.seats)  # what was ignored takes no seat from the others
     _has_minimum(job, role, role.occupied)
     for world in worlds:
         replica = job.replicas[world.pool[0]]

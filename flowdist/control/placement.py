@@ -191,11 +191,12 @@ def update_free(job: JobState, name: NodeName) -> None:
 def fill(job: JobState, role: Role, count: int) -> int:
     """Place up to `count` of the replicas that wait, lowest first, beyond the minima of roles that are yet to come.
 
-    Returns how many found a place; the role is hungry if not all did.
+    Returns how many found a place; the role is hungry if there were any, and not so many did.
     """
-    if count <= 0:
+    if count <= 0 or not role.vacant:
         return 0
     placed = passed = 0
+    wanting = False
     short = _short_roles(job, role)
     chooser = Chooser(job, role, {})
     while placed < count and passed < len(role.vacant):
@@ -203,6 +204,7 @@ def fill(job: JobState, role: Role, count: int) -> int:
         if replica.phase != "waiting":
             passed += 1
             continue
+        wanting = True
         name = chooser.take(replica.ports_node, avoided(job, replica)) or chooser.take(replica.ports_node)
         if name is None or (short and not leaves_room(job, role, name, short)):
             break
@@ -210,7 +212,7 @@ def fill(job: JobState, role: Role, count: int) -> int:
             short = []  # what holds for one of its seats holds for all
         place(job, replica, name)
         placed += 1
-    if placed < count:
+    if wanting and placed < count:
         job.hungry[role.spec.name] = None
     return placed
 
