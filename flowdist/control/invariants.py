@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from flowdist.control.deadlines import Due
 from flowdist.control.placement import candidate, takes_more
 from flowdist.control.state import LIVE_PHASES, OVER_PHASES, PHASES, JobState, Replica, Role, World
@@ -101,6 +103,11 @@ def _check_world(job: JobState, world: World) -> None:
     for phase in PHASES:
         count = sum(job.replicas[replica].phase == phase for replica in world.pool)
         assert count == world.counts[phase], f"{world.name}: {phase} miscounted"
+    silent = [job.replicas[replica] for replica in world.pool if job.replicas[replica].stalled]
+    assert all(replica.is_up for replica in silent), f"of {world.name} something has stalled that does not run"
+    stalls = Counter(replica.stalled for replica in silent)
+    spoken = sum(replica.has_spoken for replica in silent)
+    assert (stalls, spoken) == (world.stalls, world.spoken), f"the stalls of {world.name} are miscounted: {stalls}"
     live = [str(replica.id) for replica in members if replica.is_live]
     strangers = [str(r) for r in world.pool if r not in world.members and job.replicas[r].is_live]
     assert not strangers, f"{strangers} run outside the generation of {world.name}"

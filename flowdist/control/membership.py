@@ -244,7 +244,7 @@ def start_members(job: JobState, world: World) -> None:
         procs = role.spec.procs
         assert replica.node is not None
         replica.attempt += 1
-        replica.started_ns, replica.step, replica.has_spoken = job.now, -1, False
+        replica.started_ns, replica.step = job.now, -1
         job.set_phase(replica, "starting")
         # A replica without gang keeps its number: the others know it by that, and do not restart with it.
         role_rank = role_ranks.get(role.spec.name, 0) if role.spec.gang else replica.id.index * procs

@@ -345,16 +345,11 @@ def _loses_its_seat(job: JobState, replica: Replica, name: NodeName | None) -> b
 def _is_settled(job: JobState, world: World) -> bool:
     """Runs again in full, or has ended, or is a replica beyond the minimum that finds no place for now."""
     if world.phase == "running":
-        counts, done = world.counts, world.counts["succeeded"]
-        roles = job.roles_of(world)
+        counts, roles = world.counts, job.roles_of(world)
+        up = counts["ready"] + counts["succeeded"] + counts["running"]
         if len(roles) == 1:
-            up = counts["ready"] + (0 if roles[0].spec.ready else counts["running"])
-            return up + done == len(world.members)
-        return all(
-            replica.phase in ("ready", "succeeded")
-            or (replica.phase == "running" and job.role_of(replica.id).spec.ready is None)
-            for replica in job.members_of(world)
-        )
+            return up - (counts["running"] if roles[0].spec.ready else 0) == len(world.members)
+        return up - sum(role.count("running") for role in roles if role.spec.ready) == len(world.members)
     role = job.roles[world.roles[0]]
     if world.phase == "waiting" and not role.spec.gang:
         return job.replicas[world.pool[0]].node is None and role.seats >= role.spec.min_replicas

@@ -10,6 +10,7 @@ nodes and among ten thousand. What would have to be counted for that is kept. `i
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -19,7 +20,7 @@ from flowdist.control.effects import Effect, Notify, Outcome, StartReplica
 from flowdist.control.events import CheckpointOffered
 from flowdist.control.ids import Addresses, NodeName, ReplicaId, WorldName
 from flowdist.control.shelf import Shelf
-from flowdist.graph import Capacity, Gate, NodeSpec, RoleGraph, RoleSpec, needed, offered
+from flowdist.graph import Capacity, Gate, NodeSpec, RoleGraph, RoleSpec, offered
 
 ReplicaPhase = Literal[
     "waiting",  # nothing of it runs; it may be placed and start
@@ -149,12 +150,18 @@ class World:
     checkpoint: CheckpointOffered | None = None  # the latest that was accepted (R19)
     checkpoints: int = 0  # how many were accepted
     counts: dict[ReplicaPhase, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))
+    stalls: Counter[str] = field(default_factory=Counter)  # how many have stalled, by what was missed of them
+    spoken: int = 0  # how many of those had shown output before
+
+    @property
+    def up(self) -> int:
+        """How many of its replicas run, or are about to, and were not told to stop."""
+        return self.counts["starting"] + self.counts["running"] + self.counts["ready"]
 
     @property
     def live(self) -> int:
         """How many of its replicas run, or are about to, or have not ended yet."""
-        counts = self.counts
-        return counts["starting"] + counts["running"] + counts["ready"] + counts["stopping"]
+        return self.up + self.counts["stopping"]
 
     @property
     def is_closing(self) -> bool:
@@ -323,6 +330,8 @@ class JobState:
 
     def set_phase(self, replica: Replica, phase: ReplicaPhase) -> None:
         """The one place where a replica's phase changes: what is counted stays right."""
+        if replica.stalled and phase not in UP_PHASES:
+            self.set_stalled(replica, "")
         role, world = self.roles[replica.id.role], self.worlds[replica.world]
         counts = role.seated if replica.node is not None else role.unseated
         counts[replica.phase] -= 1
@@ -338,10 +347,20 @@ class JobState:
         replica.phase = phase
         self.touch(world)
 
+    def set_stalled(self, replica: Replica, by: str, has_spoken: bool = False) -> None:
+        """The one place where it is written down that a replica has stalled, or with an empty `by` that it has not."""
+        world = self.worlds[replica.world]
+        if replica.stalled:
+            world.stalls[replica.stalled] -= 1
+            world.spoken -= replica.has_spoken
+        replica.stalled, replica.has_spoken = by, has_spoken
+        if by:
+            world.stalls[by] += 1
+            world.spoken += has_spoken
+
     def end_attempt(self, replica: Replica, phase: ReplicaPhase = "gone") -> None:
         """Nothing of its attempt runs any more."""
         self.set_phase(replica, phase)
-        replica.stalled = ""
         self.due.clear(Due("ready", str(replica.id)))
 
     def emit(self, effect: Effect) -> None:
@@ -355,79 +374,6 @@ class JobState:
         from flowdist.control.invariants import check_job  # circular: the invariants are about this class
 
         check_job(self)
-
-
-def new_job(graph: RoleGraph, known_nodes: tuple[NodeName, ...]) -> JobState:
-    """The state before the first event."""
-    job = JobState(graph, dict.fromkeys(known_nodes))
-    job.node_order = {name: i for i, name in enumerate(known_nodes)}
-    depths = _depths(graph)
-    dependents: dict[str, list[tuple[str, Gate]]] = {spec.name: [] for spec in graph.roles}
-    upstream: dict[str, dict[str, None]] = {}
-    for spec in graph.roles:
-        upstream[spec.name] = {}
-        for gate in spec.gates:
-            dependents[gate.role].append((spec.name, gate))
-            upstream[spec.name] |= {gate.role: None, **upstream[gate.role]}
-    for order, spec in enumerate(graph.roles):
-        ids = tuple(ReplicaId(spec.name, index) for index in range(spec.max_replicas))
-        joint = graph.world_of(spec.name)
-        worlds = (joint.name if joint is not None else spec.name,) if spec.gang else tuple(map(str, ids))
-        role = Role(
-            spec,
-            order,
-            spec.max_replicas,
-            needed(spec.resources),
-            depths[spec.name],
-            worlds,
-            ids,
-            dict.fromkeys(worlds),
-            list(range(len(ids))),
-            _shelf(job, spec),
-            tuple(dependents[spec.name]),
-            upstream[spec.name],
-        )
-        job.roles[spec.name] = role
-        job.live_at[role.depth] = 0
-        role.unseated["waiting"] = len(ids)
-        for replica, world in zip(ids, worlds * len(ids) if spec.gang else worlds, strict=True):
-            job.replicas[replica] = Replica(replica, world)
-    _add_worlds(job)
-    return job
-
-
-def _shelf(job: JobState, spec: RoleSpec) -> Shelf:
-    """One for all the roles that ask for the same."""
-    need = needed(spec.resources)
-    for shelf in job.shelves:
-        if (shelf.need, shelf.placement) == (need, spec.placement):
-            return shelf
-    job.shelves.append(Shelf(need, spec.placement))
-    return job.shelves[-1]
-
-
-def _add_worlds(job: JobState) -> None:
-    pools: dict[WorldName, list[ReplicaId]] = {}
-    for replica in job.replicas.values():
-        pools.setdefault(replica.world, []).append(replica.id)
-    for order, (name, pool) in enumerate(pools.items()):
-        roles = tuple(dict.fromkeys(replica.role for replica in pool))
-        job.worlds[name] = World(name, roles, tuple(pool), order)
-        job.worlds[name].counts["waiting"] = len(pool)
-
-
-def _depths(graph: RoleGraph) -> dict[str, int]:
-    """How deep each role is in start order; the roles of a joint world are as deep as the deepest of them (R1)."""
-    depths: dict[str, int] = {spec.name: 0 for spec in graph.roles}
-    for _ in graph.roles:  # a joint world can lift what was there before it: at most once for each role
-        before = dict(depths)
-        for spec in graph.roles:
-            depths[spec.name] = max(depths[spec.name], *(1 + depths[gate.role] for gate in spec.gates), 0)
-        for world in graph.worlds:
-            depths |= dict.fromkeys(world.roles, max(depths[name] for name in world.roles))
-        if depths == before:
-            break
-    return depths
 
 
 def new_node(spec: NodeSpec, address: str, incarnation: int, order: int) -> Node:
