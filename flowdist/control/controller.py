@@ -180,7 +180,9 @@ def settle(job: JobState) -> None:
 def _take_roles(job: JobState) -> list[Role]:
     roles = [job.roles[name] for name in job.touched_roles]
     job.touched_roles.clear()
-    return sorted(roles, key=lambda role: role.order)
+    if len(roles) > 1:
+        roles.sort(key=lambda role: role.order)
+    return roles
 
 
 def _current(job: JobState, replica: ReplicaId, attempt: int) -> Replica | None:

@@ -20,6 +20,8 @@ from flowdist.control.state import JobState, Replica, Role, World
 from flowdist.graph import format_duration
 from flowdist.graph.model import GateCondition
 
+CONDITIONS: tuple[GateCondition, ...] = get_args(GateCondition)
+
 
 def form_worlds(job: JobState, names: Iterable[WorldName]) -> None:
     """Open every one of these worlds that may form now, in the order of the graph; grow those that may."""
@@ -28,6 +30,8 @@ def form_worlds(job: JobState, names: Iterable[WorldName]) -> None:
     loose: dict[str, list[World]] = {}
     for name in names:
         world = job.worlds[name]
+        if world.phase not in ("waiting", "running"):
+            continue
         roles = job.roles_of(world)
         if any(role.outcome is not None for role in roles):
             continue
@@ -185,12 +189,12 @@ def is_so_far(role: Role, condition: GateCondition) -> bool:
 def tell_dependents(job: JobState, roles: Iterable[Role]) -> None:
     """Where a role has come so far, or is so far no longer, whoever has a gate on it may start."""
     for role in roles:
-        so_far = [is_so_far(role, condition) for condition in get_args(GateCondition)]
-        shown = (*so_far, is_lost(role))
-        if shown != role.shown:
-            role.shown = shown
-            for name, _ in role.dependents:
-                job.touch_role(job.roles[name])
+        if role.dependents:
+            shown = (*(is_so_far(role, condition) for condition in CONDITIONS), is_lost(role))
+            if shown != role.shown:
+                role.shown = shown
+                for name, _ in role.dependents:
+                    job.touch_role(job.roles[name])
         has_minimum = role.seats >= role.spec.min_replicas
         if has_minimum != role.has_minimum:
             role.has_minimum = has_minimum

@@ -302,7 +302,10 @@ class JobState:
 
     def in_order(self, worlds: Iterable[WorldName]) -> list[WorldName]:
         """The worlds in the order of the graph."""
-        return sorted(worlds, key=lambda name: self.worlds[name].order)
+        names = list(worlds)
+        if len(names) > 1:
+            names.sort(key=lambda name: self.worlds[name].order)
+        return names
 
     def touch(self, world: World) -> None:
         """Something about the world has changed: settling visits it, and its roles."""
