@@ -209,6 +209,28 @@ def test_r20_an_order_for_an_earlier_incarnation_is_not_obeyed_by_an_agent_that_
     assert talk.order(agents.start(2), incarnation=2) == [io.SpawnWorkers(agents.start(2))]
 
 
+def test_r20_an_order_that_was_given_before_its_agent_fenced_starts_nothing_when_it_comes_late():
+    talk = agents.Talk()
+    links = Links(JobOptions())
+
+    def hear() -> None:
+        """The controller hears what was sent last, and the agent its answers."""
+        for answer in links.hear(talk.sent[-1], talk.now).answers:  # type: ignore[arg-type]
+            talk.tell(answer)
+
+    talk.sent = [sent for sent in talk.sent if isinstance(sent, msg.Join)]
+    hear()
+    late = links.order(agents.start(1))  # it is on its way for long
+    assert links.expire(5 * SECOND) == [ev.NodeSilent("node0")]
+    talk.now = 500 * MS
+    talk.tell(io.AgentTimePassed())
+    hear()  # a heartbeat: the agent is told to join anew, which it does at once
+    assert talk.sent[-1] == msg.Join("node0", 2, agents.A, "127.0.0.1", 500 * MS)
+    hear()
+    assert talk.tell(late) == []
+    assert talk.tell(links.order(agents.start(2))) == [io.SpawnWorkers(agents.start(2))]
+
+
 def test_r20_an_acknowledgement_of_an_earlier_incarnation_renews_no_lease():
     talk = agents.Talk()
     talk.tell(msg.Rejoin(1, 1))

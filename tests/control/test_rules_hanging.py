@@ -45,6 +45,16 @@ def test_r15_the_least_advanced_is_the_suspect_whoever_was_reported_first():
     assert len(talk.job.roles["trainer"].charges) == 1
 
 
+def test_r15_of_equals_it_is_the_one_that_was_quiet_first():
+    talk = trainers()
+    stall(talk, "trainer/2", step=7)
+    talk.wait(1)
+    for name in ("trainer/0", "trainer/1"):
+        stall(talk, name, step=7)
+    talk.wait(1)
+    assert [incident.root for incident in talk.job.incidents] == ["trainer/2"]
+
+
 def test_r15_the_verdict_waits_for_the_reports_of_the_others():
     talk = trainers()
     stall(talk, "trainer/0", step=9)
