@@ -9,7 +9,7 @@ import platform
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -17,6 +17,11 @@ from flowdist.cli.common import Named, guarded, load, print_json, show_problems,
 from flowdist.dsl.load import DEFAULT_FILE, Loaded, looks_like_topology
 from flowdist.errors import FlowdistError
 from flowdist.faults import Plan, parse_drain, parse_fault, parse_scale
+from flowdist.graph import RoleGraph
+
+if TYPE_CHECKING:
+    from flowdist.runtime.logs import OpenSink
+    from flowdist.runtime.supervisor import Show
 
 EXIT_CODES = {"succeeded": 0, "failed": 1, "cancelled": 130}
 
@@ -54,8 +59,7 @@ def command(
                                                         a script, as torchrun would; its own arguments after --
     flowdist run --resume latest                        go on where a run was when it was killed
     """
-    if platform.system() != "Linux":
-        raise FlowdistError("run needs Linux", help="check, plan and simulate work here")
+    needs_linux("run")
     plan = Plan(
         tuple(parse_fault(text) for text in fails),
         tuple(parse_scale(text) for text in scales),
@@ -64,6 +68,32 @@ def command(
     if resume is not None and (named.target or named.params or named.sets or named.nodes):
         raise FlowdistError("--resume takes the topology of that run", help=f"write flowdist run --resume {resume}")
     graph = None if resume is not None else _load(named, replicas, max_restarts, args).graph
+    carry_out(graph, plan, Path(base), resume=resume or "", quiet=quiet, as_json=named.as_json)
+
+
+def needs_linux(verb: str) -> None:
+    if platform.system() != "Linux":
+        raise FlowdistError(f"{verb} needs Linux", help="check, plan and simulate work here")
+
+
+def carry_out(
+    graph: RoleGraph | None,
+    plan: Plan,
+    base: Path,
+    *,
+    resume: str = "",
+    quiet: bool = False,
+    as_json: bool = False,
+    prefix: str = "",
+    opener: Callable[[Path, Show], OpenSink] | None = None,
+) -> NoReturn:
+    """Run the graph, or the run to resume, and end with its exit code.
+
+    Args:
+        base: Where the folders of runs are.
+        prefix: What the name of the run's folder begins with, if not with that of the topology.
+        opener: Makes, for the folder and the terminal, what says where the workers' output goes.
+    """
     from flowdist.runtime.devices import machine_gpus, settle_cluster  # asyncio and more: not for --help
     from flowdist.runtime.folder import find_run, new_run
     from flowdist.runtime.inject import check_faults
@@ -72,22 +102,24 @@ def command(
 
     gpus = machine_gpus(os.environ)
     if graph is None:
-        run_dir, graph = find_run(Path(base), resume or "")
+        run_dir, graph = find_run(base, resume)
         warnings: list[str] = []
     else:
         graph, warnings = settle_cluster(graph, gpus)
         run_dir = None
     check_faults(plan, graph)
     mask = Mask(check_secrets(graph, os.environ))
-    console = _Console(quiet, named.as_json, mask)
+    console = _Console(quiet, as_json, mask)
     for warning in warnings:
         console.show("warning", warning)
-    supervisor = Supervisor(graph, gpus, plan, run_dir or new_run(Path(base), graph), console.show)
+    run_dir = run_dir or new_run(base, graph, prefix)
+    open_sink = opener(run_dir, console.show) if opener is not None else None
+    supervisor = Supervisor(graph, gpus, plan, run_dir, console.show, open_sink)
     console.show("event", f"run {supervisor.run_dir}")
     result = asyncio.run(supervisor.run())
     for fault in result.unfired:
         console.show("warning", f"fault {fault.spec} never fired")
-    _finish(result, named.as_json, mask)
+    _finish(result, as_json, mask)
     sys.exit(EXIT_CODES[result.outcome])
 
 

@@ -53,10 +53,10 @@ class Problem(NamedTuple):
 class TopologyProblems(FlowdistError):
     """A topology cannot be compiled. `problems` are all that was found, in the order of the file."""
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    def __init__(self, problems: Sequence[Problem], where: str = "in the topology") -> None:
         self.problems = tuple(problems)
         errors = [problem for problem in self.problems if problem.severity == "error"]
-        super().__init__(f"{len(errors)} error{'s' * (len(errors) != 1)} in the topology")
+        super().__init__(f"{len(errors)} error{'s' * (len(errors) != 1)} {where}")
 
 
 class Problems:
