@@ -45,8 +45,18 @@ def name_from(path: str) -> str:
 
 def written_on_the_command_line(topology: Topology) -> Topology:
     """The same topology, whose problems are shown without a line of ours."""
-    site = CallSite(COMMAND_LINE, 1, ())
+    return written_at(topology, CallSite(COMMAND_LINE, 1, ()))
+
+
+def written_at(topology: Topology, site: CallSite) -> Topology:
+    """The same topology, as if one call had written all of it: problems are shown there, paths are relative to it."""
     topology.site = site
+    nodes = topology.fields["nodes"]
+    for node in nodes if isinstance(nodes, list) else []:
+        node.site = site
     for role in topology.roles:
-        role.site, role.sites = site, {}
+        role.site = site
+        role.sites = dict.fromkeys(role.sites, site)
+        if isinstance(policy := role.fields["restart"], Restart):
+            policy.site = site
     return topology

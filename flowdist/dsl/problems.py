@@ -104,6 +104,8 @@ def _of_all(who: Sequence[str], message: str) -> str:
     if len(who) == 1:
         return f"{who[0]}: {message}"
     kind = who[0].partition(" ")[0]
+    if any(not name.startswith(f"{kind} ") for name in who):
+        return f"{', '.join(who)}: {message}"
     names = [name.partition(" ")[2] for name in who[:NAMED_MAX]]
     last = f"{len(who) - NAMED_MAX} more" if len(who) > NAMED_MAX else names.pop()
     return f"{kind}s {', '.join(names)} and {last}: {message}"

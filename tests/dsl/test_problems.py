@@ -18,7 +18,11 @@ from flowdist.dsl.problems import Problem, TopologyProblems
 
 HEAD = "from flowdist import Node, On, Resources, Restart, Secret, Topology, Workload\n"
 PACKAGE = Path(__file__).parents[2] / "flowdist"
-SOURCES = [*sorted((PACKAGE / "dsl").glob("*.py")), *sorted((PACKAGE / "torchrun").glob("*.py")), PACKAGE / "components.py"]
+SOURCES = [
+    *sorted((PACKAGE / "dsl").glob("*.py")),
+    *sorted((PACKAGE / "torchrun").glob("*.py")),
+    PACKAGE / "components.py",
+]
 
 
 def problems(tmp_path: Path, body: str, **options: object) -> list[Problem]:

@@ -23,7 +23,8 @@ MARK = "FLOWDIST_TEST_MARK"
 
 
 class Job:
-    """`flowdist run ARGUMENTS`, or another verb, in `folder`. Leaving the block kills whatever is left, and says so by `survivors`."""
+    """`flowdist run ARGUMENTS`, or another verb, in `folder`. Leaving the block kills whatever is left, and says so by
+    `survivors`."""
 
     def __init__(self, folder: Path, *arguments: str, env: dict[str, str] | None = None, verb: str = "run") -> None:
         self.mark = uuid.uuid4().hex

@@ -72,9 +72,7 @@ def what_becomes_of(
     return Became(Outcome(graph, launch.streams, launch.run_id, launch.log_dir), "\n".join(launch.notes), "")
 
 
-def outcome_of(
-    *words: str, env: Mapping[str, str] | None = None, gpus: Sequence[str] = (), cpus: int = 2
-) -> Outcome:
+def outcome_of(*words: str, env: Mapping[str, str] | None = None, gpus: Sequence[str] = (), cpus: int = 2) -> Outcome:
     became = what_becomes_of(words, env, gpus, cpus)
     assert became.outcome is not None, became.refused
     return became.outcome
