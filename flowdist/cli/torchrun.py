@@ -54,7 +54,7 @@ def command(ctx: click.Context, words: tuple[str, ...]) -> None:
 
     launch = settle(given, os.environ, machine_gpus(os.environ), machine_cpus())
     loaded = compile_loaded(launch.topology)
-    show_problems(problem for problem in loaded.warnings if problem.code != "FD301")
+    show_problems(loaded.warnings)
     for note in launch.notes:
         click.secho(f"flowdist: {note}", fg="yellow", err=True)
     prefix = re.sub(r"[^\w.-]", "_", launch.run_id)[:100] if launch.run_id else ""
