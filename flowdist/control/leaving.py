@@ -47,7 +47,7 @@ def preempt(job: JobState, event: NodePreempted) -> None:
 
 def _leave(job: JobState, name: NodeName, kind: str, because: str, notice_ns: int | None) -> None:
     node = job.nodes[name]
-    if node.is_leaving:
+    if node.is_leaving and notice_ns is None:
         return
     node.is_leaving, node.cordoned = True, node.cordoned or because
     update_free(job, name)

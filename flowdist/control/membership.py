@@ -102,11 +102,6 @@ def _form_gang(job: JobState, world: World, roles: list[Role]) -> None:
     if not all(have):
         return
     members = [replica for role in roles for replica in seated(job, role)]
-    window = Due("window", world.name)
-    if len(members) < sum(role.target for role in roles) and job.missing:
-        job.due.set_once(window, job.now + max(role.spec.join_window_ns for role in roles))
-        return
-    job.due.clear(window)
     _open(job, world, members)
 
 
@@ -116,7 +111,7 @@ def _form_replicas(job: JobState, role: Role, worlds: list[World]) -> None:
     if role.occupied < role.spec.min_replicas:
         admit(job, [role])
     if not role.count("succeeded"):
-        _seat_more(job, role, role.target - role.occupied)
+        _seat_more(job, role, role.target - role.seats)  # what was ignored takes no seat from the others
     _has_minimum(job, role, role.occupied)
     for world in worlds:
         replica = job.replicas[world.pool[0]]
@@ -128,7 +123,7 @@ def _seat_more(job: JobState, role: Role, count: int) -> int:
     if count <= 0:
         return 0
     waiting = [replica for replica in job.replicas_of(role) if replica.node is None and replica.phase == "waiting"]
-    return fill(job, role, waiting, count)
+    return fill(job, role, waiting, count) if waiting else 0
 
 
 def _has_minimum(job: JobState, role: Role, count: int) -> bool:
@@ -140,8 +135,7 @@ def _has_minimum(job: JobState, role: Role, count: int) -> bool:
         return True
     job.hungry[role.spec.name] = None
     job.due.set_once(pending, job.now + role.spec.pending_timeout_ns)
-    if not job.missing:
-        _complain(job, role)
+    _complain(job, role)
     return False
 
 

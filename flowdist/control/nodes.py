@@ -6,6 +6,7 @@ of it runs any more (R19), and each loss leads to a decision (R12).
 
 from __future__ import annotations
 
+from flowdist.control.bad_nodes import note_loss, shun_if_it_flaps
 from flowdist.control.effects import AskStep, OpenStore, StopAtStep, StopReplica, TellPeers
 from flowdist.control.ending import forget_store
 from flowdist.control.events import InventoryItem, NodeJoined, ReplicaExited
@@ -44,6 +45,7 @@ def _add(job: JobState, event: NodeJoined, known: Node | None) -> None:
     job.nodes[event.node] = node
     update_free(job, event.node)
     job.notify(f"{event.node} joined")
+    shun_if_it_flaps(job, event.node)
 
 
 def _refuse_strays(job: JobState, event: NodeJoined) -> list[InventoryItem]:
@@ -99,8 +101,11 @@ def _say_again(job: JobState, replica: Replica) -> list[InventoryItem]:
     return [InventoryItem(replica.id, replica.attempt, "exited", exited=exited)]
 
 
-def lose_node(job: JobState, name: NodeName, cause: str) -> None:
-    """Nothing runs there any more: its replicas are lost, its seats are free."""
+def lose_node(job: JobState, name: NodeName, cause: str, *, asked: bool = False) -> None:
+    """Nothing runs there any more: its replicas are lost, its seats are free.
+
+    Unless it was `asked` to go, the loss tells against it where something ran (R22).
+    """
     job.missing.pop(name, None)
     node = job.nodes.get(name)
     if node is None:
@@ -111,6 +116,8 @@ def lose_node(job: JobState, name: NodeName, cause: str) -> None:
     lost = vacate(job, name)
     if not was_usable:
         return
+    if lost and not asked and not node.is_leaving:
+        note_loss(job, name)
     job.notify(f"{cause}, and with it {', '.join(str(replica.id) for replica in lost)}" if lost else cause, "warning")
     if job.ending is None and lost:
         lose(job, [Failure(replica.id, "node_lost", cause) for replica in lost], name, cause)
@@ -127,7 +134,7 @@ def vacate(job: JobState, name: NodeName) -> list[Replica]:
             job.end_attempt(replica)
             replica.member_since = 0
         unplace(job, replica)
-        forget_ports(job, replica)
+        forget_ports(replica)
     leave_stores(job, name, replicas)
     return lost
 
@@ -153,6 +160,7 @@ def give_up_node(job: JobState, replica: Replica) -> None:
     node = job.nodes[name]
     node.usable = False
     job.end_attempt(replica)
+    replica.member_since = 0
     unplace(job, replica)
     node.stuck[replica.id] = gpus
     node.free = subtract(node.free, job.role_of(replica.id).need)
@@ -163,6 +171,7 @@ def give_up_node(job: JobState, replica: Replica) -> None:
         if other.is_up:
             lost.append(other)
             job.end_attempt(other, "stopping")
+            other.member_since = 0
             job.emit(StopReplica(name, other.id, other.attempt, 0))
         elif not other.is_live:
             unplace(job, other)

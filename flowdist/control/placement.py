@@ -128,11 +128,9 @@ def unplace(job: JobState, replica: Replica) -> None:
     job.touch(job.worlds[replica.world])
 
 
-def forget_ports(job: JobState, replica: Replica) -> None:
-    """Its agent is gone, and with it the ports that it had chosen."""
+def forget_ports(replica: Replica) -> None:
+    """Its agent is gone, and with it the ports that it had chosen. Its seat is gone, too."""
     replica.ports, replica.ports_node = (), None
-    if replica.node is not None:
-        job.role_of(replica.id).portless[replica.id] = None
 
 
 def takes_more(node: Node) -> bool:
@@ -159,8 +157,6 @@ def fill(job: JobState, role: Role, replicas: Iterable[Replica], count: int) -> 
 
     Returns how many found a place; the role is hungry if not all did.
     """
-    if count <= 0:
-        return 0
     placed = 0
     short = _short_roles(job, role)
     free = dict(job.free)

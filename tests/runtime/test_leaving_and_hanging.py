@@ -43,8 +43,8 @@ while step < 400 or info.generation == 1:
         break
     step += 1
     write(here, str(step))
+    worker.progress(step)  # before it waits, so that whoever stands still is behind the others
     wait_for_the_others(step)
-    worker.progress(step)
     time.sleep(0.002)
 print(f"rank {info.rank} ends", flush=True)
 """

@@ -19,7 +19,7 @@ from flowdist.faults import Plan, parse_add, parse_fault, parse_scale
 from flowdist.graph import HOUR, SECOND, RoleGraph
 from flowdist.sim.queue import Queue
 from flowdist.sim.simulation import SimResult, Simulation, Violation
-from tests.control.harness import graph, r, restart, role
+from tests.control.harness import r
 
 TOPOLOGIES = Path(__file__).parents[2] / "scenarios/topologies"
 
@@ -93,12 +93,9 @@ def test_every_job_ends_whatever_happens_to_it(faults: list[str], seed: int) -> 
 
 def test_a_job_that_can_never_go_on_is_a_violation_of_liveness() -> None:
     """The trainer waits for a helper that has been given up."""
-    from flowdist.graph import Gate, Readiness
 
-    helper = role("helper", primary=False, ready=Readiness("call"), restart=restart("role", 0, then="ignore"))
-    topology = graph(helper, role("trainer", gates=(Gate("helper", "ready"),)))
-    result = run(topology, "helper/0@1s")
-    assert result.violation is not None and "trainer waits for helper to be ready" in str(result.violation)
+    result = run(load("gang.py"), "trainer/0@1m:hang")  # and nobody said hang_after
+    assert result.violation is not None and "trainer/0 to finish" in str(result.violation)
 
 
 def test_two_attempts_at_once_are_seen() -> None:
