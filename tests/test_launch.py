@@ -203,3 +203,11 @@ def test_nothing_is_left_of_a_launch_whose_process_ends(tmp_path: Path, number: 
             process.send_signal(number)
             assert deaths.survivors(20) == []
         assert process.wait() == -number and marked(mark) == []
+
+
+def test_with_cloudpickle_anything_can_be_launched(tmp_path: Path) -> None:
+    pytest.importorskip("cloudpickle", reason="cloudpickle is not installed")
+    base = 5
+    assert flowdist.launch(lambda x: base + x, (1,), procs=2, runs=tmp_path, quiet=True) == [6, 6]
+    text = SCRIPT + "print(flowdist.launch(work, (1,), procs=2, quiet=True)[1][:2])\n"
+    assert run_script(tmp_path, text, stdin=True).stdout == "('1', 1)\n"
