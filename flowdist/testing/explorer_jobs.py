@@ -1,0 +1,90 @@
+"""The small jobs that are explored: two nodes, up to two roles of up to two replicas, each about one thing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flowdist.graph import (
+    Cluster,
+    Domain,
+    Gate,
+    NodeSpec,
+    Readiness,
+    Resources,
+    RestartPolicy,
+    RoleGraph,
+    RoleSpec,
+)
+
+READY = Readiness("tcp", "rpc")
+
+
+@dataclass(frozen=True)
+class SmallJob:
+    """`about` is one line for people."""
+
+    name: str
+    about: str
+    graph: RoleGraph
+
+
+@dataclass(frozen=True)
+class Part:
+    """How far a job is explored. `is_running`: from where all of it works, not from its first moment."""
+
+    job: SmallJob
+    faults: int
+    is_running: bool
+    states_max: int
+
+
+def _graph(*roles: RoleSpec, slots: int, domains: tuple[Domain, ...] = ()) -> RoleGraph:
+    nodes = tuple(NodeSpec(f"node{i}", cpu=float(slots)) for i in range(2))
+    return RoleGraph("small", roles, domains, Cluster(nodes))
+
+
+def _role(name: str, restart: RestartPolicy, **fields: object) -> RoleSpec:
+    return RoleSpec(name=name, command=("true",), resources=Resources(cpu=1.0), restart=restart, **fields)  # type: ignore[arg-type]
+
+
+def _gang() -> RoleGraph:
+    trainer = _role("trainer", RestartPolicy("role", max_restarts=1), min_replicas=1, max_replicas=2)
+    return _graph(trainer, slots=1)
+
+
+def _gate() -> RoleGraph:
+    ps = _role("ps", RestartPolicy("replica", max_restarts=1), kind="service", gang=False, ports=("rpc",), ready=READY)
+    gates = (Gate("ps", "ready", "restart"),)
+    trainer = _role("trainer", RestartPolicy("role", max_restarts=1), min_replicas=2, max_replicas=2, gates=gates)
+    return _graph(ps, trainer, slots=3)
+
+
+def _loose() -> RoleGraph:
+    policy = RestartPolicy("replica", max_restarts=1)
+    return _graph(_role("worker", policy, gang=False, min_replicas=1, max_replicas=2), slots=1)
+
+
+def _domain() -> RoleGraph:
+    actor = _role("actor", RestartPolicy("domain", max_restarts=1))
+    learner = _role("learner", RestartPolicy("domain", max_restarts=1))
+    return _graph(actor, learner, slots=2, domains=(Domain("core", ("actor", "learner")),))
+
+
+JOBS = {
+    job.name: job
+    for job in (
+        SmallJob("gang", "an elastic gang of 1 to 2, a node each", _gang()),
+        SmallJob("gate", "a service, and a gang of 2 that waits for it and restarts with it", _gate()),
+        SmallJob("loose", "two replicas without a gang, a node each", _loose()),
+        SmallJob("domain", "two roles that restart together", _domain()),
+    )
+}
+
+PARTS = (  # what a run explores when nobody says otherwise
+    *(Part(job, 1, False, 1_000_000) for job in JOBS.values()),
+    Part(JOBS["loose"], 2, True, 1_000_000),
+    Part(JOBS["domain"], 2, True, 1_000_000),
+    Part(JOBS["gang"], 2, True, 300_000),
+    Part(JOBS["gate"], 2, True, 300_000),
+    Part(JOBS["loose"], 3, True, 300_000),
+)
