@@ -20,8 +20,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from flowdist.testing.explorer_jobs import JOBS, PARTS, Part
+from flowdist.testing.explorer_machines import How
 from flowdist.testing.explorer_plants import PLANTS, planted
-from flowdist.testing.explorer_sites import How, Pace
+from flowdist.testing.explorer_sites import Pace
 from flowdist.testing.explorer_space import PRODUCTION, Move, Space, State
 
 STATES_MAX = 1_000_000
@@ -173,7 +174,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     unknown = [name for name in names if name not in JOBS]
     if unknown:
         parser.error(f"argument --roles: no such job: {', '.join(unknown)}; known: {', '.join(JOBS)}")
-    how = How(reorders=args.reorder, obeys_late=args.late_orders)
+    how = How(reorders=args.reorder, obeys_late=args.late_orders, loses_stops=args.lost_stops)
     found = []
     with planted(args.plant):
         for part in _parts(names, args.faults, args.running, args.states):
@@ -213,6 +214,7 @@ def _parser() -> argparse.ArgumentParser:
         "--reorder", action="store_true", help="messages overtake each other on one connection, which a stream excludes"
     )
     add("--late-orders", action="store_true", help="agents hear what was meant for an earlier incarnation of theirs")
+    add("--lost-stops", action="store_true", help="a stop that a connection took along is not said again")
     add("--plant", choices=list(PLANTS), metavar="NAME", help=f"switch a safeguard off and find that out ({plants})")
     add("--json", action="store_true", help="one object on stdout")
     return parser

@@ -11,7 +11,7 @@ import hashlib
 from dataclasses import fields, is_dataclass
 from functools import cache
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -47,7 +47,7 @@ def copy_of(value: T) -> T:
         copied = kind.__new__(kind)
         copied.__dict__.update((name, copy_of(item)) for name, item in vars(value).items())
     elif is_dataclass(kind):
-        copied = kind(*map(copy_of, _all_fields(kind)(value)))
+        copied = cast(Any, kind)(*map(copy_of, _all_fields(cast(Any, kind))(value)))
     result: T = copied
     return result
 

@@ -15,7 +15,7 @@ import msgspec
 from flowdist.control import agent_io as io
 from flowdist.control.agent import Agent
 from flowdist.control.controller import Controller
-from flowdist.control.effects import FinishJob, Notify, StartReplica
+from flowdist.control.effects import FinishJob, Notify, StartReplica, StopReplica
 from flowdist.control.events import Event, NodeGone, NodeJoined, NodeLeft, TimePassed
 from flowdist.control.ids import NodeName, ReplicaId
 from flowdist.control.liveness import Liveness
@@ -39,6 +39,19 @@ EPOCH = 1
 START_NS = HOUR  # of every clock: no time is zero
 STORE_PORT = 29_500
 WORKER_PORT = 20_000
+
+
+@dataclass(slots=True, frozen=True)
+class How:
+    """What is left out unless it is asked for.
+
+    `reorders`: messages overtake each other on one connection, which is a stream. `obeys_late`: agents hear what was
+    meant for an earlier incarnation of theirs. `loses_stops`: a stop that a connection took along is not said again.
+    """
+
+    reorders: bool = False
+    obeys_late: bool = False
+    loses_stops: bool = False
 
 
 class Stamped(msgspec.Struct, frozen=True):
@@ -119,8 +132,8 @@ def first_brain(graph: RoleGraph) -> Brain:
 class Brains:
     """Every state of the controller that was met, and what follows from each input."""
 
-    def __init__(self, graph: RoleGraph) -> None:
-        self._keys = Keys(graph)
+    def __init__(self, graph: RoleGraph, how: How) -> None:
+        self._how, self._keys = how, Keys(graph)
         self.known: Numbered[Brain] = Numbered()
         self.first = self._number(first_brain(graph))
         self._outlook: dict[int, Outlook] = {}
@@ -132,7 +145,7 @@ class Brains:
     def decide(self, number: int, news: News) -> Decided:
         """What follows from a message, from the proof that a node is dead, or when a deadline has come."""
         brain = copy_of(self.known.items[number])
-        turn = _Turn(brain)
+        turn = _Turn(brain, self._how)
         try:
             turn.take(news)
         except Exception as error:  # whatever it is, it is what we look for
@@ -177,8 +190,8 @@ def _outlook(brain: Brain) -> Outlook:
 class _Turn:
     """One input of the controller, carried out as its driver does."""
 
-    def __init__(self, brain: Brain) -> None:
-        self._brain = brain
+    def __init__(self, brain: Brain, how: How) -> None:
+        self._brain, self._loses_stops = brain, how.loses_stops
         self.sends: list[tuple[NodeName, Stamped]] = []
         self.notes: list[str] = []
         self.gone: dict[Process, None] = {}
@@ -208,7 +221,10 @@ class _Turn:
                 self.registers = True
                 brain.liveness.watch(node, brain.now)
                 self._send(node, Acked(EPOCH, message.sent_ns))
+                stops = [] if self._loses_stops else self._stops_again(message)
                 self._handle(NodeJoined(node, message.spec, message.address, message.incarnation, message.inventory))
+                for stop in stops:
+                    self._send(node, Ordered(EPOCH, stop))
             case Heartbeat() if brain.liveness.is_watched(node):
                 brain.liveness.heard(node, brain.now)
                 self._send(node, Acked(EPOCH, message.sent_ns))
@@ -221,6 +237,18 @@ class _Turn:
             case Leave():
                 brain.liveness.forget(node)
                 self._handle(NodeLeft(node))
+
+    def _stops_again(self, message: Join) -> list[StopReplica]:
+        """For what was told to stop before the connection was lost, and runs."""
+        job = self._brain.controller.state
+        stops = []
+        for item in message.inventory:
+            replica = job.replicas[item.replica]
+            is_same = replica.node == message.node and replica.attempt == item.attempt
+            if is_same and replica.phase == "stopping" and item.phase in ("starting", "running", "ready"):
+                grace_ns = job.role_of(replica.id).spec.stop_grace_ns
+                stops.append(StopReplica(message.node, replica.id, replica.attempt, grace_ns))
+        return stops
 
     def _handle(self, event: Event) -> None:
         brain = self._brain
@@ -284,8 +312,8 @@ class Did:
 class Bodies:
     """Every state of one node that was met, and what follows from each input."""
 
-    def __init__(self, graph: RoleGraph, spec: NodeSpec, *, obeys_late: bool) -> None:
-        self._graph, self._spec, self._obeys_late, self._keys = graph, spec, obeys_late, Keys(graph)
+    def __init__(self, graph: RoleGraph, spec: NodeSpec, how: How) -> None:
+        self._graph, self._spec, self._obeys_late, self._keys = graph, spec, how.obeys_late, Keys(graph)
         self.known: Numbered[Body] = Numbered()
         self.first = self._number(Body(self._agent(starts=1)))
 

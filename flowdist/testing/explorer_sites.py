@@ -16,21 +16,11 @@ from flowdist.control.effects import StartReplica
 from flowdist.control.ids import ReplicaId
 from flowdist.control.messages import Acked, Heartbeat, Join, Ordered, ToController
 from flowdist.graph import NodeSpec, RoleGraph
-from flowdist.testing.explorer_machines import Bodies, Body, Did, Numbered, Process, Stamped
+from flowdist.testing.explorer_machines import Bodies, Body, Did, How, Numbered, Process, Stamped
 from flowdist.testing.explorer_words import describe
 
 WORKER_PORT = 20_000
 Messages = Numbered[ToController | Stamped]
-
-
-@dataclass(slots=True, frozen=True)
-class How:
-    """What production excludes. `reorders`: messages overtake each other on one connection too. `obeys_late`: agents
-    hear what was meant for an earlier incarnation of theirs.
-    """
-
-    reorders: bool = False
-    obeys_late: bool = False
 
 
 class Pace(Enum):
@@ -86,7 +76,7 @@ class Sites:
 
     def __init__(self, graph: RoleGraph, spec: NodeSpec, messages: Messages, how: How) -> None:
         self._graph, self._name, self._messages, self._reorders = graph, spec.name, messages, how.reorders
-        self._bodies = Bodies(graph, spec, obeys_late=how.obeys_late)
+        self._bodies = Bodies(graph, spec, how)
         self._known: Numbered[Site] = Numbered()
         self._views: dict[int, View] = {}
         self._pushed: dict[tuple[int, tuple[int, ...]], int] = {}

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from flowdist.control.events import NodeGone, TimePassed
 from flowdist.control.ids import ReplicaId
 from flowdist.graph import MINUTE, RoleGraph, format_duration
-from flowdist.testing.explorer_machines import Brains, Decided, News, Numbered, Stamped
-from flowdist.testing.explorer_sites import How, Messages, Pace, Sites, View
+from flowdist.testing.explorer_machines import Brains, Decided, How, News, Numbered, Stamped
+from flowdist.testing.explorer_sites import Messages, Pace, Sites, View
 from flowdist.testing.explorer_words import describe
 
 CALM_NS = 2 * MINUTE  # when no deadline is left
@@ -50,7 +50,7 @@ class Space:
         self._reorders = how.reorders
         self._names = [node.name for node in graph.cluster.nodes]
         self._messages: Messages = Numbered()
-        self._brains = Brains(graph)
+        self._brains = Brains(graph, how)
         self._sites = [Sites(graph, spec, self._messages, how) for spec in graph.cluster.nodes]
         self._turns: dict[tuple[int, int, int], Turn] = {}
         self._brain_later: dict[tuple[int, int, tuple[str, ...]], int] = {}
