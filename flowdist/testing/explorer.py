@@ -19,13 +19,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from flowdist.testing.explorer_jobs import JOBS, PARTS, Part
+from flowdist.testing.explorer_jobs import JOBS, PARTS, STATES_MAX, Part
 from flowdist.testing.explorer_machines import How
 from flowdist.testing.explorer_plants import PLANTS, planted
 from flowdist.testing.explorer_sites import Pace
 from flowdist.testing.explorer_space import PRODUCTION, Move, Space, State
 
-STATES_MAX = 1_000_000
 HAS_TO_COME = (Pace.PROMPT, Pace.SOON, Pace.LATER)
 
 
@@ -174,7 +173,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     unknown = [name for name in names if name not in JOBS]
     if unknown:
         parser.error(f"argument --roles: no such job: {', '.join(unknown)}; known: {', '.join(JOBS)}")
-    how = How(reorders=args.reorder, obeys_late=args.late_orders, loses_stops=args.lost_stops)
+    how = How(cancels=args.cancel, reorders=args.reorder, obeys_late=args.late_orders, loses_stops=args.lost_stops)
     found = []
     with planted(args.plant):
         for part in _parts(names, args.faults, args.running, args.states):
@@ -210,6 +209,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--faults", type=int, metavar="N", help="explore each job once, with at most N faults of any kind")
     add("--running", action="store_true", help="begin where all of the job works")
     add("--states", type=int, metavar="N", help="leave a job when N distinct states were met")
+    add("--cancel", action="store_true", help="the operator may cancel the job, which counts as a fault")
     add(
         "--reorder", action="store_true", help="messages overtake each other on one connection, which a stream excludes"
     )

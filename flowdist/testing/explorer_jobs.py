@@ -64,6 +64,23 @@ def _loose() -> RoleGraph:
     return _graph(_role("worker", policy, gang=False, min_replicas=1, max_replicas=2), slots=1)
 
 
+def _helper() -> RoleGraph:
+    policy = RestartPolicy("replica", max_restarts=1, then="ignore")
+    evaluator = _role("evaluator", policy, gang=False, primary=False, gates=(Gate("trainer"),))
+    return _graph(_role("trainer", RestartPolicy("role", max_restarts=1)), evaluator, slots=2)
+
+
+def _address() -> RoleGraph:
+    ps = _role("ps", RestartPolicy("replica", max_restarts=1), kind="service", gang=False, ports=("rpc",))
+    policy = RestartPolicy("role", max_restarts=0)
+    return _graph(ps, _role("trainer", policy, gates=(Gate("ps"),), address_edges=("ps",)), slots=1)
+
+
+def _ignore() -> RoleGraph:
+    policy = RestartPolicy("replica", max_restarts=0, then="ignore")
+    return _graph(_role("worker", policy, gang=False, min_replicas=1, max_replicas=2), slots=1)
+
+
 def _domain() -> RoleGraph:
     actor = _role("actor", RestartPolicy("domain", max_restarts=1))
     learner = _role("learner", RestartPolicy("domain", max_restarts=1))
@@ -77,14 +94,18 @@ JOBS = {
         SmallJob("gate", "a service, and a gang of 2 that waits for it and restarts with it", _gate()),
         SmallJob("loose", "two replicas without a gang, a node each", _loose()),
         SmallJob("domain", "two roles that restart together", _domain()),
+        SmallJob("helper", "a task, and a helper that is ignored once its budget is used up", _helper()),
+        SmallJob("address", "a service, and a task that has its address in its command and no budget", _address()),
+        SmallJob("ignore", "two replicas without a gang, ignored when they fail", _ignore()),
     )
 }
 
-PARTS = (  # what a run explores when nobody says otherwise
-    *(Part(job, 1, False, 1_000_000) for job in JOBS.values()),
-    Part(JOBS["loose"], 2, True, 1_000_000),
-    Part(JOBS["domain"], 2, True, 1_000_000),
-    Part(JOBS["gang"], 2, True, 300_000),
-    Part(JOBS["gate"], 2, True, 300_000),
-    Part(JOBS["loose"], 3, True, 300_000),
+STATES_MAX = 1_000_000
+PARTS = (  # what a run explores when nobody says otherwise: what is small in whole, of the rest the shortest paths
+    *(Part(JOBS[name], 1, False, STATES_MAX) for name in ("gang", "loose", "domain", "helper", "address", "ignore")),
+    Part(JOBS["gate"], 1, True, STATES_MAX),
+    Part(JOBS["loose"], 2, True, STATES_MAX),
+    Part(JOBS["address"], 2, True, STATES_MAX),
+    *(Part(JOBS[name], 2, True, 200_000) for name in ("gang", "gate", "domain", "helper")),
+    *(Part(JOBS[name], 3, True, 200_000) for name in ("loose", "address")),
 )

@@ -16,7 +16,7 @@ from flowdist.control import agent_io as io
 from flowdist.control.agent import Agent
 from flowdist.control.controller import Controller
 from flowdist.control.effects import FinishJob, Notify, StartReplica, StopReplica
-from flowdist.control.events import Event, NodeGone, NodeJoined, NodeLeft, TimePassed
+from flowdist.control.events import CancelRequested, Event, NodeGone, NodeJoined, NodeLeft, TimePassed
 from flowdist.control.ids import NodeName, ReplicaId
 from flowdist.control.liveness import Liveness
 from flowdist.control.messages import (
@@ -45,10 +45,12 @@ WORKER_PORT = 20_000
 class How:
     """What is left out unless it is asked for.
 
-    `reorders`: messages overtake each other on one connection, which is a stream. `obeys_late`: agents hear what was
-    meant for an earlier incarnation of theirs. `loses_stops`: a stop that a connection took along is not said again.
+    `cancels`: the operator may cancel the job, with its grace or at once; that counts as a fault. `reorders`: messages
+    overtake each other on one connection, which is a stream. `obeys_late`: agents hear what was meant for an earlier
+    incarnation of theirs. `loses_stops`: a stop that a connection took along is not said again.
     """
 
+    cancels: bool = False
     reorders: bool = False
     obeys_late: bool = False
     loses_stops: bool = False
@@ -62,7 +64,7 @@ class Stamped(msgspec.Struct, frozen=True):
 
 
 Process = tuple[ReplicaId, int]  # one attempt: its only worker
-News = ToController | NodeGone | TimePassed  # what the controller's driver is told
+News = ToController | NodeGone | CancelRequested | TimePassed  # what the controller's driver is told
 Life = Literal[
     "spawning",
     "up",
@@ -202,6 +204,8 @@ class _Turn:
         match news:
             case NodeGone():
                 brain.liveness.forget(news.node)
+                self._handle(news)
+            case CancelRequested():
                 self._handle(news)
             case TimePassed():
                 for silent in brain.liveness.expire(brain.now):
@@ -348,11 +352,11 @@ class Bodies:
         body.lives[process] = life
         return self._after(number, body, (event,))
 
-    def end(self, number: int, process: Process, *, code: int = 0, signal: str | None = None) -> Did:
-        """A process ends, and the agent is told."""
+    def end(self, number: int, process: Process, event: io.WorkerExited | io.SpawnFailed) -> Did:
+        """A process ends, or never came to be, and the agent is told."""
         body = copy_of(self.known.items[number])
         del body.lives[process]
-        return self._after(number, body, (io.WorkerExited(*process, 0, code, signal),))
+        return self._after(number, body, (event,))
 
     def die(self, number: int) -> Did:
         """Power off."""

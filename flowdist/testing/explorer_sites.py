@@ -150,10 +150,10 @@ class Sites:
     def _moved(self, site: Site, did: Did) -> int:
         """The site with its new body, and what that has to say on its way."""
         body = self._bodies.known.items[did.body]
+        up = site.up + tuple(self._messages.of(message) for message in did.sends)
         if body.agent.is_over:
-            return self._number(replace(site, body=did.body, down=(), link="none"))
-        sent = tuple(self._messages.of(message) for message in did.sends)
-        return self._number(replace(site, body=did.body, up=site.up + sent))
+            return self._number(replace(site, body=did.body, up=up, down=(), link="none"))
+        return self._number(replace(site, body=did.body, up=up))
 
     def _look(self, site: Site) -> View:
         body = self._bodies.known.items[site.body]
@@ -215,18 +215,23 @@ class Sites:
                 add(
                     "runs", Pace.PROMPT, self._bodies.live(site.body, process, "up", io.WorkersSpawned(*process, ports))
                 )
+                refused = self._bodies.end(site.body, process, io.SpawnFailed(*process))
+                add("cannot be started", Pace.FAULT, refused)
             elif life == "killed":
-                add("is killed", Pace.PROMPT, self._bodies.end(site.body, process, signal="KILL"))
+                add("is killed", Pace.PROMPT, self._ends(site, process, signal="KILL"))
             elif life == "told":
-                add("ends after SIGTERM", Pace.SOON, self._bodies.end(site.body, process, signal="TERM"))
+                add("ends after SIGTERM", Pace.SOON, self._ends(site, process, signal="TERM"))
             else:
                 if life == "up" and role.ready is not None:
                     ready = self._bodies.live(site.body, process, "ready", io.ProbePassed(*process))
                     add("gets ready", Pace.SOON, ready)
                 if role.kind == "task":
-                    add("finishes", Pace.FREE, self._bodies.end(site.body, process))
-                add("fails", Pace.FAULT, self._bodies.end(site.body, process, code=1))
+                    add("finishes", Pace.FREE, self._ends(site, process))
+                add("fails", Pace.FAULT, self._ends(site, process, code=1))
         return steps
+
+    def _ends(self, site: Site, process: Process, code: int = 0, signal: str | None = None) -> Did:
+        return self._bodies.end(site.body, process, io.WorkerExited(*process, 0, code, signal))
 
     def _of_node(self, site: Site, body: Body) -> list[Step]:
         name, bodies = self._name, self._bodies
@@ -256,6 +261,9 @@ class Sites:
         for world, generation in [key for key, port in body.agent.stores.items() if port is not None]:
             died = bodies.tell(site.body, io.StoreExited(world, generation))
             steps.append(self._step(f"the store of {world} dies on {name}", Pace.FAULT, site, died))
+        if not body.agent.is_leaving:
+            leaves = bodies.tell(site.body, io.LeaveRequested())
+            steps.append(self._step(f"{name} is told to leave", Pace.FAULT, site, leaves))
         dead = replace(cut, up=site.up, is_unproven=True)
         steps.append(self._step(f"{name} dies", Pace.FAULT, dead, bodies.die(site.body)))
         return steps

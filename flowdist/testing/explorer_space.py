@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flowdist.control.events import NodeGone, TimePassed
+from flowdist.control.events import CancelRequested, NodeGone, TimePassed
 from flowdist.control.ids import ReplicaId
 from flowdist.graph import MINUTE, RoleGraph, format_duration
 from flowdist.testing.explorer_machines import Brains, Decided, How, News, Numbered, Stamped
@@ -16,7 +16,7 @@ from flowdist.testing.explorer_sites import Messages, Pace, Sites, View
 from flowdist.testing.explorer_words import describe
 
 CALM_NS = 2 * MINUTE  # when no deadline is left
-PROOF, WAKE = -1, -2  # news that are no messages
+PROOF, WAKE, CANCEL, CANCEL_NOW = -1, -2, -3, -4  # news that are no messages
 
 PRODUCTION = How()
 
@@ -47,7 +47,7 @@ class Space:
     """`faults` is how many there may be, `how` what else may be that production excludes."""
 
     def __init__(self, graph: RoleGraph, faults: int, how: How = PRODUCTION) -> None:
-        self._reorders = how.reorders
+        self._reorders, self._cancels = how.reorders, how.cancels
         self._names = [node.name for node in graph.cluster.nodes]
         self._messages: Messages = Numbered()
         self._brains = Brains(graph, how)
@@ -82,6 +82,8 @@ class Space:
                 left = state[-1] - (step.pace is Pace.FAULT)
                 moves.append(Move(_with(state, i, step.site, left), step.text, step.pace, (), step.broken))
             moves += self._speaks(state, i, view, faults)
+        for what in (CANCEL, CANCEL_NOW) if faults and self._cancels else ():
+            moves.append(self._move(state, self._turn(brain, what, -1), Pace.FAULT, faults - 1))
         if 0 in (outlook.deadline_ns, *outlook.silence_ns.values()):
             is_prompt = True
             moves.append(self._move(state, self._turn(brain, WAKE, -1), Pace.PROMPT, state[-1]))
@@ -126,13 +128,14 @@ class Space:
                 site = sites.heard(state[1 + i], at, registers=turn.decided.registers, repeats=repeats)
                 left = state[-1] - repeats
                 pace = Pace.FAULT if repeats else Pace.SOON
-                moves.append(self._move(_with(state, i, site, left), turn, pace, left))
+                also = " (it will come again)" if repeats else ""
+                moves.append(self._move(_with(state, i, site, left), turn, pace, left, also))
         if view.site.is_unproven:
             proven = _with(state, i, sites.proven(state[1 + i]), state[-1])
             moves.append(self._move(proven, self._turn(brain, PROOF, i), Pace.SOON, state[-1]))
         return moves
 
-    def _move(self, state: State, turn: Turn, pace: Pace, left: int) -> Move:
+    def _move(self, state: State, turn: Turn, pace: Pace, left: int, also: str = "") -> Move:
         """The controller's turn: what it decides goes out to the nodes."""
         decided = turn.decided
         sites = list(state[1:-1])
@@ -141,8 +144,7 @@ class Space:
         broken = decided.broken
         if decided.gone and broken is None:
             broken = self._not_gone(state, decided)
-        text = turn.text + (" (it will come again)" if pace is Pace.FAULT else "")
-        return Move((decided.brain, *sites, left), text, pace, decided.notes, broken)
+        return Move((decided.brain, *sites, left), turn.text + also, pace, decided.notes, broken)
 
     def _not_gone(self, state: State, decided: Decided) -> str | None:
         last = dict(decided.gone)
@@ -162,6 +164,9 @@ class Space:
         news: News
         if what == WAKE:
             news, text = TimePassed(), "controller: a deadline has come"
+        elif what in (CANCEL, CANCEL_NOW):
+            news = CancelRequested(now=what == CANCEL_NOW)
+            text = f"the operator cancels the job{' at once' * news.now}"
         elif what == PROOF:
             news, text = NodeGone(self._names[i], "it was killed"), f"controller: {self._names[i]} is proven dead"
         else:

@@ -80,7 +80,7 @@ def test_the_command_prints_the_shortest_path_in_words_and_fails(capsys: pytest.
 def test_the_command_names_the_jobs_that_there_are(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit, match="2"):
         explorer.main(["--roles", "gnag"])
-    assert "no such job: gnag; known: gang, gate, loose, domain" in capsys.readouterr().err
+    assert "no such job: gnag; known: gang, gate, loose, domain, helper, address, ignore" in capsys.readouterr().err
 
 
 def test_a_copy_goes_on_by_itself_as_the_original_does():
