@@ -126,7 +126,19 @@ class _Search:
         stuck = good.find(0)
         if stuck < 0:
             return None
-        return Violation("the job can never come to its end from here", tuple(self._path(stuck)))
+        path = (*self._path(stuck), "  from here on there is no way to the end; for example:", *self._goes_on(stuck))
+        return Violation("the job can never come to its end", path)
+
+    def _goes_on(self, number: int) -> list[str]:
+        """One way on without a fault, until nothing more happens."""
+        space, state, lines = self._space, self._states[number], list[str]()
+        seen: dict[State, None] = {}
+        while state not in seen:
+            seen[state] = None
+            move = next((move for move in space.moves(state) if move.pace is not Pace.FAULT), None)
+            if move is not None:
+                lines, state = lines + _lines(move), move.state
+        return [*lines, f"  nothing more; the job waits for: {'; '.join(space.waiting(state)) or 'nothing'}"]
 
     def _path(self, number: int) -> list[str]:
         """Each step again, from the first state: only what leads here is put in words."""
