@@ -102,3 +102,9 @@ def test_how_long_ago_something_was_matters_only_as_far_as_anybody_looks_back():
     keys, heard = Keys(talk.graph), Liveness(5 * SECOND, SECOND)
     seen = [keys.of_controller(talk.controller, heard, talk.now + after * SECOND) for after in (0, 30, 60, 3600)]
     assert seen[0] != seen[1] != seen[2] == seen[3]
+    ends = []
+    for after in (60, 3600):  # and what counts as one goes on alike
+        controller, now = copy_of(talk.controller), talk.now + after * SECOND
+        effects = controller.handle(ev.ReplicaExited(r("trainer/0"), 1, "exit", 1), now)
+        ends.append((effects, keys.of_controller(controller, heard, now)))
+    assert ends[0] == ends[1]
