@@ -218,7 +218,13 @@ def _parser() -> argparse.ArgumentParser:
     plants = "; ".join(f"{name}: {plant.about}" for name, plant in PLANTS.items())
     add = parser.add_argument
     add("--roles", metavar="JOBS", help=f"jobs to explore, comma separated ({jobs})")
-    add("--faults", type=int, metavar="N", help="explore each job once, with at most N faults of any kind")
+    add(
+        "--faults",
+        type=int,
+        choices=range(4),
+        metavar="N",
+        help="explore each job once, with at most N faults, up to 3",
+    )
     add("--running", action="store_true", help="begin where all of the job works")
     add("--states", type=int, metavar="N", help="leave a job when N distinct states were met")
     add("--cancel", action="store_true", help="the operator may cancel the job, which counts as a fault")
