@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from flowdist.dsl.load import load_topology
-from flowdist.faults import parse_fault
+from flowdist.faults import Plan, parse_fault
 from flowdist.graph import HOUR
 from flowdist.sim.simulation import Simulation
 
@@ -37,7 +37,7 @@ def main() -> None:
     engine = []
     for _ in range(RUNS):
         start = time.process_time()
-        simulation = Simulation(graph, [parse_fault(text) for text in FAULTS])
+        simulation = Simulation(graph, Plan(tuple(parse_fault(text) for text in FAULTS)))
         result = simulation.run(HOUR)
         engine.append(time.process_time() - start)
     print(f"8 nodes, 1 hour, {len(FAULTS)} faults, {len(result.job.incidents)} incidents, {result.handled} events")

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from flowdist.dsl import Node, On, Resources, Restart, Role, Topology, Workload
+    from flowdist.dsl import Node, On, Resources, Restart, Role, Secret, Template, Topology, Workload
 
-__all__ = ["Node", "On", "Resources", "Restart", "Role", "Topology", "Workload", "__version__"]
+__all__ = ["Node", "On", "Resources", "Restart", "Role", "Secret", "Template", "Topology", "Workload", "__version__"]
 
 
 def __getattr__(name: str) -> object:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, NoReturn
 
 from flowdist.errors import FlowdistError
@@ -39,7 +39,10 @@ KINDS: dict[str, str | None] = {
     "disk-full": None,
 }
 MOMENTARY = ("kill", "exit", "oom")  # of replicas: they have no duration
-_NAME = re.compile(r"[a-z][a-z0-9-]*(/\d+(\.\d+)?)?")
+NODE_LIST = ("partition", "cut-to")  # their argument names nodes, or the controller
+_LABEL = re.compile(r"([A-Za-z][A-Za-z0-9_.-]*)=([A-Za-z0-9_.-]+)")
+_NAME = re.compile(r"[a-z][a-z0-9-]*(/\d{1,9}(\.\d{1,9})?)?")
+_NUMBER = re.compile(r"\d{1,9}")
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|us|s|m|h|d))+")
 
 
@@ -75,6 +78,17 @@ class Fault(NamedTuple):
         return (role, int(rest.split(".")[0])) if slash else None
 
     @property
+    def label(self) -> tuple[str, str] | None:
+        """If it hits all nodes with a label: `zone=a`."""
+        match = _LABEL.fullmatch(self.target)
+        return (match[1], match[2]) if match else None
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The nodes that its argument names, for a partition."""
+        return tuple(self.arg.split(",")) if self.kind in NODE_LIST else ()
+
+    @property
     def local_rank(self) -> int | None:
         """Of the one worker that it hits; None: all of the replica."""
         _, dot, rank = self.target.partition(".")
@@ -96,12 +110,31 @@ class Add(NamedTuple):
     at_ns: int
 
 
+class Drain(NamedTuple):
+    """`--drain node1@2m`"""
+
+    node: str
+    at_ns: int
+
+
+class Plan(NamedTuple):
+    """All that is to befall a job: what breaks, and what the operator does."""
+
+    faults: tuple[Fault, ...] = ()
+    scales: tuple[Scale, ...] = ()
+    adds: tuple[Add, ...] = ()
+    drains: tuple[Drain, ...] = ()
+
+
+NOTHING = Plan()
+
+
 def parse_fault(text: str) -> Fault:
     """FaultError, with the place underlined, for what cannot be read."""
     target, at, rest = text.partition("@")
     if not at:
         _refuse(text, len(text), len(text) + 1, "there is no @WHEN", f"write {text or 'node0'}@30s")
-    if not _NAME.fullmatch(target):
+    if not _NAME.fullmatch(target) and not _LABEL.fullmatch(target):
         _refuse(
             text, 0, max(len(target), 1), f"target {target!r} cannot be read", "write node2, trainer, trainer/0, all"
         )
@@ -135,13 +168,16 @@ def _parse_when(text: str, when: str, start: int) -> tuple[When, int]:
         return When(at_ns=_duration(text, base, start)), offset_ns
     place = start + len(name) + 1
     if name == "every":
-        return When(every_ns=_duration(text, value, place)), offset_ns
+        every_ns = _duration(text, value, place)
+        if not every_ns:
+            _refuse(text, place, place + len(value), "every needs a period of more than zero", "write every=5m")
+        return When(every_ns=every_ns), offset_ns
     if name not in EVENTS:
         _refuse(text, start, start + len(name), f"event {name!r} is unknown", _hint(name, [*EVENTS, "every"]))
     role, comma, number = value.partition(",")
     if not _NAME.fullmatch(role):
         _refuse(text, place, place + max(len(role), 1), f"role {role!r} cannot be read", f"write {name}=trainer")
-    if name in COUNTED_EVENTS and not (comma and number.isdigit()):
+    if name in COUNTED_EVENTS and not (comma and _NUMBER.fullmatch(number)):
         _refuse(text, place, place + max(len(value), 1), f"{name} needs a number", f"write {name}={role},2")
     if name not in COUNTED_EVENTS and comma:
         _refuse(text, place, place + len(value), f"{name} takes no number", f"write {name}={role}")
@@ -159,7 +195,7 @@ def _parse_kind(text: str, kind_text: str, start: int) -> tuple[str, str]:
     if wants is not None and not arg:
         example = {"exit code": "3", "duration": "30s", "factor": "4x", "nodes": "node2", "probability": "0.1"}[wants]
         _refuse(text, start, start + len(kind_text), f"{kind} needs its {wants}", f"write {kind}={example}")
-    if wants == "exit code" and not (arg.isdigit() and 1 <= int(arg) <= 255):
+    if wants == "exit code" and not (_NUMBER.fullmatch(arg) and 1 <= int(arg) <= 255):
         _refuse(text, place, place + len(arg), f"{arg!r} is no exit code of a failure", "write exit=1 to exit=255")
     if wants == "duration":
         _duration(text, arg, place)
@@ -172,7 +208,7 @@ def _parse_kind(text: str, kind_text: str, start: int) -> tuple[str, str]:
 
 def parse_scale(text: str) -> Scale:
     """`trainer=4@60s`; FaultError for what cannot be read."""
-    match = re.fullmatch(r"([a-z][a-z0-9-]*)=(\d+)@(.+)", text)
+    match = re.fullmatch(r"([a-z][a-z0-9-]*)=(\d{1,9})@(.+)", text)
     if match is None:
         _refuse(text, 0, max(len(text), 1), "cannot be read", "write --scale trainer=4@60s")
     return Scale(match[1], int(match[2]), _duration(text, match[3], match.start(3)))
@@ -186,6 +222,28 @@ def parse_add(text: str) -> Add:
     return Add(match[1], _duration(text, match[2], match.start(2)))
 
 
+def parse_drain(text: str) -> Drain:
+    """`node1@2m`; FaultError for what cannot be read."""
+    match = re.fullmatch(r"([a-z][a-z0-9-]*)@(.+)", text)
+    if match is None:
+        _refuse(text, 0, max(len(text), 1), "cannot be read", "write --drain node1@2m")
+    return Drain(match[1], _duration(text, match[2], match.start(2)))
+
+
+def check_plan(plan: Plan, graph: RoleGraph) -> None:
+    """FaultError for a role, a node or a replica that the job does not have."""
+    nodes = [node.name for node in graph.cluster.nodes] + [add.node for add in plan.adds]
+    check_targets(plan.faults, graph, nodes)
+    roles = [role.name for role in graph.roles]
+    for scale in plan.scales:
+        if scale.role not in roles:
+            text = f"{scale.role}={scale.replicas}"
+            _refuse(text, 0, len(scale.role), f"there is no role {scale.role!r}", _hint(scale.role, roles))
+    for drain in plan.drains:
+        if drain.node not in nodes:
+            _refuse(drain.node, 0, len(drain.node), f"there is no node {drain.node!r}", _hint(drain.node, nodes))
+
+
 def check_targets(faults: Sequence[Fault], graph: RoleGraph, nodes: Iterable[str]) -> None:
     """FaultError for a target, or a role in WHEN, that the job does not have."""
     nodes = list(nodes)
@@ -193,8 +251,18 @@ def check_targets(faults: Sequence[Fault], graph: RoleGraph, nodes: Iterable[str
     for fault in faults:
         name = fault.target.partition("/")[0]
         known = [*roles, *nodes, "all", "controller"]
-        if name not in known:
+        if fault.label is not None:
+            labels = [label for node in graph.cluster.nodes for label in node.labels]
+            if fault.label not in labels:
+                texts = dict.fromkeys("=".join(label) for label in labels)
+                _refuse(fault.spec, 0, len(fault.target), f"no node is {fault.target}", _hint(fault.target, texts))
+        elif name not in known:
             _refuse(fault.spec, 0, len(name), f"there is no {name!r}", _hint(name, known))
+        for other in fault.others:
+            if other not in nodes and other != "controller":
+                start = fault.spec.index(fault.arg)
+                message = f"there is no node {other!r}"
+                _refuse(fault.spec, start, start + len(fault.arg), message, _hint(other, [*nodes, "controller"]))
         if name in roles:
             _refuse_duration(fault)  # only here it is known what is a role and what a node
         if fault.replica is not None:
@@ -211,7 +279,7 @@ def _check_replica(fault: Fault, roles: dict[str, RoleSpec]) -> None:
     role = roles.get(name)
     end = len(fault.target)
     if role is None:
-        _refuse(fault.spec, 0, end, f"{name} is a node: it has no replicas", f"write {name}@...")
+        _refuse(fault.spec, 0, end, f"{name} is no role: it has no replicas", f"write {name}@...")
     most, procs = role.max_replicas, role.procs
     if index >= most:
         _refuse(fault.spec, 0, end, f"{name} has {most} replicas at most", f"write {name}/0 to {name}/{most - 1}")
@@ -220,24 +288,50 @@ def _check_replica(fault: Fault, roles: dict[str, RoleSpec]) -> None:
         _refuse(fault.spec, 0, end, f"a replica of {name} has {procs} workers", help)
 
 
-def refuse_unsupported(faults: Sequence[Fault], kinds: Iterable[str], where: str) -> None:
-    """FaultError for a kind that `where` (`flowdist run`) cannot carry out: it is never dropped in silence."""
-    kinds = list(kinds)
+def refuse_unsupported(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str]], where: str) -> None:
+    """FaultError for a kind that `where` (`flowdist run`) cannot carry out: it is never dropped in silence.
+
+    Args:
+        kinds: What it can, by what is hit: `node`, `replica`, `controller`. Of other targets nothing is known here.
+    """
     for fault in faults:
-        if fault.kind not in kinds:
-            start = fault.spec.index(":") + 1
-            message = f"{where} cannot carry out {fault.kind!r} yet"
-            _refuse(fault.spec, start, start + len(fault.kind), message, f"it can: {', '.join(kinds)}")
-        if fault.target == "controller":
-            message = f"{where} cannot hit the controller yet"
-            _refuse(fault.spec, 0, len(fault.target), message, "hit a node or a replica")
+        what = "controller" if fault.target == "controller" else "replica" if "/" in fault.target else "any"
+        what = "node" if fault.label is not None else what
+        known = list(kinds["controller"]) if what == "controller" else sorted({*kinds["node"], *kinds["replica"]})
+        if what in ("replica", "node"):
+            known = list(kinds[what])
+        if fault.kind not in known:
+            whom = f" of {fault.target}" if what != "any" else ""
+            message = f"{where} cannot carry out {fault.kind!r}{whom} yet"
+            _refuse(fault.spec, *_kind_place(fault), message, f"it can: {', '.join(known)}")
+
+
+def refuse_misplaced(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str]], nodes: Iterable[str]) -> None:
+    """FaultError for a kind that only nodes, or only replicas, can suffer."""
+    nodes = list(nodes)
+    for fault in faults:
+        what = "node" if fault.target in nodes or fault.label is not None else "replica"
+        what = "controller" if fault.target == "controller" else what
+        if fault.kind not in kinds[what]:
+            message = f"{fault.kind} of a {what} means nothing here"
+            help = f"what a {what} can suffer: {', '.join(kinds[what])}"
+            _refuse(fault.spec, *_kind_place(fault), message, help)
+
+
+def _kind_place(fault: Fault) -> tuple[int, int]:
+    """Where the kind begins and ends; of a kill that is not written, where the target does."""
+    start = fault.spec.find(":") + 1
+    return start, start + len(fault.kind if start else fault.target)
 
 
 def _duration(text: str, value: str, start: int) -> int:
-    if not _DURATION.fullmatch(value):
-        place = (start, start + max(len(value), 1))
-        _refuse(text, *place, f"{value!r} is no duration", "write 30s, 1m30s or 400ms")
-    return parse_duration(value)
+    try:
+        ns = parse_duration(value) if _DURATION.fullmatch(value) else None
+    except ValueError:  # longer than the clock goes
+        ns = None
+    if ns is None:
+        _refuse(text, start, start + max(len(value), 1), f"{value!r} is no duration", "write 30s, 1m30s or 400ms")
+    return ns
 
 
 def _hint(word: str, known: Iterable[str]) -> str:

@@ -18,7 +18,10 @@ class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     outcome: str | None = None
     restarted: dict[str, int] = {}  # how often each role restarted; roles that are not named are not checked
     generations: dict[str, int] = {}
-    world_sizes: dict[str, list[int]] = {}  # replicas of each generation of a gang
+    world_sizes: dict[str, list[int]] = {}  # replicas of each generation of a gang, or of a joint world
+    members: dict[str, list[str]] = {}  # their numbers, in the order of ranks: "0 1 3"
+    charged: dict[str, int] = {}  # incidents that the budget of a role was charged for
+    says: list[str] = []  # words that the controller said at some time
     lost_work_max: str | None = None  # of any world
     recovered_within: str | None = None  # each incident, until its worlds step again
     reason_contains: str | None = None
@@ -35,6 +38,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     faults: list[str] = []
     scale: list[str] = []
     add: list[str] = []
+    drain: list[str] = []
     params: dict[str, Any] = {}
     set: dict[str, Any] = {}
     expect: Expect = Expect()
@@ -46,6 +50,8 @@ def load_scenario(path: Path) -> Scenario:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise FlowdistError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise FlowdistError(f"{path}: {error}", help="scenario files are UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise FlowdistError(f"{path}: {error}", help="scenario files are TOML") from None
     _refuse_unknown(path, content, Scenario, "")

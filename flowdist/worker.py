@@ -3,6 +3,8 @@
     from flowdist import worker
 
     worker.ready()                      # for ready_when="call"
+    if worker.should_stop(step):        # true on every rank at one step, when the job has to leave a node
+        save_and_exit()
     worker.progress(step)               # resets the row of free incidents, lets faults wait for a step
     path = worker.latest()              # the checkpoint to resume from, or None
     if worker.commit(path, step=step):  # publish a complete checkpoint, unless this generation is over
@@ -16,10 +18,12 @@ import json
 import os
 import socket
 import threading
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
 COMMIT_TIMEOUT_S = 30.0
+NAMING_TIMEOUT_S = 30.0
 
 
 class Info(NamedTuple):
@@ -95,6 +99,20 @@ def ready() -> None:
 def progress(step: int) -> None:
     """This worker has done so many steps. Cheap: one small write to a socket."""
     _link.send({"progress": int(step)})
+
+
+def should_stop(step: int) -> bool:
+    """Whether to save and end now, because a node of the world is drained or will be taken away.
+
+    Ask before each step, on every rank, with the number of the step that is to come. The answer turns true at one and
+    the same step on every rank, so that a checkpoint taken then is whole; after that it stays true. Asking costs two
+    small system calls. Exits after it has turned true are neither success nor failure: whoever is still needed is
+    started again elsewhere.
+
+    Args:
+        step: The step that would come next; it must not decrease.
+    """
+    return _stop.ask(int(step))
 
 
 def peers(role: str, port: str) -> list[str]:
@@ -219,7 +237,43 @@ class _Link:
             self._socket = None
 
 
+class _Stop:
+    """This worker's side of the agreement on a last step: runtime/notice.py is the agent's."""
+
+    def __init__(self) -> None:
+        self._asked: int | None = None  # the file, once open
+        self._stop_at: int | None = None
+        self._has_left = False
+
+    def ask(self, step: int) -> bool:
+        notice = os.environ.get("FLOWDIST_NOTICE")
+        if notice is None:
+            return False
+        if self._stop_at is None:
+            if self._asked is None:
+                self._asked = os.open(os.environ["FLOWDIST_ASKED"], os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            os.pwrite(self._asked, step.to_bytes(8, "little", signed=True), 0)
+            if not Path(notice).exists():
+                return False
+            self._stop_at = self._wait(Path(notice), step)
+        if self._stop_at is not None and step > self._stop_at and not self._has_left:
+            self._has_left = True
+            _link.send({"left": True})
+        return self._stop_at is not None and step >= self._stop_at
+
+    def _wait(self, notice: Path, step: int) -> int | None:
+        """Until the step is named, which is a message to the controller and back. None if nobody names one."""
+        until = time.monotonic() + NAMING_TIMEOUT_S
+        while time.monotonic() < until:
+            content = json.loads(notice.read_text())
+            if "stop_at" in content:
+                return step if content["stop_at"] is None else int(content["stop_at"])
+            time.sleep(0.001)
+        return None
+
+
 _link = _Link()
+_stop = _Stop()
 
 
 def _renew_after_fork() -> None:

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from flowdist.faults import FaultError, When, check_targets, parse_add, parse_fault, parse_scale, refuse_unsupported
+from flowdist.faults import (
+    FaultError,
+    Plan,
+    When,
+    check_plan,
+    check_targets,
+    parse_add,
+    parse_drain,
+    parse_fault,
+    parse_scale,
+    refuse_misplaced,
+    refuse_unsupported,
+)
 from flowdist.graph import MINUTE, SECOND
 from tests.control.harness import graph, role
 
@@ -19,6 +33,11 @@ def test_one_worker_at_a_step_with_an_exit_code() -> None:
     fault = parse_fault("trainer/0.1@step=trainer,500:exit=3")
     assert fault.when == When(event="step", role="trainer", number=500)
     assert (fault.replica, fault.local_rank, fault.kind, fault.arg) == (("trainer", 0), 1, "exit", "3")
+
+
+def marked(shown: str, marks: str) -> str:
+    """What stands above the marks."""
+    return shown[marks.index("^") : marks.rindex("^") + 1]
 
 
 @pytest.mark.parametrize(
@@ -68,6 +87,19 @@ def test_the_whole_grammar_is_read(spec: str) -> None:
         ("node1@30s:drop=2", "2", "'2' is no probability"),
         ("trainer/0@30s/5s", "/5s", "kill of a replica has no duration"),
         ("node1@30s/later", "later", "'later' is no duration"),
+        ("node1@3s+soon", "soon", "'soon' is no duration"),
+        ("node1@3s:drop=2/5s", "2", "'2' is no probability"),
+        ("node1@3s:slow=much/5s", "much", "'much' is no factor"),
+        ("ps/0@3s:exit=256/5s", "256", "'256' is no exit code of a failure"),
+        ("node1@3s:delay=long/5s", "long", "'long' is no duration"),
+        ("node1@999999d", "999999d", "'999999d' is no duration"),
+        ("ps/0@every=0s", "0s", "every needs a period of more than zero"),
+        ("ps/0@step=ps,\u00b2", "ps,\u00b2", "step needs a number"),
+        ("ps/0@3s:exit=\u00b2", "\u00b2", "is no exit code of a failure"),
+        ("ps/1234567890@3s", "ps/1234567890", "cannot be read"),
+        ("@3s", "@", "target '' cannot be read"),
+        ("ps/0@step=", "", "role '' cannot be read"),
+        ("ps/0@step=Ps,3", "Ps", "role 'Ps' cannot be read"),
     ],
 )
 def test_what_is_wrong_is_underlined(spec: str, underlined: str, text: str) -> None:
@@ -75,8 +107,7 @@ def test_what_is_wrong_is_underlined(spec: str, underlined: str, text: str) -> N
         parse_fault(spec)
     message, shown, marks = str(caught.value).split("\n")
     assert text in message and shown.strip() == spec and caught.value.help
-    start = marks.index("^") - 2
-    assert spec[start : start + marks.count("^")] == underlined
+    assert marked(shown, marks) == underlined and marks.count("^") == max(1, len(underlined))
 
 
 def test_did_you_mean() -> None:
@@ -86,36 +117,157 @@ def test_did_you_mean() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "text"),
+    ("spec", "underlined", "text", "help"),
     [
-        ("trianer/0@3s", "there is no 'trianer'"),
-        ("trainer@3s/5s", "kill of a replica has no duration"),
-        ("trainer/7@3s", "trainer has 2 replicas at most"),
-        ("trainer/1.5@3s", "a replica of trainer has 1 workers"),
-        ("node0/1@3s", "node0 is a node"),
-        ("trainer/0@ready=pss", "there is no role 'pss'"),
+        ("trianer/0@3s", "trianer", "there is no 'trianer'", "did you mean 'trainer'?"),
+        ("zzz@3s", "zzz", "there is no 'zzz'", "known: trainer, ps, node0, all, controller"),
+        ("trainer@3s/5s", "/5s", "kill of a replica has no duration", "leave it out; its policy decides what follows"),
+        ("trainer/2@3s", "trainer/2", "trainer has 2 replicas at most", "write trainer/0 to trainer/1"),
+        ("ps/0.4@3s", "ps/0.4", "a replica of ps has 4 workers", "write ps/0.0 to ps/0.3"),
+        ("node0/1@3s", "node0/1", "node0 is no role: it has no replicas", "write node0@..."),
+        ("controller/0@3s", "controller/0", "controller is no role: it has no replicas", "write controller@..."),
+        ("all/1@3s", "all/1", "all is no role: it has no replicas", "write all@..."),
+        ("trainer/0@ready=trianer+2s", "trianer", "there is no role 'trianer'", "did you mean 'trainer'?"),
     ],
 )
-def test_targets_that_the_job_does_not_have_are_refused(spec: str, text: str) -> None:
-    topology = graph(role("trainer", min_replicas=2, max_replicas=2))
-    with pytest.raises(FaultError, match=text):
+def test_targets_that_the_job_does_not_have_are_refused(spec: str, underlined: str, text: str, help: str) -> None:
+    topology = graph(role("trainer", min_replicas=2, max_replicas=2), role("ps", procs=4))
+    with pytest.raises(FaultError) as caught:
         check_targets([parse_fault(spec)], topology, ["node0"])
+    message, shown, marks = str(caught.value).split("\n")
+    assert (message, marked(shown, marks), caught.value.help) == (text, underlined, help)
 
 
 def test_a_node_of_any_name_may_come_back() -> None:
     check_targets([parse_fault("big@30s/60s")], graph(role("trainer")), ["big"])
 
 
+def test_what_the_job_has_is_accepted() -> None:
+    topology = graph(role("trainer", min_replicas=2, max_replicas=2))
+    specs = ["trainer/1.0@3s", "trainer@ready=trainer", "all@3s", "node0@every=5m/3s", "controller@3s"]
+    check_targets([parse_fault(spec) for spec in specs], topology, ["node0"])
+
+
+def test_a_period_and_an_event_with_an_offset() -> None:
+    assert parse_fault("ps/1@every=18m").when == When(every_ns=18 * MINUTE)
+    ready = parse_fault("all@ready=ps+2s")
+    assert (ready.when, ready.offset_ns, ready.replica, ready.local_rank) == (
+        When(event="ready", role="ps"), 2 * SECOND, None, None
+    )  # fmt: skip
+
+
+CAN = {"node": ["kill"], "replica": ["kill", "exit"], "controller": []}
+
+
+def test_a_kill_is_underlined_at_its_target_where_nobody_carries_out_kills() -> None:
+    with pytest.raises(FaultError) as caught:
+        refuse_unsupported([parse_fault("trainer/0@3s")], {**CAN, "replica": ["exit"]}, "flowdist dream")
+    message, _, marks = str(caught.value).split("\n")
+    assert message == "flowdist dream cannot carry out 'kill' of trainer/0 yet" and caught.value.help == "it can: exit"
+    assert marks == "  " + "^" * len("trainer/0")
+
+
+def test_a_kind_that_is_carried_out_passes() -> None:
+    faults = [parse_fault(spec) for spec in ("trainer/0@3s:exit=1", "node0@3s", "trainer@3s:exit=1", "all@3s")]
+    refuse_unsupported(faults, CAN, "flowdist run")
+
+
 def test_a_kind_that_nobody_carries_out_is_refused_never_dropped() -> None:
-    with pytest.raises(FaultError, match="flowdist run cannot carry out 'hang' yet"):
-        refuse_unsupported([parse_fault("trainer/0@3s:hang")], ["kill", "exit"], "flowdist run")
-    with pytest.raises(FaultError, match="cannot hit the controller yet"):
-        refuse_unsupported([parse_fault("controller@3s")], ["kill"], "flowdist run")
+    for spec, underlined, text in [
+        ("trainer/0@3s:hang", "hang", "'hang' of trainer/0"),
+        ("trainer@3s:hang", "hang", "'hang'"),
+        ("controller@3s", "controller", "'kill' of controller"),
+    ]:
+        with pytest.raises(FaultError) as caught:
+            refuse_unsupported([parse_fault(spec)], CAN, "flowdist run")
+        message, shown, marks = str(caught.value).split("\n")
+        assert message == f"flowdist run cannot carry out {text} yet" and marked(shown, marks) == underlined
 
 
-def test_scale_and_add() -> None:
+def test_a_kind_is_refused_for_what_cannot_suffer_it() -> None:
+    kinds = {"node": ["kill", "lost"], "replica": ["kill", "exit"], "controller": ["pause"]}
+    good = ["node0@3s:lost", "node0@3s", "trainer/0@3s:exit=1", "trainer@3s", "controller@3s:pause"]
+    refuse_misplaced([parse_fault(spec) for spec in good], kinds, ["node0"])
+    for spec, underlined, text, help in [
+        ("node0@3s:exit=1", "exit", "exit of a node means nothing here", "what a node can suffer: kill, lost"),
+        ("trainer/0@3s:lost", "lost", "lost of a replica means nothing here", "what a replica can suffer: kill, exit"),
+        ("trainer@3s:lost", "lost", "lost of a replica means nothing here", "what a replica can suffer: kill, exit"),
+        (
+            "controller@3s",
+            "controller",
+            "kill of a controller means nothing here",
+            "what a controller can suffer: pause",
+        ),
+    ]:
+        with pytest.raises(FaultError) as caught:
+            refuse_misplaced([parse_fault(spec)], kinds, ["node0"])
+        message, shown, marks = str(caught.value).split("\n")
+        assert (message, marked(shown, marks), caught.value.help) == (text, underlined, help)
+
+
+def test_scale_add_and_drain() -> None:
     assert parse_scale("trainer=4@60s") == ("trainer", 4, MINUTE)
     assert parse_add("node5@90s") == ("node5", 90 * SECOND)
-    for parse, text in ((parse_scale, "trainer@4"), (parse_add, "node5"), (parse_add, "node5@x")):
-        with pytest.raises(FaultError):
-            parse(text)
+    assert parse_drain("node1@2m") == ("node1", 2 * MINUTE)
+
+
+def test_a_plan_may_speak_of_nodes_that_it_adds() -> None:
+    plan = Plan(
+        faults=(parse_fault("late@2m"),),
+        scales=(parse_scale("trainer=4@60s"),),
+        adds=(parse_add("late@1m"),),
+        drains=(parse_drain("late@3m"), parse_drain("node0@3m")),
+    )
+    check_plan(plan, graph(role("trainer")))
+
+
+@pytest.mark.parametrize(
+    ("plan", "underlined", "text", "help"),
+    [
+        (Plan(faults=(parse_fault("nod0@3s"),)), "nod0", "there is no 'nod0'", "did you mean 'node0'?"),
+        (
+            Plan(scales=(parse_scale("trianer=4@3s"),)),
+            "trianer",
+            "there is no role 'trianer'",
+            "did you mean 'trainer'?",
+        ),
+        (Plan(drains=(parse_drain("trainer@3s"),)), "trainer", "there is no node 'trainer'", "known: node0"),
+    ],
+)
+def test_a_plan_for_what_the_job_does_not_have_is_refused(plan: Plan, underlined: str, text: str, help: str) -> None:
+    with pytest.raises(FaultError) as caught:
+        check_plan(plan, graph(role("trainer")))
+    message, shown, marks = str(caught.value).split("\n")
+    assert (message, marked(shown, marks), caught.value.help) == (text, underlined, help)
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "underlined"),
+    [
+        (parse_scale, "trainer@4", "trainer@4"),
+        (parse_scale, "trainer=4@soon", "soon"),
+        (parse_scale, "", ""),
+        (parse_add, "node5", "node5"),
+        (parse_add, "node5@x", "x"),
+        (parse_add, "", ""),
+        (parse_drain, "node1", "node1"),
+        (parse_drain, "node1@x", "x"),
+        (parse_drain, "Node1@3s", "Node1@3s"),
+        (parse_scale, f"trainer={'9' * 5000}@3s", f"trainer={'9' * 5000}@3s"),
+        (parse_drain, "", ""),
+    ],
+)
+def test_a_scale_or_a_node_that_cannot_be_read_is_underlined(
+    parse: Callable[[str], object], text: str, underlined: str
+) -> None:
+    with pytest.raises(FaultError) as caught:
+        parse(text)
+    _, shown, marks = str(caught.value).split("\n")
+    assert marked(shown, marks) == underlined and marks.count("^") == max(1, len(underlined))
+
+
+def test_the_place_of_what_is_not_there_is_after_the_text() -> None:
+    for text, example in (("node2", "write node2@30s"), ("", "write node0@30s")):
+        with pytest.raises(FaultError) as caught:
+            parse_fault(text)
+        assert str(caught.value).endswith(f"\n  {text}\n  {' ' * len(text)}^") and caught.value.help == example

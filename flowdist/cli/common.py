@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import click
@@ -47,7 +47,7 @@ def topology_options(function: F) -> F:
             click.argument("target", required=False),
             click.option("-p", "params", multiple=True, metavar="NAME=VALUE", help="A parameter of the topology."),
             click.option(
-                "--set", "sets", multiple=True, metavar="ROLE.FIELD=VALUE", help="Override a field of a role."
+                "--set", "sets", multiple=True, metavar="[ROLE.]FIELD=VALUE", help="Override a field; see docs/dsl.md."
             ),
             click.option("--nodes", metavar="N", help="Instead of the topology's own nodes: 4, or 2:4."),
             click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout."),
@@ -111,9 +111,10 @@ def pairs(options: Iterable[str], flag: str) -> dict[str, str]:
     return values
 
 
-def load(named: Named) -> Loaded:
-    """The topology that the command line names; its warnings are shown on stderr, but not under --json."""
+def load(named: Named, *, silent: Sequence[str] = ()) -> Loaded:
+    """The topology that the command line names; its warnings are shown on stderr, but not under --json, nor those whose
+    codes are in `silent`."""
     loaded = load_topology(named.target, pairs(named.params, "-p"), named.sets, named.nodes)
     if not named.as_json:
-        show_problems(loaded.warnings)
+        show_problems(problem for problem in loaded.warnings if problem.code not in silent)
     return loaded

@@ -11,6 +11,8 @@ from flowdist import __version__
 VERBS = {
     "check": "Report every problem of a topology, each at its place.",
     "plan": "Show what will happen: sizes, placement, start waves, policies, and what restarts with what.",
+    "graph": "Draw the role graph: Mermaid, dot, svg or png.",
+    "explain": "Explain an error code; or tell what a failure restarts, in which order, and who pays.",
     "run": "Run a topology, or a script, on this machine.",
     "simulate": "Run a topology, or a scenario, in virtual time, with failures.",
     "replay": "Feed the journal of a run to a fresh controller and show it event by event.",

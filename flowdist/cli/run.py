@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import click
 from flowdist.cli.common import Named, guarded, load, print_json, show_problems, topology_options
 from flowdist.dsl.load import DEFAULT_FILE, Loaded, looks_like_topology
 from flowdist.errors import FlowdistError
-from flowdist.faults import parse_fault
+from flowdist.faults import Plan, parse_drain, parse_fault, parse_scale
 
 EXIT_CODES = {"succeeded": 0, "failed": 1, "cancelled": 130}
 
@@ -25,6 +26,9 @@ EXIT_CODES = {"succeeded": 0, "failed": 1, "cancelled": 130}
 @click.option("--replicas", metavar="[MIN:]MAX[xPROCS]", help="For a script: its replicas, as in a topology.")
 @click.option("--max-restarts", type=click.IntRange(min=0), help="For a script: how often it may fail.")
 @click.option("--fail", "fails", multiple=True, metavar="FAULT", help="Make it fail: ps/0@20s, node1@30s/60s.")
+@click.option("--scale", "scales", multiple=True, metavar="ROLE=N@WHEN", help="Scale a role: trainer=4@60s.")
+@click.option("--drain", "drains", multiple=True, metavar="NODE@WHEN", help="Drain a node: node1@2m.")
+@click.option("--resume", metavar="RUN", help="Go on with a run that was killed: its folder, or its name under --runs.")
 @click.option("--runs", "base", default="runs", metavar="DIR", help="Where the folders of runs are (default: runs).")
 @click.option("--quiet", "-q", is_flag=True, help="Not the workers' output: only what flowdist does.")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
@@ -34,6 +38,9 @@ def command(
     replicas: str | None,
     max_restarts: int | None,
     fails: tuple[str, ...],
+    scales: tuple[str, ...],
+    drains: tuple[str, ...],
+    resume: str | None,
     base: str,
     quiet: bool,
     args: tuple[str, ...],
@@ -45,27 +52,42 @@ def command(
     flowdist run jobs.py --nodes 4 --fail node2@30s     on 4 logical nodes, one of them lost on the way
     flowdist run train.py --replicas 1:4x2 --max-restarts 3 -- --epochs 5
                                                         a script, as torchrun would; its own arguments after --
+    flowdist run --resume latest                        go on where a run was when it was killed
     """
     if platform.system() != "Linux":
         raise FlowdistError("run needs Linux", help="check, plan and simulate work here")
-    faults = [parse_fault(text) for text in fails]
-    loaded = _load(named, replicas, max_restarts, args)
+    plan = Plan(
+        tuple(parse_fault(text) for text in fails),
+        tuple(parse_scale(text) for text in scales),
+        drains=tuple(parse_drain(text) for text in drains),
+    )
+    if resume is not None and (named.target or named.params or named.sets or named.nodes):
+        raise FlowdistError("--resume takes the topology of that run", help=f"write flowdist run --resume {resume}")
+    graph = None if resume is not None else _load(named, replicas, max_restarts, args).graph
     from flowdist.runtime.devices import machine_gpus, settle_cluster  # asyncio and more: not for --help
+    from flowdist.runtime.folder import find_run, new_run
     from flowdist.runtime.inject import check_faults
+    from flowdist.runtime.secret_values import Mask, check_secrets
     from flowdist.runtime.supervisor import Supervisor
 
     gpus = machine_gpus(os.environ)
-    graph, warnings = settle_cluster(loaded.graph, gpus)
-    check_faults(faults, graph)
-    console = _Console(quiet, named.as_json)
+    if graph is None:
+        run_dir, graph = find_run(Path(base), resume or "")
+        warnings: list[str] = []
+    else:
+        graph, warnings = settle_cluster(graph, gpus)
+        run_dir = None
+    check_faults(plan, graph)
+    mask = Mask(check_secrets(graph, os.environ))
+    console = _Console(quiet, named.as_json, mask)
     for warning in warnings:
         console.show("warning", warning)
-    supervisor = Supervisor(graph, gpus, faults, Path(base), console.show)
+    supervisor = Supervisor(graph, gpus, plan, run_dir or new_run(Path(base), graph), console.show)
     console.show("event", f"run {supervisor.run_dir}")
     result = asyncio.run(supervisor.run())
     for fault in result.unfired:
         console.show("warning", f"fault {fault.spec} never fired")
-    _finish(result, named.as_json)
+    _finish(result, named.as_json, mask)
     sys.exit(EXIT_CODES[result.outcome])
 
 
@@ -81,7 +103,7 @@ def _load(named: Named, replicas: str | None, max_restarts: int | None, args: tu
             raise FlowdistError(f"{given[0]} is for scripts, and {path} is a topology", help=help)
         if args:
             raise FlowdistError(f"{' '.join(args)}: a topology takes no arguments", help="pass parameters with -p")
-        return load(named)
+        return load(named, silent=["FD303"])  # what it warns of is refused, when everything else is settled
     if named.params:
         raise FlowdistError("-p is for topologies", help="write the script's own arguments after --")
     from flowdist.dsl.oneline import one_role_graph
@@ -97,12 +119,14 @@ def _load(named: Named, replicas: str | None, max_restarts: int | None, args: tu
 class _Console:
     """Lines for people: what flowdist does on stderr with the time, what workers print where they printed it."""
 
-    def __init__(self, quiet: bool, as_json: bool) -> None:
+    def __init__(self, quiet: bool, as_json: bool, mask: Callable[[str], str]) -> None:
         from time import monotonic
 
+        self._mask = mask
         self._quiet, self._as_json, self._clock, self._start = quiet, as_json, monotonic, monotonic()
 
     def show(self, kind: str, text: str) -> None:
+        text = self._mask(text)
         if kind in ("stdout", "stderr"):
             if not self._quiet:
                 click.echo(text, err=kind == "stderr" or self._as_json)
@@ -113,7 +137,7 @@ class _Console:
         click.secho(line, fg=colours[kind], err=True)
 
 
-def _finish(result: Any, as_json: bool) -> None:
+def _finish(result: Any, as_json: bool, mask: Callable[[str], str]) -> None:
     from flowdist.report.summary import summary_of, summary_text  # after the run: it delays nothing
     from flowdist.runtime.root_cause import root_cause_text
 
@@ -125,5 +149,5 @@ def _finish(result: Any, as_json: bool) -> None:
         return
     click.echo("\n" + summary_text(summary), err=True, nl=False)
     if result.outcome == "failed" and (cause := root_cause_text(result.job, Path(result.run_dir))):
-        click.echo("\n" + cause, err=True, nl=False)
+        click.echo("\n" + mask(cause), err=True, nl=False)
     click.echo(f"\nlogs, journal and checkpoints: {result.run_dir}", err=True)

@@ -10,7 +10,7 @@ import click
 
 from flowdist.cli.common import Named, guarded, load, print_json, topology_options
 from flowdist.errors import FlowdistError
-from flowdist.faults import parse_add, parse_fault, parse_scale
+from flowdist.faults import Plan, parse_add, parse_drain, parse_fault, parse_scale
 from flowdist.graph import parse_duration
 from flowdist.scenario import Expect, Scenario, load_scenario
 
@@ -22,6 +22,7 @@ TRACE_LINES = 60
 @click.option("--fail", "fails", multiple=True, metavar="FAULT", help="node2@30s, trainer/0@step=trainer,500:exit=3")
 @click.option("--scale", "scales", multiple=True, metavar="ROLE=N@TIME", help="Scale a role: trainer=4@60s.")
 @click.option("--add", "adds", multiple=True, metavar="NODE@TIME", help="A node joins: node5@90s.")
+@click.option("--drain", "drains", multiple=True, metavar="NODE@TIME", help="Drain a node: node1@2m.")
 @click.option("--seed", type=int, help="0 (default) is nominal; others spread start-up times.")
 @click.option("--until", metavar="TIME", help="Stop the clock there: 10m.")
 @click.option(
@@ -34,6 +35,7 @@ def command(
     fails: tuple[str, ...],
     scales: tuple[str, ...],
     adds: tuple[str, ...],
+    drains: tuple[str, ...],
     seed: int | None,
     until: str | None,
     trace_file: str | None,
@@ -49,6 +51,7 @@ def command(
         scenario = load_scenario(Path(named.target))
         named = _from_scenario(Path(named.target), scenario, named)
         fails, scales, adds = (*scenario.faults, *fails), (*scenario.scale, *scales), (*scenario.add, *adds)
+        drains = (*scenario.drain, *drains)
         seed = scenario.seed if seed is None else seed
         until = until or scenario.until
     loaded = load(named)
@@ -56,11 +59,14 @@ def command(
     from flowdist.sim.simulation import Simulation, with_nodes
 
     graph = with_nodes(loaded.graph)
-    faults, added = [parse_fault(text) for text in fails], [parse_add(text) for text in adds]
-    check_faults(faults, graph, [add.node for add in added])
-    scaled = [parse_scale(text) for text in scales]
-    _check_scales([scale.role for scale in scaled], [role.name for role in graph.roles])
-    simulation = Simulation(graph, faults, scaled, added, seed=seed or 0)
+    plan = Plan(
+        tuple(parse_fault(text) for text in fails),
+        tuple(parse_scale(text) for text in scales),
+        tuple(parse_add(text) for text in adds),
+        tuple(parse_drain(text) for text in drains),
+    )
+    check_faults(plan, graph)
+    simulation = Simulation(graph, plan, seed=seed or 0)
     result = simulation.run(_until_ns(until))
     if trace_file is not None:
         from flowdist.control.history import encode_line
@@ -84,14 +90,9 @@ def _flat(table: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     """`{"trainer": {"replicas": "1:2"}}` and `{"trainer.replicas": "1:2"}` say the same."""
     pairs: list[tuple[str, Any]] = []
     for key, value in table.items():
-        pairs += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(f"{prefix}{key}", value)]
+        text = ",".join(map(str, value)) if isinstance(value, list) else value
+        pairs += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(f"{prefix}{key}", text)]
     return pairs
-
-
-def _check_scales(wanted: list[str], roles: list[str]) -> None:
-    for name in wanted:
-        if name not in roles:
-            raise FlowdistError(f"--scale {name}: no role {name!r}", help=f"known: {', '.join(roles)}")
 
 
 def _until_ns(until: str | None) -> int | None:
@@ -111,7 +112,7 @@ def _show(result: Any, scenario: Scenario | None, as_json: bool, full: bool) -> 
     summary = summary_of(result.job, result.lines)
     summary["lasted_s"] = result.now / 1e9
     for model in result.models.values():
-        work = summary["roles"][model.role.name]
+        work = summary["roles"][model.pace.name]
         work["step"] = max(work["step"], model.step_at(result.now))
         work["lost_steps"] = work.get("lost_steps", 0) + model.lost_steps
         work["lost_work_s"] = work.get("lost_work_s", 0.0) + model.lost_ns / 1e9

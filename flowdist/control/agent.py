@@ -7,57 +7,27 @@ What it is told twice it does once; an order for an attempt that is over changes
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal, assert_never
+from typing import assert_never
 
 from flowdist.control import agent_io as io
 from flowdist.control import events as ev
 from flowdist.control import messages as msg
+from flowdist.control import signs
+from flowdist.control.attempts import Attempt, exit_event
 from flowdist.control.effects import (
     AnswerCheckpoint,
+    AskStep,
     CloseStore,
     OpenStore,
     Order,
     StartReplica,
+    StopAtStep,
     StopReplica,
     TellPeers,
 )
 from flowdist.control.ids import ReplicaId, WorldName
-from flowdist.graph import FailureKind, NodeSpec, RoleGraph, RoleSpec
-
-# Linux numbers, for exit codes of 128 + n (R16); `signal` is not imported: control runs anywhere.
-SIGNALS = {1: "HUP", 2: "INT", 3: "QUIT", 4: "ILL", 6: "ABRT", 7: "BUS", 8: "FPE", 9: "KILL", 11: "SEGV", 13: "PIPE"}
-SIGNALS |= {14: "ALRM", 15: "TERM", 10: "USR1", 12: "USR2", 24: "XCPU", 31: "SYS"}
-
-Phase = Literal["starting", "running", "ready", "stopped", "exited"]
-
-
-@dataclass(slots=True)
-class Attempt:
-    """One attempt of one replica on this node. `alive` are the local ranks that have not ended."""
-
-    order: StartReplica
-    role: RoleSpec
-    phase: Phase = "starting"
-    alive: dict[int, None] = field(default_factory=dict)
-    ports: tuple[tuple[str, int], ...] = ()
-    stop_grace_ns: int | None = None  # of the stop that it was told; None: nobody asked
-    term_due: bool = False  # SIGTERM has to wait until the workers run
-    kill_at_ns: int | None = None
-    unkillable_at_ns: int | None = None
-    failure: io.WorkerExited | None = None  # of the first worker that failed
-    ready_ranks: dict[int, None] = field(default_factory=dict)
-    is_probed: bool = False
-    steps: dict[int, int] = field(default_factory=dict)
-    step_told: int = -1
-    told_ns: int | None = None  # when it was told
-    tell_at_ns: int | None = None  # when a newer one is to be told
-    started_ns: int = 0
-    exited: ev.ReplicaExited | None = None
-
-    @property
-    def is_over(self) -> bool:
-        return self.phase in ("stopped", "exited")
+from flowdist.control.lease import Lease
+from flowdist.graph import NodeSpec, RoleGraph
 
 
 class Agent:
@@ -67,10 +37,10 @@ class Agent:
         self.spec, self.graph, self.address, self.incarnation = spec, graph, address, incarnation
         self.attempts: dict[ReplicaId, Attempt] = {}
         self.stores: dict[tuple[WorldName, int], int | None] = {}  # port, once bound
+        self.dead_stores: dict[tuple[WorldName, int], str] = {}  # that nobody has closed, with what is known of it
         self.epoch = 0
         self.is_connected = False
-        self.acked_ns: int | None = None  # when the heartbeat was sent that was acknowledged last
-        self.beat_at_ns: int | None = None
+        self.lease = Lease(graph.options)
         self.is_fencing = False
         self.is_leaving = False
         self.is_over = False
@@ -91,7 +61,7 @@ class Agent:
         """When to call handle(AgentTimePassed(), now) at the latest."""
         if self.is_over:
             return None
-        times = [self.beat_at_ns, self._fence_at_ns(), self.duty()]
+        times = [self.lease.beat_at_ns, self._fence_at_ns(), self.duty()]
         return min((time for time in times if time is not None), default=None)
 
     def duty(self) -> int | None:
@@ -101,41 +71,35 @@ class Agent:
         """
         times: list[int] = []
         for attempt in self.attempts.values():
-            own = (attempt.kill_at_ns, attempt.unkillable_at_ns, attempt.tell_at_ns)
+            own = (attempt.kill_at_ns, attempt.unkillable_at_ns, attempt.tell_at_ns, attempt.look_at_ns)
             times += [time for time in own if time is not None]
         return min(times, default=None)
 
     def renew(self, now: int, round_trip_ns: int) -> int | None:
         """As if every heartbeat that could be sent and answered by now had been. Returns when the last was sent."""
-        beat, period = self.beat_at_ns, self.graph.options.heartbeat_ns
-        if beat is None or beat + round_trip_ns > now:
-            return None
-        last = beat + (now - round_trip_ns - beat) // period * period
-        self.acked_ns = max(last, self.acked_ns or 0)
-        self.beat_at_ns = last + period
-        return last
+        return self.lease.renew(now, round_trip_ns)
 
     def _fence_at_ns(self) -> int | None:
-        if self.acked_ns is None or self.is_fencing:
-            return None
-        options = self.graph.options
-        return self.acked_ns + options.lease_ns - options.lease_margin_ns
+        return None if self.is_fencing else self.lease.fence_at()
 
     def _keep_deadlines(self) -> None:
         fence_at = self._fence_at_ns()
         if fence_at is not None and fence_at <= self._now:
             self._fence()
-        if self.beat_at_ns is not None and self.beat_at_ns <= self._now:
+        if self.lease.beat_at_ns is not None and self.lease.beat_at_ns <= self._now:
             self._send(msg.Heartbeat(self.spec.name, self.incarnation, self._now))
-            self.beat_at_ns = self._now + self.graph.options.heartbeat_ns
+            self.lease.beat(self._now)
         for attempt in self.attempts.values():
             if attempt.kill_at_ns is not None and attempt.kill_at_ns <= self._now:
                 self._kill(attempt)
             if attempt.unkillable_at_ns is not None and attempt.unkillable_at_ns <= self._now:
-                attempt.unkillable_at_ns = None
+                attempt.unkillable_at_ns, attempt.is_unkillable = None, True
                 self._report(ev.ReplicaUnkillable(attempt.order.replica, attempt.order.attempt))
             if attempt.tell_at_ns is not None and attempt.tell_at_ns <= self._now:
-                self._tell_step(attempt)
+                signs.tell_step(attempt, self._now, self._report)
+            if attempt.look_at_ns is not None and attempt.look_at_ns <= self._now:
+                attempt.look_at_ns = None
+                self._out.append(io.LookForSigns(attempt.order.replica, attempt.order.attempt))
 
     def _record(self, event: io.AgentInput) -> None:
         match event:
@@ -143,12 +107,24 @@ class Agent:
                 self.is_connected = True
                 self._join()
             case io.Disconnected():
-                self.is_connected, self.beat_at_ns = False, None
+                self.is_connected, self.lease.beat_at_ns = False, None
             case msg.Acked() | msg.Rejoin() | msg.Ordered() | msg.Dismissed():
                 self._hear(event)
             case io.WorkersSpawned() | io.SpawnFailed() | io.WorkerExited():
                 self._record_process(event)
-            case io.WorkerReady() | io.ProbePassed() | io.WorkerProgressed() | io.WorkerOffered():
+            case io.Refused():
+                self.lease.refused(self._now)
+            case io.PreemptionNoticed():
+                self._send(msg.Preempted(self.spec.name, self.incarnation, event.notice_ns))
+            case (
+                io.WorkerReady()
+                | io.ProbePassed()
+                | io.WorkerProgressed()
+                | io.WorkerOffered()
+                | io.SignsSeen()
+                | io.WorkersAsked()
+                | io.WorkerLeftStep()
+            ):
                 self._record_news(event)
             case io.StoreBound():
                 if (event.world, event.generation) in self.stores:
@@ -157,6 +133,7 @@ class Agent:
             case io.StoreExited():
                 if (event.world, event.generation) in self.stores:
                     del self.stores[event.world, event.generation]
+                    self.dead_stores[event.world, event.generation] = event.detail
                     self._report(ev.StoreLost(event.world, event.generation, event.detail))
             case io.LeaveRequested():
                 self.is_leaving = True
@@ -175,7 +152,8 @@ class Agent:
             self._send(msg.Leave(self.spec.name, self.incarnation))
             self._end("it left")
         elif self.is_fencing:
-            self.is_fencing, self.acked_ns = False, None
+            self.is_fencing = False
+            self.lease.drop()
             self.incarnation += 1
             self.attempts.clear()
             self._join()
@@ -188,11 +166,31 @@ class Agent:
             for attempt in self.attempts.values()
         )
         self._send(msg.Join(self.spec.name, self.incarnation, self.spec, self.address, self._now, items))
-        self.beat_at_ns = self._now + self.graph.options.heartbeat_ns
+        self.lease.beat(self._now)
+        self._say_again()
+
+    def _say_again(self) -> None:
+        """What the inventory does not hold, and may have been lost with the connection."""
+        for (world, generation), detail in self.dead_stores.items():
+            self._report(ev.StoreLost(world, generation, detail))
+        for attempt in self.attempts.values():
+            key = (attempt.order.replica, attempt.order.attempt)
+            if attempt.is_over:
+                continue
+            if attempt.step >= 0:
+                signs.tell_step(attempt, self._now, self._report)
+            for offer in attempt.offers.values():
+                self._report(offer)
+            if attempt.stalled is not None:
+                self._report(attempt.stalled)
+            if attempt.is_unkillable:
+                self._report(ev.ReplicaUnkillable(*key))
+            if attempt.is_noticed and attempt.left_ranks and attempt.has_left():
+                self._report(ev.ReplicaLeftStep(*key))
 
     def _fence(self) -> None:
         """Stop everything now, without grace: somebody else may soon run it."""
-        self.is_fencing, self.beat_at_ns = True, None
+        self.is_fencing, self.lease.beat_at_ns = True, None
         for attempt in self.attempts.values():
             self._stop(attempt, 0)
         self._close_stores()
@@ -208,12 +206,12 @@ class Agent:
         self._out.append(io.EndAgent(reason))
 
     def _hear(self, message: msg.ToAgent) -> None:
-        if message.epoch < self.epoch:
+        if message.epoch < self.epoch or message.incarnation != self.incarnation:
             return
         self.epoch = message.epoch
         match message:
             case msg.Acked():
-                self.acked_ns = max(message.sent_ns, self.acked_ns or 0)
+                self.lease.acked(message.sent_ns)
             case msg.Rejoin():
                 if not self.is_fencing:
                     self._fence()
@@ -232,6 +230,7 @@ class Agent:
             case OpenStore():
                 self._open_store(order)
             case CloseStore():
+                self.dead_stores.pop((order.world, order.generation), None)
                 if self.stores.pop((order.world, order.generation), -1) != -1:
                     self._out.append(io.KillStore(order.world, order.generation))
             case StartReplica():
@@ -239,19 +238,36 @@ class Agent:
             case StopReplica():
                 attempt = self._attempt(order.replica, order.attempt)
                 if attempt is not None and not attempt.is_over:
-                    self._stop(attempt, order.grace_ns)
+                    self._stop(attempt, order.grace_ns, dump=order.dump)
                 elif attempt is None or attempt.phase == "stopped":
                     self._report(ev.ReplicaStopped(order.replica, order.attempt))
+            case AskStep() | StopAtStep():
+                self._give_notice(order)
             case TellPeers():
                 attempt = self._attempt(order.replica, order.attempt)
                 if attempt is not None and not attempt.is_over:
                     self._out.append(io.WritePeers(order.replica, order.attempt, order.addresses))
             case AnswerCheckpoint():
+                attempt = self._attempt(order.replica, order.attempt)
+                if attempt is not None:
+                    attempt.offers.pop(order.path, None)
                 self._out.append(
                     io.AnswerWorker(order.replica, order.attempt, order.path, order.step, order.accepted, order.reason)
                 )
             case _:
                 assert_never(order)
+
+    def _give_notice(self, order: AskStep | StopAtStep) -> None:
+        attempt = self._attempt(order.replica, order.attempt)
+        if attempt is None or attempt.is_over:
+            return
+        attempt.is_noticed = True
+        if isinstance(order, StopAtStep):
+            self._out.append(io.TellWorkers(order.replica, order.attempt, order.step))
+        elif attempt.phase == "starting":
+            self._report(ev.StepTold(order.replica, order.attempt, None))
+        else:
+            self._out.append(io.AskWorkers(order.replica, order.attempt))
 
     def _open_store(self, order: OpenStore) -> None:
         key = (order.world, order.generation)
@@ -280,11 +296,13 @@ class Agent:
         found = self.attempts.get(replica)
         return found if found is not None and found.order.attempt == attempt else None
 
-    def _stop(self, attempt: Attempt, grace_ns: int) -> None:
-        """SIGTERM and a date for SIGKILL. Told again, only an earlier date counts."""
+    def _stop(self, attempt: Attempt, grace_ns: int, *, dump: bool = False) -> None:
+        """A first signal and a date for SIGKILL. Told again, only an earlier date counts."""
         if attempt.is_over:
             return
         first = attempt.stop_grace_ns is None
+        attempt.look_at_ns = None
+        attempt.first_signal = "ABRT" if dump else "TERM"
         if first or grace_ns < (attempt.stop_grace_ns or 0):
             attempt.stop_grace_ns = grace_ns
             kill_at = self._now + grace_ns
@@ -295,7 +313,7 @@ class Agent:
         elif grace_ns == 0:
             self._kill(attempt)
         elif first and attempt.failure is None:
-            self._signal(attempt, "TERM")
+            self._signal(attempt, attempt.first_signal)
 
     def _kill(self, attempt: Attempt) -> None:
         if attempt.phase == "starting":
@@ -335,7 +353,9 @@ class Agent:
             if attempt.kill_at_ns is not None and attempt.kill_at_ns <= self._now:
                 self._kill(attempt)
             else:
-                self._signal(attempt, "TERM")
+                self._signal(attempt, attempt.first_signal)
+        attempt.started_ns = self._now
+        attempt.look_at_ns = attempt.next_look()
         self._check_ready(attempt)
 
     def _worker_exited(self, attempt: Attempt, event: io.WorkerExited) -> None:
@@ -348,22 +368,33 @@ class Agent:
                 self._signal(attempt, "TERM")
         if not attempt.alive:
             self._finish(attempt)
+        elif attempt.is_noticed:
+            signs.check_left(attempt, self._report)
 
     def _finish(self, attempt: Attempt) -> None:
         """All workers are gone. What failed before anybody asked has failed, whatever came after (R16)."""
         order = attempt.order
-        attempt.kill_at_ns = attempt.unkillable_at_ns = None
+        attempt.kill_at_ns = attempt.unkillable_at_ns = attempt.look_at_ns = None
         if attempt.tell_at_ns is not None:
-            self._tell_step(attempt)
-        if attempt.stop_grace_ns is not None and attempt.failure is None:
+            signs.tell_step(attempt, self._now, self._report)
+        if attempt.is_noticed or (attempt.stop_grace_ns is not None and attempt.failure is None):
             attempt.phase = "stopped"
             self._report(ev.ReplicaStopped(order.replica, order.attempt))
             return
         attempt.phase = "exited"
-        attempt.exited = _exit_event(order, attempt.failure)
+        attempt.exited = exit_event(order, attempt.failure)
         self._report(attempt.exited)
 
-    def _record_news(self, event: io.WorkerReady | io.ProbePassed | io.WorkerProgressed | io.WorkerOffered) -> None:
+    def _record_news(
+        self,
+        event: io.WorkerReady
+        | io.ProbePassed
+        | io.WorkerProgressed
+        | io.WorkerOffered
+        | io.SignsSeen
+        | io.WorkersAsked
+        | io.WorkerLeftStep,
+    ) -> None:
         attempt = self._attempt(event.replica, event.attempt)
         if attempt is None or attempt.is_over:
             return
@@ -375,11 +406,18 @@ class Agent:
                 attempt.is_probed = True
                 self._check_ready(attempt)
             case io.WorkerProgressed():
-                attempt.steps[event.local_rank] = event.step
-                self._plan_to_tell(attempt)
+                signs.progressed(attempt, event, self._now, self.graph.options.heartbeat_ns, self._report)
             case io.WorkerOffered():
                 offer = ev.CheckpointOffered(event.replica, event.attempt, event.generation, event.path, event.step)
+                attempt.offers[offer.path] = offer
                 self._report(offer)
+            case io.SignsSeen():
+                signs.judge(attempt, event.output_ns, self._now, self._report)
+            case io.WorkersAsked():
+                self._report(ev.StepTold(event.replica, event.attempt, event.step))
+            case io.WorkerLeftStep():
+                attempt.left_ranks[event.local_rank] = None
+                signs.check_left(attempt, self._report)
             case _:
                 assert_never(event)
 
@@ -391,27 +429,6 @@ class Agent:
             attempt.phase = "ready"
             self._report(ev.ReplicaReady(attempt.order.replica, attempt.order.attempt))
 
-    def _plan_to_tell(self, attempt: Attempt) -> None:
-        """A replica is as far as its least advanced worker.
-
-        News are told at once, then at most once a heartbeat, and ever more rarely as the attempt grows old, at most
-        once in a hundredth of its age: a job of days must not fill its journal with steps.
-        """
-        if len(attempt.steps) < attempt.role.procs or min(attempt.steps.values()) <= attempt.step_told:
-            return
-        if attempt.told_ns is None:
-            self._tell_step(attempt)
-        elif attempt.tell_at_ns is None:
-            pause = max(self.graph.options.heartbeat_ns, (self._now - attempt.started_ns) // 100)
-            attempt.tell_at_ns = attempt.told_ns + pause
-            if attempt.tell_at_ns <= self._now:
-                self._tell_step(attempt)
-
-    def _tell_step(self, attempt: Attempt) -> None:
-        attempt.step_told = min(attempt.steps.values())
-        attempt.told_ns, attempt.tell_at_ns = self._now, None
-        self._report(ev.ReplicaProgressed(attempt.order.replica, attempt.order.attempt, attempt.step_told))
-
     def _report(self, event: msg.Reported) -> None:
         """Nothing is reported while fencing or leaving: the loss of the node says it all."""
         if not self.is_fencing and not self.is_leaving:
@@ -420,14 +437,3 @@ class Agent:
     def _send(self, message: msg.ToController) -> None:
         if self.is_connected:
             self._out.append(io.Send(message))
-
-
-def _exit_event(order: StartReplica, failure: io.WorkerExited | None) -> ev.ReplicaExited:
-    if failure is None:
-        return ev.ReplicaExited(order.replica, order.attempt)
-    signal = failure.signal
-    if signal is None and failure.exit_code > 128:
-        signal = SIGNALS.get(failure.exit_code - 128)  # a shell says it this way (R16)
-    kind: FailureKind = failure.kind or ("signal" if signal else "exit")
-    code = failure.exit_code
-    return ev.ReplicaExited(order.replica, order.attempt, kind, code, signal, failure.local_rank, failure.detail)

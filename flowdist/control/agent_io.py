@@ -82,6 +82,34 @@ class WorkerOffered(msgspec.Struct, frozen=True, tag=True):
     step: int
 
 
+class SignsSeen(msgspec.Struct, frozen=True, tag=True):
+    """The answer to LookForSigns: when a worker of the attempt wrote output last, on the agent's clock; None: never."""
+
+    replica: ReplicaId
+    attempt: int
+    output_ns: int | None = None
+
+
+class WorkersAsked(msgspec.Struct, frozen=True, tag=True):
+    """The answer to AskWorkers: the furthest step that a worker asked should_stop() about; None: one never asked."""
+
+    replica: ReplicaId
+    attempt: int
+    step: int | None
+
+
+class WorkerLeftStep(msgspec.Struct, frozen=True, tag=True):
+    """A worker that was told to stop at a step has gone on from there."""
+
+    replica: ReplicaId
+    attempt: int
+    local_rank: int
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """The controller's host is up, and nobody listens there: it is being restarted (R21)."""
+
+
 class StoreBound(msgspec.Struct, frozen=True, tag=True):
     world: WorldName
     generation: int
@@ -94,6 +122,12 @@ class StoreExited(msgspec.Struct, frozen=True, tag=True):
     world: WorldName
     generation: int
     detail: str = ""
+
+
+class PreemptionNoticed(msgspec.Struct, frozen=True, tag=True):
+    """The node will be taken away after `notice_ns`."""
+
+    notice_ns: int
 
 
 class LeaveRequested(msgspec.Struct, frozen=True, tag=True):
@@ -114,8 +148,13 @@ AgentInput = (
     | ProbePassed
     | WorkerProgressed
     | WorkerOffered
+    | SignsSeen
+    | WorkersAsked
+    | WorkerLeftStep
+    | Refused
     | StoreBound
     | StoreExited
+    | PreemptionNoticed
     | LeaveRequested
     | AgentTimePassed
     | ToAgent
@@ -135,7 +174,7 @@ class SpawnWorkers(msgspec.Struct, frozen=True, tag=True):
 
 
 class SignalWorkers(msgspec.Struct, frozen=True, tag=True):
-    """Signal the process groups of all workers of the attempt that still run: "TERM" or "KILL"."""
+    """Signal the process groups of all workers of the attempt that still run: "TERM", "ABRT" or "KILL"."""
 
     replica: ReplicaId
     attempt: int
@@ -161,6 +200,28 @@ class AnswerWorker(msgspec.Struct, frozen=True, tag=True):
     reason: str = ""
 
 
+class LookForSigns(msgspec.Struct, frozen=True, tag=True):
+    """Answer SignsSeen: does the attempt do anything?"""
+
+    replica: ReplicaId
+    attempt: int
+
+
+class AskWorkers(msgspec.Struct, frozen=True, tag=True):
+    """Have the workers wait at their next should_stop(), and answer WorkersAsked."""
+
+    replica: ReplicaId
+    attempt: int
+
+
+class TellWorkers(msgspec.Struct, frozen=True, tag=True):
+    """The step at which should_stop() turns true. None: at once."""
+
+    replica: ReplicaId
+    attempt: int
+    step: int | None
+
+
 class BindStore(msgspec.Struct, frozen=True, tag=True):
     """Bind a listening socket and start a store host on it; answer StoreBound, later StoreExited."""
 
@@ -180,4 +241,16 @@ class EndAgent(msgspec.Struct, frozen=True, tag=True):
     reason: str = ""
 
 
-AgentOutput = Send | SpawnWorkers | SignalWorkers | WritePeers | AnswerWorker | BindStore | KillStore | EndAgent
+AgentOutput = (
+    Send
+    | SpawnWorkers
+    | SignalWorkers
+    | WritePeers
+    | AnswerWorker
+    | LookForSigns
+    | AskWorkers
+    | TellWorkers
+    | BindStore
+    | KillStore
+    | EndAgent
+)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from flowdist.control.ids import ReplicaId, WorldName
-from flowdist.control.state import JobState, World
-from flowdist.graph import RoleGraph
+from flowdist.control.state import JobState, Role, World
 from flowdist.graph.model import Scope
 
 
@@ -18,7 +17,7 @@ def scope_worlds(job: JobState, replica: ReplicaId, scope: Scope) -> list[WorldN
         names = list(domain.roles)
     if scope == "job":
         names = list(job.roles)
-    return [world for name in names for world in job.roles[name].worlds]
+    return list(dict.fromkeys(world for name in names for world in job.roles[name].worlds))
 
 
 def closure(job: JobState, seeds: list[WorldName]) -> dict[WorldName, None]:
@@ -28,37 +27,27 @@ def closure(job: JobState, seeds: list[WorldName]) -> dict[WorldName, None]:
     ended does not run again because of others (R17).
     """
     chosen = dict.fromkeys(seeds)
-    roles = list(dict.fromkeys(job.worlds[name].role for name in seeds))
+    restarting = [job.worlds[name] for name in seeds if may_restart(job.worlds[name])]
+    roles = list(dict.fromkeys(role for world in restarting for role in world.roles))
     for role in roles:  # grows while it is walked
-        for follower in followers(job.graph, role):
-            chosen.update(dict.fromkeys(job.roles[follower].worlds))
+        for follower in followers(job, job.roles[role]):
+            worlds = [job.worlds[name] for name in job.roles[follower].worlds]
+            chosen.update((world.name, None) for world in worlds)
             # What does not restart is no new incarnation either: nothing follows from it.
-            if follower not in roles and any(may_restart(job.worlds[name]) for name in job.roles[follower].worlds):
-                roles.append(follower)
-    return {name: None for name in job.worlds if name in chosen and may_restart(job.worlds[name])}
+            for world in worlds if follower not in roles else ():
+                if may_restart(world):
+                    roles += [other for other in world.roles if other not in roles]
+    return {name: None for name in job.in_order(chosen) if may_restart(job.worlds[name])}
 
 
-def followers(graph: RoleGraph, role: str) -> list[str]:
+def followers(job: JobState, role: Role) -> list[str]:
     """The roles that restart in whole when any replica of `role` does: its domain, and edges that say so."""
-    domain = graph.domain_of(role)
+    domain = job.graph.domain_of(role.spec.name)
     names = list(domain.roles) if domain else []
-    names += [spec.name for spec, gate in graph.dependents(role) if gate.on_restart == "restart"]
-    return names
+    return names + [name for name, gate in role.dependents if gate.on_restart == "restart"]
 
 
 def may_restart(world: World) -> bool:
     return world.phase in ("opening", "running", "stopping") or (
         world.phase == "waiting" and world.incident is not None
     )
-
-
-def upstream_of(graph: RoleGraph, role: str) -> dict[str, None]:
-    """Every role that this one depends on, over any number of gates."""
-    found: dict[str, None] = {}
-    todo = [role]
-    while todo:
-        for gate in graph.role(todo.pop()).gates:
-            if gate.role not in found:
-                found[gate.role] = None
-                todo.append(gate.role)
-    return found

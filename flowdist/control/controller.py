@@ -13,24 +13,26 @@ from typing import assert_never
 
 from flowdist.control import events as ev
 from flowdist.control.deadlines import Due
-from flowdist.control.effects import AnswerCheckpoint, CloseStore, Effect
-from flowdist.control.ending import begin_ending, hurry, judge_success, settle_ending
+from flowdist.control.effects import AnswerCheckpoint, Effect
+from flowdist.control.ending import begin_ending, close_store, forget_store, judge_success, settle_ending
+from flowdist.control.hanging import judge_hang, note_revived, note_stalled
 from flowdist.control.ids import NodeName, ReplicaId
 from flowdist.control.judge import Failure
+from flowdist.control.leaving import go, note_left, note_step, preempt
 from flowdist.control.membership import (
     closed_gates,
     form_worlds,
-    missing_nodes,
     note_formed,
-    occupied,
     start_members,
+    tell_dependents,
     why_not_admitted,
 )
 from flowdist.control.nodes import give_up_node, join, lose_node
+from flowdist.control.operator import obey
 from flowdist.control.peers import update_addresses
 from flowdist.control.placement import explain, unplace
-from flowdist.control.recovery import advance, fail, lose, open_incident, retire
-from flowdist.control.state import JobState, Replica, World, new_job
+from flowdist.control.recovery import advance, drop_notice, fail, leave_incident, lose, open_incident
+from flowdist.control.state import JobState, Replica, Role, World, new_job
 from flowdist.graph import RoleGraph, format_duration
 
 SETTLE_ROUNDS_MAX = 1000  # each round gives up a seat, a world or an incident: more means a bug
@@ -43,6 +45,8 @@ class Controller:
         self.state = new_job(graph, known_nodes)
         patience = max(role.pending_timeout_ns for role in graph.roles)
         self.state.due.set(Due("admission"), patience)
+        for world in self.state.worlds.values():
+            self.state.touch(world)
 
     def handle(self, event: ev.Event, now: int) -> list[Effect]:
         """What follows from the event. ValueError when time runs backwards; nothing follows once the job is over."""
@@ -53,11 +57,13 @@ class Controller:
         if job.outcome is not None:
             return []
         job.effects = []
+        if isinstance(event, ev.ControllerStarted):
+            job.due.not_before(now + job.graph.options.lease_ns + job.graph.options.lease_margin_ns)
         for due in job.due.pop_due(now):
             if job.ending is None:
                 _expire(job, due)
         _record(job, event)
-        _settle(job)
+        settle(job)
         return job.effects
 
     def deadline(self) -> int | None:
@@ -71,7 +77,7 @@ def _record(job: JobState, event: ev.Event) -> None:
             for item in join(job, event):
                 _record_item(job, item)
         case ev.NodeLeft():
-            lose_node(job, event.node, f"{event.node} left")
+            lose_node(job, event.node, f"{event.node} left", asked=True)
         case ev.NodeGone():
             lose_node(job, event.node, f"{event.node} is gone: {event.cause}")
         case ev.NodeSilent():
@@ -81,52 +87,99 @@ def _record(job: JobState, event: ev.Event) -> None:
             _store_opened(job, event)
         case ev.StoreLost():
             _store_lost(job, event)
-        case ev.ReplicaStarted() | ev.ReplicaReady() | ev.ReplicaProgressed():
-            _record_running(job, event)
-        case ev.ReplicaExited():
-            _exited(job, event)
-        case ev.ReplicaStopped():
-            _stopped(job, event)
-        case ev.ReplicaUnkillable():
-            unkillable = _current(job, event.replica, event.attempt)
-            if unkillable is not None:
-                give_up_node(job, unkillable)
         case ev.CheckpointOffered():
             _offered(job, event)
-        case ev.ScaleRequested():
-            _scale(job, event)
-        case ev.CancelRequested():
-            begin_ending(job, "cancelled", event.reason)
-            if event.now:
-                hurry(job)
+        case (
+            ev.ScaleRequested()
+            | ev.CancelRequested()
+            | ev.DrainRequested()
+            | ev.CordonRequested()
+            | ev.UncordonRequested()
+        ):
+            obey(job, event)
+        case ev.NodePreempted():
+            preempt(job, event)
+        case ev.ControllerStarted():
+            if event.epoch > job.epoch:
+                job.epoch = event.epoch
+                job.notify(f"the controller is back, as epoch {event.epoch}; what runs goes on", "warning")
         case ev.NodeHeard() | ev.TimePassed():
             pass
+        case _:
+            replica = _current(job, event.replica, event.attempt)
+            if replica is not None:
+                _record_of_replica(job, replica, event)
+
+
+def _record_of_replica(
+    job: JobState,
+    replica: Replica,
+    event: ev.ReplicaStarted
+    | ev.ReplicaReady
+    | ev.ReplicaProgressed
+    | ev.ReplicaExited
+    | ev.ReplicaStopped
+    | ev.ReplicaUnkillable
+    | ev.ReplicaStalled
+    | ev.ReplicaRevived
+    | ev.StepTold
+    | ev.ReplicaLeftStep,
+) -> None:
+    match event:
+        case ev.ReplicaStarted() | ev.ReplicaReady() | ev.ReplicaProgressed():
+            _record_running(job, replica, event)
+        case ev.ReplicaExited():
+            _exited(job, replica, event)
+        case ev.ReplicaStopped():
+            _stopped(job, replica)
+        case ev.ReplicaUnkillable():
+            give_up_node(job, replica)
+        case ev.ReplicaStalled():
+            note_stalled(job, replica, event)
+        case ev.ReplicaRevived():
+            note_revived(job, replica)
+        case ev.StepTold():
+            note_step(job, replica, event)
+        case ev.ReplicaLeftStep():
+            note_left(job, replica, event)
         case _:
             assert_never(event)
 
 
-def _settle(job: JobState) -> None:
-    """Until nothing changes: incidents go on, roles succeed, worlds form, addresses are told."""
+def settle(job: JobState) -> None:
+    """Until nothing changes: incidents go on, roles succeed, worlds form, addresses are told.
+
+    Each round visits what was touched since the one before.
+    """
     for _ in range(SETTLE_ROUNDS_MAX):
-        before = _marks(job)
-        if job.ending is None:
-            advance(job)
-            judge_success(job)
-        if job.ending is None:
-            form_worlds(job)
-            update_addresses(job)
         if job.ending is not None:
             settle_ending(job)
-        if job.outcome is not None or _marks(job) == before:
             return
+        if job.reseated:
+            job.reseated = False
+            if not job.admitted:
+                job.touch(next(iter(job.worlds.values())))  # admission looks at all of them
+            for name in list(job.hungry):
+                del job.hungry[name]
+                job.touch_role(job.roles[name])
+        if not job.touched and not job.touched_roles:
+            return
+        names = job.in_order(job.touched)
+        job.touched.clear()
+        advance(job, names)
+        roles = _take_roles(job)
+        judge_success(job, roles)
+        if job.ending is None:
+            tell_dependents(job, roles)
+            form_worlds(job, job.in_order({**dict.fromkeys(names), **job.touched}))
+            update_addresses(job, roles)
     raise AssertionError("the job does not settle")
 
 
-def _marks(job: JobState) -> tuple[int, int, int, bool]:
-    """Changes whenever a round of settling has done something that another round could build on."""
-    closed = len(job.incidents) - len(job.open)
-    over = sum(world.phase in ("waiting", "succeeded", "ended") for world in job.worlds.values())
-    return (len(job.effects), closed, over, job.ending is not None)
+def _take_roles(job: JobState) -> list[Role]:
+    roles = [job.roles[name] for name in job.touched_roles]
+    job.touched_roles.clear()
+    return sorted(roles, key=lambda role: role.order)
 
 
 def _current(job: JobState, replica: ReplicaId, attempt: int) -> Replica | None:
@@ -140,43 +193,45 @@ def _current(job: JobState, replica: ReplicaId, attempt: int) -> Replica | None:
 def _record_item(job: JobState, item: ev.InventoryItem) -> None:
     """A line of an inventory says what events would have said, had they arrived."""
     if item.phase in ("running", "ready"):
-        _record_running(job, ev.ReplicaStarted(item.replica, item.attempt, item.ports))
+        _record(job, ev.ReplicaStarted(item.replica, item.attempt, item.ports))
     if item.phase == "ready":
-        _record_running(job, ev.ReplicaReady(item.replica, item.attempt))
+        _record(job, ev.ReplicaReady(item.replica, item.attempt))
     if item.phase == "stopped":
-        _stopped(job, ev.ReplicaStopped(item.replica, item.attempt))
+        _record(job, ev.ReplicaStopped(item.replica, item.attempt))
     if item.exited is not None:
-        _exited(job, item.exited)
+        _record(job, item.exited)
 
 
-def _record_running(job: JobState, event: ev.ReplicaStarted | ev.ReplicaReady | ev.ReplicaProgressed) -> None:
-    replica = _current(job, event.replica, event.attempt)
-    if replica is None:
-        return
+def _record_running(
+    job: JobState, replica: Replica, event: ev.ReplicaStarted | ev.ReplicaReady | ev.ReplicaProgressed
+) -> None:
     world, role = job.worlds[replica.world], job.role_of(replica.id)
     match event:
         case ev.ReplicaStarted():
-            replica.ports, replica.ports_node = event.ports, replica.node
+            if event.ports != replica.ports or replica.ports_node != replica.node:
+                replica.ports, replica.ports_node = event.ports, replica.node
+                role.stale = True
+                role.portless.pop(replica.id, None)
+                job.touch(world)
             if replica.phase == "starting":
-                replica.phase = "running"
-                if role.spec.ready is not None:
+                job.set_phase(replica, "running")
+                if role.spec.ready is not None and job.ending is None:
                     job.due.set(Due("ready", str(replica.id)), job.now + role.spec.ready_timeout_ns)
                 note_formed(job, world)
         case ev.ReplicaReady():
             if replica.phase == "running" and role.spec.ready is not None:
-                replica.phase = "ready"
+                job.set_phase(replica, "ready")
                 job.due.clear(Due("ready", str(replica.id)))
                 job.notify(f"{replica.id}: ready")
         case ev.ReplicaProgressed():
             replica.step = event.step
             if event.step > world.step:
                 world.step, world.progressed = event.step, True
+        case _:
+            assert_never(event)
 
 
-def _exited(job: JobState, event: ev.ReplicaExited) -> None:
-    replica = _current(job, event.replica, event.attempt)
-    if replica is None:
-        return
+def _exited(job: JobState, replica: Replica, event: ev.ReplicaExited) -> None:
     role, world = job.role_of(replica.id), job.worlds[replica.world]
     was_up = replica.is_up
     if job.ending is not None:
@@ -184,29 +239,26 @@ def _exited(job: JobState, event: ev.ReplicaExited) -> None:
         job.end_attempt(replica, "succeeded" if succeeded else "gone")
     elif event.kind is None and role.spec.kind == "task":
         job.end_attempt(replica, "succeeded")
-        _note_success(job, replica, world)
+        _note_success(job, world)
+        note_left(job, replica)  # it ended before it heard of the notice: no answer of it will come
     else:
         job.end_attempt(replica)
         replica.member_since = 0
         fail(job, Failure(replica.id, event.kind or "exit", _why(event, role.spec.kind), event.exit_code, event.signal))
 
 
-def _note_success(job: JobState, replica: Replica, world: World) -> None:
-    role = job.role_of(replica.id)
-    members = job.members_of(world)
-    if not all(member.phase == "succeeded" for member in members):
+def _note_success(job: JobState, world: World) -> None:
+    if world.counts["succeeded"] < len(world.members):
         if world.phase == "running":  # the world is closing (R17)
-            job.due.set_once(Due("finish", world.name), job.now + role.spec.finish_timeout_ns)
+            patience = max(role.spec.finish_timeout_ns for role in job.roles_of(world))
+            job.due.set_once(Due("finish", world.name), job.now + patience)
         return
     job.due.clear(Due("finish", world.name))
-    world.phase = "succeeded"
-    if world.incident is not None:
-        job.incident(world.incident).worlds.pop(world.name, None)
-        world.incident = None
-    if world.store_node is not None:
-        job.emit(CloseStore(world.store_node, world.name, world.generation))
-        world.store_node = None
-    for member in members:
+    drop_notice(job, world)
+    job.turn(world, "succeeded")
+    leave_incident(job, world)
+    close_store(job, world)
+    for member in job.members_of(world):
         unplace(job, member)
 
 
@@ -225,15 +277,17 @@ def _why(event: ev.ReplicaExited, role_kind: str) -> str:
     return f"{what}: {event.detail}" if event.detail else what
 
 
-def _stopped(job: JobState, event: ev.ReplicaStopped) -> None:
-    replica = _current(job, event.replica, event.attempt)
-    if replica is None:
-        return
-    was_up = replica.is_up
+def _stopped(job: JobState, replica: Replica) -> None:
+    was_up, world = replica.is_up, job.worlds[replica.world]
     job.end_attempt(replica)
-    if was_up and job.ending is None:
-        replica.member_since = 0
-        lose(job, [replica], str(replica.id), f"{replica.id} was stopped by its node")
+    if not was_up or job.ending is not None:
+        return
+    if world.notice is not None:
+        note_left(job, replica)
+        return
+    replica.member_since = 0
+    cause = f"{replica.id} was stopped by its node"
+    lose(job, [Failure(replica.id, "node_lost", cause)], str(replica.id), cause)
 
 
 def _store_opened(job: JobState, event: ev.StoreOpened) -> None:
@@ -250,7 +304,7 @@ def _store_lost(job: JobState, event: ev.StoreLost) -> None:
         return
     cause = f"the store of {world.name} (generation {world.generation}) died" + (event.detail and f": {event.detail}")
     if world.phase in ("opening", "running"):
-        world.store_node = None
+        forget_store(job, world)
         open_incident(
             job,
             kind="store_lost",
@@ -271,52 +325,10 @@ def _offered(job: JobState, event: ev.CheckpointOffered) -> None:
     world = job.worlds[replica.world]
     accepted = replica.is_live and event.generation == world.generation
     reason = "" if accepted else f"generation {event.generation} of {world.name} is over"
-    if accepted:
+    if accepted and world.checkpoint != event:  # it is offered again where the answer was lost
         world.checkpoint = event
         world.checkpoints += 1
     job.emit(AnswerCheckpoint(replica.order.node, replica.id, event.attempt, event.path, event.step, accepted, reason))
-
-
-def _scale(job: JobState, event: ev.ScaleRequested) -> None:
-    role = job.roles.get(event.role)
-    if role is None or job.ending is not None or role.outcome is not None:
-        job.notify(f"scale {event.role}={event.replicas} is refused: no such role runs", "warning")
-        return
-    low, high = role.spec.min_replicas, role.spec.max_replicas
-    if not low <= event.replicas <= high:
-        text = f"scale {event.role}={event.replicas} is refused: {event.role} has replicas={low}:{high}"
-        job.notify(text, "warning")
-        return
-    role.target = event.replicas
-    job.notify(f"{event.role}: scaled to {event.replicas} replicas by the operator")
-    if role.spec.gang:
-        _scale_gang(job, job.worlds[role.worlds[0]], event.replicas)
-        return
-    running = [replica for replica in job.replicas_of(role) if replica.node is not None]
-    for replica in running[event.replicas :]:
-        retire(job, job.worlds[replica.world], "shrunk", role.spec.grace_ns)
-        if not replica.is_live and replica.phase in ("waiting", "gone"):
-            unplace(job, replica)
-
-
-def _scale_gang(job: JobState, world: World, count: int) -> None:
-    closing = any(replica.phase == "succeeded" for replica in job.members_of(world))
-    if world.phase != "running" or closing:
-        return
-    if count >= len(world.members):
-        world.grow_at_once = True
-        return
-    leaving = [str(replica) for replica in world.members[count:]]
-    open_incident(
-        job,
-        kind="scaled",
-        root=leaving[-1],
-        root_role=None,
-        reason=f"the operator takes {', '.join(leaving)} away",
-        because="a change of membership, not counted",
-        counted=False,
-        seeds=[world.name],
-    )
 
 
 def _expire(job: JobState, due: Due) -> None:
@@ -325,25 +337,31 @@ def _expire(job: JobState, due: Due) -> None:
             begin_ending(job, "failed", f"the job could not start in time: {why_not_admitted(job)}")
         case "pending":
             role = job.roles[due.name]
-            if role.outcome is not None or closed_gates(job, role) or occupied(job, role) >= role.spec.min_replicas:
+            if role.outcome is not None or closed_gates(job, role) or role.occupied >= role.spec.min_replicas:
                 return  # it waits for something else by now, and counts anew should it be short again
             waited = format_duration(role.spec.pending_timeout_ns)
             begin_ending(job, "failed", f"{due.name} was below its minimum for {waited}: {explain(job, role)}")
         case "ready":
             _unready(job, _by_name(job, due.name))
-        case "arrivals" | "window":
-            missing = missing_nodes(job)
-            for name in missing:
-                job.known_nodes.pop(name)
-            if missing:
-                job.notify(f"not waiting any longer for {', '.join(missing)}", "warning")
+        case "arrivals":
+            if job.missing:
+                job.notify(f"not waiting any longer for {', '.join(job.missing)}", "warning")
+            job.missing.clear()
+            for world in job.worlds.values():
+                job.touch(world)
         case "finish":
             _unfinished(job, job.worlds[due.name])
         case "verdict":
             incident = job.incident(int(due.name))
             begin_ending(job, "failed", f"{incident.reason}; role {incident.root_role} has used up its budget")
-        case "backoff" | "cooldown":
-            pass  # settling looks whether they are there
+        case "backoff":
+            job.touched.update(job.incident(int(due.name)).worlds)
+        case "cooldown":
+            job.touch(job.worlds[due.name])
+        case "drain":
+            go(job, job.worlds[due.name])
+        case "hang":
+            judge_hang(job, job.worlds[due.name])
         case _:
             assert_never(due.what)
 
@@ -355,10 +373,9 @@ def _by_name(job: JobState, name: str) -> Replica:
 
 def _unready(job: JobState, replica: Replica) -> None:
     spec = job.role_of(replica.id).spec
-    if replica.phase == "running":
-        why = f"it did not get ready within {format_duration(spec.ready_timeout_ns)}"
-        replica.member_since = 0
-        fail(job, Failure(replica.id, "unready", why))
+    why = f"it did not get ready within {format_duration(spec.ready_timeout_ns)}"
+    replica.member_since = 0
+    fail(job, Failure(replica.id, "unready", why))
 
 
 def _unfinished(job: JobState, world: World) -> None:
@@ -367,4 +384,5 @@ def _unfinished(job: JobState, world: World) -> None:
     if late is not None and world.phase == "running":
         timeout = format_duration(job.role_of(late.id).spec.finish_timeout_ns)
         late.member_since = 0
+        world.hangs = True
         fail(job, Failure(late.id, "hang", f"it did not finish within {timeout} after the first of {world.name}"))

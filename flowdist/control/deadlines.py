@@ -15,11 +15,12 @@ What = Literal[
     "arrivals",  # the first wave starts without the nodes that did not come (R2)
     "backoff",  # of an incident: its worlds may start again (R10)
     "cooldown",  # of a world: it may grow (R13)
+    "drain",  # of a world: it has to be empty, or stopped, for what takes its nodes away (R14)
     "finish",  # of a world: its first replica has finished, the rest has to (R17)
+    "hang",  # of a world: a member has stalled, and the least advanced of it is held to hang (R15)
     "pending",  # of a role: it has to reach its minimum (R12)
     "ready",  # of a replica: it has to pass its readiness check
     "verdict",  # of an incident: nothing upstream has failed, so it fails the job (R7)
-    "window",  # of a world: it forms without those that did not come (R2)
 ]
 
 
@@ -39,6 +40,11 @@ class Deadlines:
     def __iter__(self) -> Iterator[Due]:
         return iter(self._at)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Deadlines) and self._at == other._at
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
     def at(self, due: Due) -> int | None:
         return self._at.get(due)
 
@@ -54,6 +60,12 @@ class Deadlines:
 
     def clear(self, due: Due) -> None:
         self._at.pop(due, None)
+
+    def not_before(self, ns: int) -> None:
+        """Put off whatever would be due earlier: nobody could do anything about it meanwhile."""
+        for due, at in list(self._at.items()):
+            if at < ns:
+                self.set(due, ns)
 
     def clear_all(self) -> None:
         self._at.clear()

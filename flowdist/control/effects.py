@@ -52,12 +52,33 @@ class StartReplica(msgspec.Struct, frozen=True, tag=True):
 
 
 class StopReplica(msgspec.Struct, frozen=True, tag=True):
-    """SIGTERM, then SIGKILL when `grace_ns` has passed; no SIGTERM at all when it is 0."""
+    """SIGTERM, then SIGKILL when `grace_ns` has passed; no SIGTERM at all when it is 0.
+
+    With `dump` the first signal is SIGABRT: Python workers write the stacks of all their threads to their log (R15).
+    """
 
     node: NodeName
     replica: ReplicaId
     attempt: int
     grace_ns: int
+    dump: bool = False
+
+
+class AskStep(msgspec.Struct, frozen=True, tag=True):
+    """The world is to stop soon (R14): say how far the workers are, and have them wait at their next should_stop()."""
+
+    node: NodeName
+    replica: ReplicaId
+    attempt: int
+
+
+class StopAtStep(msgspec.Struct, frozen=True, tag=True):
+    """The step at which should_stop() turns true on every rank. None: they stop without having agreed on one."""
+
+    node: NodeName
+    replica: ReplicaId
+    attempt: int
+    step: int | None
 
 
 class TellPeers(msgspec.Struct, frozen=True, tag=True):
@@ -95,5 +116,5 @@ class FinishJob(msgspec.Struct, frozen=True, tag=True):
     reason: str = ""
 
 
-Order = OpenStore | CloseStore | StartReplica | StopReplica | TellPeers | AnswerCheckpoint
+Order = OpenStore | CloseStore | StartReplica | StopReplica | AskStep | StopAtStep | TellPeers | AnswerCheckpoint
 Effect = Order | Notify | FinishJob

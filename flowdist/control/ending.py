@@ -6,9 +6,12 @@ layer against the start order, each with its full time to end well (R6, R18).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from flowdist.control.deadlines import Due
 from flowdist.control.effects import CloseStore, FinishJob, Outcome, StopReplica
-from flowdist.control.state import JobState, Replica, Role
+from flowdist.control.placement import unplace
+from flowdist.control.state import JobState, Replica, Role, World
 
 
 def begin_ending(job: JobState, outcome: Outcome, reason: str) -> None:
@@ -22,8 +25,12 @@ def begin_ending(job: JobState, outcome: Outcome, reason: str) -> None:
         incident.phase, incident.closed_ns, incident.result = "closed", job.now, "the job ended"
         for name in incident.worlds:
             job.worlds[name].incident = None
+        if incident.root_role is not None:
+            job.roles[incident.root_role].pending.pop(number, None)
     job.open.clear()
     job.due.clear_all()
+    for world in job.worlds.values():
+        world.notice = None
     words = {"succeeded": "the job has succeeded", "failed": "the job fails", "cancelled": "the job is cancelled"}
     job.notify(f"{words[outcome]}: {reason}" if reason else words[outcome], "error" if outcome == "failed" else "info")
 
@@ -32,25 +39,33 @@ def hurry(job: JobState) -> None:
     """The operator does not want to wait: SIGKILL for everything that runs."""
     job.ending_at_once = True
     for replica in job.replicas.values():
-        if replica.is_live and replica.node is not None:
-            replica.phase = "stopping"
-            job.emit(StopReplica(replica.node, replica.id, replica.attempt, 0))
+        if replica.is_live:
+            stop(job, replica, 0, again=True)
+
+
+def stop(job: JobState, replica: Replica, grace_ns: int, *, again: bool = False) -> None:
+    """Tell one replica to stop, unless it does not run, or was told already and is not to hear it `again`."""
+    if not (replica.is_up or (again and replica.is_live)):
+        return
+    assert replica.node is not None
+    job.set_phase(replica, "stopping")
+    replica.stop_grace_ns = grace_ns
+    job.due.clear(Due("ready", str(replica.id)))
+    hangs = job.worlds[replica.world].hangs
+    job.emit(StopReplica(replica.node, replica.id, replica.attempt, grace_ns, hangs))
 
 
 def settle_ending(job: JobState) -> None:
     """Stop what is next to stop; finish when nothing runs."""
-    live = [replica for replica in job.replicas.values() if replica.is_live]
-    if not live:
+    deepest = max((depth for depth, live in job.live_at.items() if live), default=None)
+    if deepest is None:
         _finish(job)
         return
-    deepest = max(job.role_of(replica.id).depth for replica in live)
-    for replica in sorted(live, key=lambda replica: -job.role_of(replica.id).depth):
-        role = job.role_of(replica.id)
-        if replica.is_up and (job.ending_at_once or role.depth == deepest):
-            assert replica.node is not None
-            replica.phase = "stopping"
-            job.due.clear(Due("ready", str(replica.id)))
-            job.emit(StopReplica(replica.node, replica.id, replica.attempt, _grace(job, role)))
+    for role in sorted(job.roles.values(), key=lambda role: -role.depth):
+        up = role.count("starting") + role.count("running") + role.count("ready")
+        if up and (job.ending_at_once or role.depth == deepest):
+            for replica in job.replicas_of(role):
+                stop(job, replica, _grace(job, role))
 
 
 def _grace(job: JobState, role: Role) -> int:
@@ -59,15 +74,29 @@ def _grace(job: JobState, role: Role) -> int:
     return role.spec.drain_ns if job.ending == "succeeded" else role.spec.grace_ns
 
 
+def close_store(job: JobState, world: World) -> None:
+    """The store of a generation ends after its last worker."""
+    if world.store_node is not None and job.nodes[world.store_node].usable:
+        job.emit(CloseStore(world.store_node, world.name, world.generation))
+    forget_store(job, world)
+
+
+def forget_store(job: JobState, world: World) -> None:
+    if world.store_node is not None:
+        job.nodes[world.store_node].stores.pop(world.name, None)
+    world.store_node, world.store_port = None, None
+
+
 def _finish(job: JobState) -> None:
     for world in job.worlds.values():
-        if world.store_node is not None and job.nodes[world.store_node].usable:
-            job.emit(CloseStore(world.store_node, world.name, world.generation))
-        world.store_node, world.store_port, world.incident = None, None, None
+        close_store(job, world)
+        world.incident = world.notice = None
         if world.phase != "succeeded":
-            world.phase = "ended"
+            job.turn(world, "ended")
     for replica in job.replicas.values():
-        _end(job, replica)
+        if replica.phase != "succeeded":
+            job.set_phase(replica, "ended")
+        unplace(job, replica)
     for role in job.roles.values():
         role.outcome = role.outcome or "stopped"
     assert job.ending is not None
@@ -75,22 +104,15 @@ def _finish(job: JobState) -> None:
     job.emit(FinishJob(job.ending, job.ending_reason))
 
 
-def _end(job: JobState, replica: Replica) -> None:
-    if replica.phase != "succeeded":
-        replica.phase = "ended"
-    if replica.node is not None:
-        job.nodes[replica.node].replicas.pop(replica.id, None)
-        replica.node, replica.gpus = None, ()
-
-
-def judge_success(job: JobState) -> None:
+def judge_success(job: JobState, roles: Iterable[Role]) -> None:
     """Roles whose work is done have succeeded; the job has when every primary task has (R18)."""
-    for role in job.roles.values():
-        if role.outcome is None and role.spec.kind == "task" and _is_done(job, role):
-            role.outcome = "succeeded"
-            job.due.clear(Due("pending", role.spec.name))
-            job.notify(f"{role.spec.name}: succeeded")
-    primaries = [role for role in job.roles.values() if role.spec.primary and role.spec.kind == "task"]
+    news = [role for role in roles if role.outcome is None and role.spec.kind == "task" and _is_done(job, role)]
+    for role in news:
+        role.outcome = "succeeded"
+        job.reseated = True
+        job.due.clear(Due("pending", role.spec.name))
+        job.notify(f"{role.spec.name}: succeeded")
+    primaries = [role for role in job.roles.values() if role.spec.primary and role.spec.kind == "task"] if news else []
     if primaries and all(role.outcome == "succeeded" for role in primaries):
         names = ", ".join(role.spec.name for role in primaries)
         begin_ending(job, "succeeded", f"every primary task has succeeded ({names})")
@@ -99,11 +121,6 @@ def judge_success(job: JobState) -> None:
 def _is_done(job: JobState, role: Role) -> bool:
     if role.spec.gang:
         return job.worlds[role.worlds[0]].phase == "succeeded"
-    replicas = job.replicas_of(role)
-    over = [replica for replica in replicas if replica.phase in ("succeeded", "ended")]
-    unseated = [replica for replica in replicas if replica.phase == "waiting" and replica.node is None]
-    return (
-        any(replica.phase == "succeeded" for replica in over)
-        and len(over) >= role.spec.min_replicas
-        and len(over) + len(unseated) == len(replicas)
-    )
+    succeeded, over = role.count("succeeded"), role.count("succeeded") + role.count("ended")
+    total = over + role.unseated["waiting"]
+    return succeeded > 0 and over >= role.spec.min_replicas and total == len(role.replicas)

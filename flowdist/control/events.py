@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from flowdist.control.ids import NodeName, ReplicaId, WorldName
@@ -121,6 +123,46 @@ class ReplicaUnkillable(msgspec.Struct, frozen=True, tag=True):
     attempt: int
 
 
+class ReplicaStalled(msgspec.Struct, frozen=True, tag=True):
+    """No sign of the replica for `hang_after`, or no progress within `start_timeout` (R15).
+
+    `by` says what was missed. `step` is how far it had come; `was_seen` whether there ever was such a sign: a rank that
+    never prints is not stalled by its silence alone.
+    """
+
+    replica: ReplicaId
+    attempt: int
+    by: Literal["progress", "output", "start"]
+    for_ns: int
+    step: int = -1
+    was_seen: bool = True
+
+
+class ReplicaRevived(msgspec.Struct, frozen=True, tag=True):
+    """A replica that had stalled shows a sign again."""
+
+    replica: ReplicaId
+    attempt: int
+
+
+class StepTold(msgspec.Struct, frozen=True, tag=True):
+    """The answer to AskStep: the last step that a worker of the replica asked should_stop() about.
+
+    None: at least one of its workers never asked. From here on, a worker that asks waits for StopAtStep.
+    """
+
+    replica: ReplicaId
+    attempt: int
+    step: int | None
+
+
+class ReplicaLeftStep(msgspec.Struct, frozen=True, tag=True):
+    """All workers of the replica were told at the agreed step to stop, and have gone on from there or ended (R14)."""
+
+    replica: ReplicaId
+    attempt: int
+
+
 class CheckpointOffered(msgspec.Struct, frozen=True, tag=True):
     """A worker asks to publish a checkpoint as the latest of its role (R19)."""
 
@@ -136,6 +178,37 @@ class ScaleRequested(msgspec.Struct, frozen=True, tag=True):
 
     role: str
     replicas: int
+
+
+class DrainRequested(msgspec.Struct, frozen=True, tag=True):
+    """The operator wants the node empty: what runs there moves away in order, and nothing new is placed on it."""
+
+    node: NodeName
+
+
+class CordonRequested(msgspec.Struct, frozen=True, tag=True):
+    """The operator wants nothing new on the node; what runs there goes on."""
+
+    node: NodeName
+
+
+class UncordonRequested(msgspec.Struct, frozen=True, tag=True):
+    """The operator wants the node to be used again, whatever it was cordoned for."""
+
+    node: NodeName
+
+
+class NodePreempted(msgspec.Struct, frozen=True, tag=True):
+    """The node will be taken away after `notice_ns`."""
+
+    node: NodeName
+    notice_ns: int
+
+
+class ControllerStarted(msgspec.Struct, frozen=True, tag=True):
+    """A controller took over from a journal; its epoch is higher than any before (R21)."""
+
+    epoch: int
 
 
 class CancelRequested(msgspec.Struct, frozen=True, tag=True):
@@ -163,8 +236,17 @@ Event = (
     | ReplicaExited
     | ReplicaStopped
     | ReplicaUnkillable
+    | ReplicaStalled
+    | ReplicaRevived
+    | StepTold
+    | ReplicaLeftStep
     | CheckpointOffered
     | ScaleRequested
+    | DrainRequested
+    | CordonRequested
+    | UncordonRequested
+    | NodePreempted
+    | ControllerStarted
     | CancelRequested
     | TimePassed
 )

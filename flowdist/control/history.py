@@ -72,6 +72,15 @@ def decode_lines(data: Iterable[bytes]) -> Iterator[Line]:
             yield _DECODER.decode(line)
 
 
+def read_whole_lines(data: bytes) -> tuple[list[Line], int]:
+    """The lines of a record, and how many bytes they are; what a crash has left of a last one does not count.
+
+    Raises msgspec.DecodeError for a line that is whole and no record.
+    """
+    whole = data.rfind(b"\n") + 1
+    return list(decode_lines(data[:whole].splitlines())), whole
+
+
 def digest(lines: Iterable[bytes]) -> str:
     """SHA-256 of all encoded lines but the header, as hex."""
     total = hashlib.sha256()

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 from flowdist.control.deadlines import Due
-from flowdist.control.state import JobState, Replica, World, free_on
+from flowdist.control.placement import takes_more
+from flowdist.control.state import LIVE_PHASES, PHASES, JobState, Replica, Role, World
+from flowdist.graph import offered, subtract
 
 
 def check_job(job: JobState) -> None:
@@ -16,6 +18,8 @@ def check_job(job: JobState) -> None:
         _check_replica(job, replica)
     for world in job.worlds.values():
         _check_world(job, world)
+    for role in job.roles.values():
+        _check_counts(job, role)
     _check_incidents(job)
     _check_budgets(job)
     _check_outcome(job)
@@ -24,8 +28,14 @@ def check_job(job: JobState) -> None:
 def _check_node(job: JobState, name: str) -> None:
     """Nothing is given twice: no node is over its capacity, no GPU is in two replicas."""
     node = job.nodes[name]
-    free = free_on(job, name)
+    free = offered(node.spec)
+    for replica in [*node.replicas, *node.stuck]:
+        free = subtract(free, job.role_of(replica).need)
     assert min(free) >= 0, f"{name} is over its capacity: {free}"
+    assert free == node.free, f"{name} has {free} left, not {node.free}"
+    assert job.free.get(name) == (free if takes_more(node) else None), f"{name} is offered with {job.free.get(name)}"
+    for world in node.stores:
+        assert job.worlds[world].store_node == name, f"{name} has a store of {world} that is elsewhere"
     held = [gpu for replica in node.replicas for gpu in job.replicas[replica].gpus]
     held += [gpu for gpus in node.stuck.values() for gpu in gpus]
     assert len(held) == len(set(held)), f"a GPU of {name} is in two replicas: {held}"
@@ -51,18 +61,39 @@ def _check_replica(job: JobState, replica: Replica) -> None:
     assert (Due("ready", name) in job.due) == waits_for_ready, f"{name}: ready deadline while {replica.phase}"
 
 
+def _check_counts(job: JobState, role: Role) -> None:
+    """What is kept so that nobody has to count it is what counting finds."""
+    replicas = job.replicas_of(role)
+    for phase in PHASES:
+        seated = sum(replica.phase == phase and replica.node is not None for replica in replicas)
+        unseated = sum(replica.phase == phase and replica.node is None for replica in replicas)
+        assert (seated, unseated) == (role.seated[phase], role.unseated[phase]), f"{role.spec.name}: {phase} miscounted"
+    assert role.seats == sum(role.seated.values()), f"the seats of {role.spec.name} are miscounted"
+    portless = {replica.id for replica in replicas if replica.node is not None and replica.ports_node != replica.node}
+    assert portless == set(role.portless), f"{role.spec.name}: {portless} have no ports, not {list(role.portless)}"
+    pending = [i.number for i in job.open_incidents() if i.counted and i.root_role == role.spec.name]
+    assert pending == list(role.pending), f"{role.spec.name} will be charged for {list(role.pending)}, not {pending}"
+    live = sum(
+        replica.phase in LIVE_PHASES for replica in job.replicas.values() if job.role_of(replica.id).depth == role.depth
+    )
+    assert job.live_at[role.depth] == live, f"{live} live at depth {role.depth}, not {job.live_at[role.depth]}"
+
+
 def _check_world(job: JobState, world: World) -> None:
     members = job.members_of(world)
-    role = job.roles[world.role]
-    assert list(world.members) == sorted(world.members), f"the members of {world.name} are out of order"
-    assert all(member in world.pool for member in world.members), f"{world.name} has a member of another world"
+    roles = job.roles_of(world)
+    ordered = [replica for replica in world.pool if replica in world.members]
+    assert list(world.members) == ordered, f"the members of {world.name} are out of order, or of another world"
+    for phase in PHASES:
+        count = sum(job.replicas[replica].phase == phase for replica in world.pool)
+        assert count == world.counts[phase], f"{world.name}: {phase} miscounted"
     live = [str(replica.id) for replica in members if replica.is_live]
     strangers = [str(r) for r in world.pool if r not in world.members and job.replicas[r].is_live]
     assert not strangers, f"{strangers} run outside the generation of {world.name}"
     if world.phase in ("waiting", "opening", "succeeded", "ended"):
         assert not live, f"{world.name} is {world.phase}, but {live} run"
-    if world.phase in ("opening", "running") and role.spec.gang:
-        count = len(members)
+    for role in roles if world.phase in ("opening", "running") and roles[0].spec.gang else ():
+        count = sum(replica.id.role == role.spec.name for replica in members)
         assert role.spec.min_replicas <= count <= role.spec.max_replicas, f"{world.name} formed with {count}"
     if world.phase == "opening":
         assert all(replica.node is not None for replica in members), f"{world.name} opens without seats"
@@ -76,14 +107,14 @@ def _check_world(job: JobState, world: World) -> None:
 
 def _check_running(job: JobState, world: World, members: list[Replica]) -> None:
     """One generation, no hole in it, ranks 0..N-1; whoever is lost has led to a decision."""
-    procs = job.roles[world.role].spec.procs
-    if job.ending is None:
+    if job.ending is None and world.notice is None:
         phases = [replica.phase for replica in members]
         assert not {"gone", "waiting", "ended"} & set(phases), f"{world.name} runs on with members {phases}"
-    orders = [replica.order for replica in members]
-    for i, order in enumerate(orders):
+    procs = [job.role_of(replica.id).spec.procs for replica in members]
+    for i, order in enumerate(replica.order for replica in members):
         assert order is not None and order.generation == world.generation, f"{world.name} mixes generations"
-        assert order.rank == i * procs and order.world_size == len(members) * procs, f"{world.name}: ranks have holes"
+        ranks = (order.rank, order.world_size)
+        assert ranks == (sum(procs[:i]), sum(procs)), f"{world.name}: ranks have holes"
         assert 0 <= order.source_rank < order.world_size, f"{world.name}: the source rank is nobody's"
 
 
@@ -105,13 +136,17 @@ def _check_incidents(job: JobState) -> None:
 def _check_budgets(job: JobState) -> None:
     """Each charge is one incident's, and no role is ever restarted more often than its budget allows (R7, R11)."""
     for role in job.roles.values():
-        charged = [i.opened_ns for i in job.incidents if i.charged_to == role.spec.name]
+        charged = [(i.opened_ns, i.level) for i in job.incidents if i.charged_to == role.spec.name]
         assert sorted(role.charges) == sorted(charged), f"{role.spec.name} was charged {role.charges}, not {charged}"
-        policy = role.spec.restart
-        if policy is None:
-            assert not charged, f"{role.spec.name} is charged without a budget"
-        elif policy.within_ns is None:
-            assert len(charged) <= policy.max_restarts, f"{role.spec.name} is over its budget"
+        policy, level = role.spec.restart, 0
+        while policy is not None:
+            opened = [at for at, of in charged if of == level]
+            window = policy.within_ns
+            for i, at in enumerate(opened):
+                seen = sum(window is None or other > at - window for other in opened[: i + 1])
+                assert seen <= policy.max_restarts, f"{role.spec.name} is over its budget"
+            policy, level = policy.wider, level + 1
+        assert all(of < level for _, of in charged), f"{role.spec.name} is charged without a budget"
 
 
 def _check_outcome(job: JobState) -> None:

@@ -34,6 +34,7 @@ class Verdict(NamedTuple):
     scope: Scope
     because: str
     exhausted: bool = False
+    level: int = 0  # how often it was escalated (R11)
 
 
 def judge(job: JobState, failure: Failure, *, caused: bool = False) -> Verdict:
@@ -51,31 +52,30 @@ def judge(job: JobState, failure: Failure, *, caused: bool = False) -> Verdict:
     free = failure.kind in FREE_KINDS and rule is None
     if free or caused or (rule is not None and not rule.counted):
         return Verdict("restart", False, scope, "not counted")
-    return _within_budget(job, role, policy, scope)
+    return _within_budget(job, role, policy, 0)
 
 
-def _within_budget(job: JobState, role: Role, policy: RestartPolicy, scope: Scope) -> Verdict:
-    used = charges_in_window(job, role)
+def _within_budget(job: JobState, role: Role, policy: RestartPolicy, level: int) -> Verdict:
+    used = charges_in_window(job, role, policy, level)
     window = f" within {format_duration(policy.within_ns)}" if policy.within_ns is not None else ""
+    wider = f" of the {policy.scope}" if level else ""
     if used < policy.max_restarts:
-        return Verdict("restart", True, scope, f"restart {used + 1} of {policy.max_restarts}{window}")
-    many = f"{policy.max_restarts} restart{'s' * (policy.max_restarts != 1)}{window}"
+        because = f"restart {used + 1} of {policy.max_restarts}{window}{wider}"
+        return Verdict("restart", True, policy.scope, because, level=level)
+    if policy.wider is not None:
+        return _within_budget(job, role, policy.wider, level + 1)
+    many = f"{policy.max_restarts} restart{'s' * (policy.max_restarts != 1)}{window}{wider}"
     because = f"role {role.spec.name} has used up its budget of {many}"
-    return Verdict(policy.then, False, scope, because, exhausted=True)
+    action: Action = "ignore" if policy.then == "ignore" else "fail"
+    return Verdict(action, False, policy.scope, because, exhausted=True, level=level)
 
 
-def charges_in_window(job: JobState, role: Role) -> int:
-    """Incidents charged to the role that its window still sees, with those that are still open."""
-    policy = role.spec.restart
-    pending = [
-        incident.opened_ns
-        for incident in job.open_incidents()
-        if incident.counted and incident.root_role == role.spec.name
-    ]
-    charges = role.charges + pending
-    if policy is None or policy.within_ns is None:
-        return len(charges)
-    return sum(1 for at in charges if at > job.now - policy.within_ns)
+def charges_in_window(job: JobState, role: Role, policy: RestartPolicy, level: int) -> int:
+    """Incidents charged to that level of the role's budget that its window still sees, and those still open."""
+    since = job.now - policy.within_ns if policy.within_ns is not None else None
+    opened = [charge.opened_ns for charge in role.charges if charge.level == level]
+    opened += [job.incident(n).opened_ns for n in role.pending if job.incident(n).level == level]
+    return sum(since is None or at > since for at in opened)
 
 
 def matching_rule(policy: RestartPolicy | None, failure: Failure) -> Rule | None:

@@ -6,75 +6,80 @@ Its store is opened first; no replica starts before the store's port is known (R
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import get_args
+
 from flowdist.control.deadlines import Due
 from flowdist.control.effects import OpenStore, StartReplica
+from flowdist.control.ending import close_store
+from flowdist.control.ids import ReplicaId, WorldName
 from flowdist.control.peers import addresses_for
-from flowdist.control.placement import (
-    Free,
-    admit,
-    before_success,
-    best_node,
-    explain,
-    fill,
-    free_capacity,
-    seated,
-    short_of_room,
-    unplace,
-)
-from flowdist.control.recovery import close_store, open_incident, was_healthy
+from flowdist.control.placement import admit, before_success, explain, fill, seated, short_of_room, unplace
+from flowdist.control.recovery import end_ignored, open_incident, was_healthy
 from flowdist.control.state import JobState, Replica, Role, World
-from flowdist.graph import format_duration, needed
+from flowdist.graph import format_duration
 from flowdist.graph.model import GateCondition
 
 
-def form_worlds(job: JobState) -> None:
-    """Open every world that may form now, in the order of the graph; grow those that may."""
-    free = free_capacity(job)
-    if not job.admitted and not _admit_all(job, free):
+def form_worlds(job: JobState, names: Iterable[WorldName]) -> None:
+    """Open every one of these worlds that may form now, in the order of the graph; grow those that may."""
+    if not job.admitted and not _admit_all(job):
         return
-    for role in job.roles.values():
-        if role.outcome is not None:
+    loose: dict[str, list[World]] = {}
+    for name in names:
+        world = job.worlds[name]
+        roles = job.roles_of(world)
+        if any(role.outcome is not None for role in roles):
             continue
-        if role.spec.gang:
-            _form_gang(job, role, free)
-        else:
-            _form_replicas(job, role, free)
+        if world.phase == "waiting" and (gate := _lost_gate(job, roles)):
+            end_ignored(job, world, gate)
+            if job.ending is not None:
+                return
+        elif not roles[0].spec.gang:
+            if world.phase == "waiting":
+                loose.setdefault(world.roles[0], []).append(world)
+        elif world.phase == "running":
+            _grow(job, world, roles)
+        elif world.phase == "waiting" and _may_form(job, world):
+            _form_gang(job, world, roles)
+    for role_name, worlds in loose.items():
+        _form_replicas(job, job.roles[role_name], [world for world in worlds if _may_form(job, world)])
 
 
-def _admit_all(job: JobState, free: Free) -> bool:
+def _admit_all(job: JobState) -> bool:
     """The minima of all roles that can be alive at the same time are seated together, or none is (R2)."""
-    if not free:
+    if not job.free:
         return False
-    if missing_nodes(job):  # seats given now would all be on the nodes that happened to come first
+    if job.missing:  # seats given now would all be on the nodes that happened to come first
         window = max(role.spec.join_window_ns for role in job.roles.values())
         job.due.set_once(Due("arrivals"), job.now + window)
         return False
     job.due.clear(Due("arrivals"))
-    if len(free) < job.graph.cluster.min_nodes:
+    if len(job.free) < job.graph.cluster.min_nodes:
         return False
-    roles = [role for role in job.roles.values() if not before_success(job, role.spec)]
-    short = admit(job, free, roles)
-    if not short:
-        job.admitted = True
-        job.due.clear(Due("admission"))
-        return True
-    _complain(job, short[0])
-    return False
+    short = admit(job, _first_roles(job))
+    if short:
+        _complain(job, short[0])
+        return False
+    job.admitted = True
+    job.due.clear(Due("admission"))
+    for role in job.roles.values():
+        job.touch_role(role)
+    return True
+
+
+def _first_roles(job: JobState) -> list[Role]:
+    return [role for role in job.roles.values() if not before_success(job, role.spec)]
 
 
 def why_not_admitted(job: JobState) -> str:
     """What the first wave waits for: nodes, or room on those that are there."""
-    up, least = len(free_capacity(job)), job.graph.cluster.min_nodes
+    up, least = len(job.free), job.graph.cluster.min_nodes
     if up < least:
         return f"{up} of at least {least} nodes are up"
-    roles = [role for role in job.roles.values() if not before_success(job, role.spec)]
-    short = short_of_room(job, free_capacity(job), roles)
+    roles = _first_roles(job)
+    short = short_of_room(job, job.free, roles)
     return explain(job, short[0] if short else roles[0])
-
-
-def missing_nodes(job: JobState) -> list[str]:
-    """Nodes that are expected and have not joined."""
-    return [name for name in job.known_nodes if name not in job.nodes or not job.nodes[name].usable]
 
 
 def _complain(job: JobState, role: Role) -> None:
@@ -85,52 +90,40 @@ def _complain(job: JobState, role: Role) -> None:
         job.notify(f"waiting up to {timeout} for room: {explain(job, role)}", "warning")
 
 
-def _form_gang(job: JobState, role: Role, free: Free) -> None:
-    world = job.worlds[role.worlds[0]]
-    if world.phase == "running":
-        _grow(job, role, world, free)
-    if world.phase != "waiting" or not _may_form(job, role, world):
+def _form_gang(job: JobState, world: World, roles: list[Role]) -> None:
+    for role in roles:
+        for replica in seated(job, role)[role.target :]:
+            unplace(job, replica)  # the operator scaled down: the highest go
+    if any(role.occupied < role.spec.min_replicas for role in roles):
+        admit(job, roles)
+    for role in roles:
+        _seat_more(job, role, role.target - role.seats)
+    have = [_has_minimum(job, role, role.seats) for role in roles]  # each says what it lacks
+    if not all(have):
         return
-    for replica in seated(job, role)[role.target :]:
-        unplace(job, replica)  # the operator scaled down: the highest go
-    admit(job, free, [role])
-    _seat_more(job, role, free, role.target - len(seated(job, role)))
-    members = seated(job, role)
-    if not _has_minimum(job, role, len(members)):
-        return
-    window = Due("window", world.name)
-    if len(members) < role.target and missing_nodes(job):
-        job.due.set_once(window, job.now + role.spec.join_window_ns)
-        return
-    job.due.clear(window)
-    _open(job, role, world, members)
+    members = [replica for role in roles for replica in seated(job, role)]
+    _open(job, world, members)
 
 
-def _form_replicas(job: JobState, role: Role, free: Free) -> None:
-    worlds = [world for world in job.worlds_of(role) if world.phase == "waiting"]
-    may = [world for world in worlds if _may_form(job, role, world)]
-    if not may:
+def _form_replicas(job: JobState, role: Role, worlds: list[World]) -> None:
+    if not worlds:
         return
-    if occupied(job, role) < role.spec.min_replicas:
-        admit(job, free, [role])
-    closing = any(replica.phase == "succeeded" for replica in job.replicas_of(role))
-    if not closing:
-        _seat_more(job, role, free, role.target - occupied(job, role))
-    _has_minimum(job, role, occupied(job, role))
-    for world in may:
+    if role.occupied < role.spec.min_replicas:
+        admit(job, [role])
+    if not role.count("succeeded"):
+        _seat_more(job, role, role.target - role.seats)  # what was ignored takes no seat from the others
+    _has_minimum(job, role, role.occupied)
+    for world in worlds:
         replica = job.replicas[world.pool[0]]
         if replica.node is not None:
-            _open(job, role, world, [replica])
+            _open(job, world, [replica])
 
 
-def occupied(job: JobState, role: Role) -> int:
-    """How many replicas have a seat, or need none any more."""
-    return sum(replica.node is not None or replica.phase in ("succeeded", "ended") for replica in job.replicas_of(role))
-
-
-def _seat_more(job: JobState, role: Role, free: Free, count: int) -> int:
+def _seat_more(job: JobState, role: Role, count: int) -> int:
+    if count <= 0:
+        return 0
     waiting = [replica for replica in job.replicas_of(role) if replica.node is None and replica.phase == "waiting"]
-    return fill(job, role, waiting, count, free, growing=True)
+    return fill(job, role, waiting, count) if waiting else 0
 
 
 def _has_minimum(job: JobState, role: Role, count: int) -> bool:
@@ -140,18 +133,18 @@ def _has_minimum(job: JobState, role: Role, count: int) -> bool:
         job.due.clear(pending)
         role.complained = False
         return True
+    job.hungry[role.spec.name] = None
     job.due.set_once(pending, job.now + role.spec.pending_timeout_ns)
-    if not missing_nodes(job):
-        _complain(job, role)
+    _complain(job, role)
     return False
 
 
-def _may_form(job: JobState, role: Role, world: World) -> bool:
+def _may_form(job: JobState, world: World) -> bool:
     if world.incident is not None:
         incident = job.incident(world.incident)
         if incident.phase != "starting" or Due("backoff", str(incident.number)) in job.due:
             return False
-    return not closed_gates(job, role)
+    return not any(closed_gates(job, role) for role in job.roles_of(world))
 
 
 def closed_gates(job: JobState, role: Role) -> list[str]:
@@ -159,23 +152,55 @@ def closed_gates(job: JobState, role: Role) -> list[str]:
     return [
         f"{gate.role} to be {gate.condition}" if gate.condition != "succeeded" else f"{gate.role} to succeed"
         for gate in role.spec.gates
-        if not is_so_far(job, job.roles[gate.role], gate.condition)
+        if not is_so_far(job.roles[gate.role], gate.condition)
     ]
 
 
-def is_so_far(job: JobState, role: Role, condition: GateCondition) -> bool:
+def _lost_gate(job: JobState, roles: list[Role]) -> str:
+    """A role that they wait for, and that will never be so far again; empty if there is none."""
+    for role in roles:
+        for gate in role.spec.gates:
+            upstream = job.roles[gate.role]
+            if is_lost(upstream) and not is_so_far(upstream, gate.condition):
+                return gate.role
+    return ""
+
+
+def is_lost(role: Role) -> bool:
+    """Too much of it was ignored: it will not have its minimum again."""
+    left = len(role.replicas) - role.count("ended")
+    return role.outcome in ("ignored", "failed") or left < role.spec.min_replicas
+
+
+def is_so_far(role: Role, condition: GateCondition) -> bool:
     """A role is started, or ready, when each of its replicas that has a seat is, and these are its minimum at least.
 
     Success counts as both: what has done its work has been up. Whatever failed or was ignored is neither.
     """
     if role.outcome is not None or condition == "succeeded":
         return role.outcome == "succeeded"
-    enough = ("ready", "succeeded") if condition == "ready" else ("running", "ready", "succeeded")
-    replicas = [replica for replica in job.replicas_of(role) if replica.node or replica.phase == "succeeded"]
-    return len(replicas) >= role.spec.min_replicas and all(replica.phase in enough for replica in replicas)
+    up = role.seated["ready"] + role.seated["succeeded"]
+    up += role.seated["running"] if condition == "started" else 0
+    over = role.unseated["succeeded"]
+    return up == role.seats and up + over >= role.spec.min_replicas
 
 
-def _open(job: JobState, role: Role, world: World, members: list[Replica]) -> None:
+def tell_dependents(job: JobState, roles: Iterable[Role]) -> None:
+    """Where a role has come so far, or is so far no longer, whoever has a gate on it may start."""
+    for role in roles:
+        so_far = [is_so_far(role, condition) for condition in get_args(GateCondition)]
+        shown = (*so_far, is_lost(role))
+        if shown != role.shown:
+            role.shown = shown
+            for name, _ in role.dependents:
+                job.touch_role(job.roles[name])
+        has_minimum = role.seats >= role.spec.min_replicas
+        if has_minimum != role.has_minimum:
+            role.has_minimum = has_minimum
+            job.touch_role(role)
+
+
+def _open(job: JobState, world: World, members: list[Replica]) -> None:
     """A new generation: its members are fixed, its store is opened on the node of rank 0."""
     world.generation += 1
     before = world.members
@@ -183,36 +208,50 @@ def _open(job: JobState, role: Role, world: World, members: list[Replica]) -> No
     for replica in members:
         if replica.id not in before or replica.member_since == 0:
             replica.member_since = world.generation
-    for replica in job.replicas_of(role):
-        if replica.id in before and replica.id not in world.members:
-            replica.member_since = 0
-    world.phase = "opening"
+    for gone in set(before).difference(world.members):
+        job.replicas[gone].member_since = 0
+    job.turn(world, "opening")
+    assert members[0].node is not None
     world.store_node, world.store_port = members[0].node, None
-    world.grow_at_once = world.progressed = False
-    assert world.store_node is not None
-    eager = role.spec.kind == "task" and len(members) * role.spec.procs > 1
-    job.emit(OpenStore(world.store_node, world.name, world.generation, eager))
-    if role.spec.gang:
+    job.nodes[members[0].node].stores[world.name] = None
+    world.grow_at_once = world.progressed = world.hangs = False
+    roles = job.roles_of(world)
+    eager = roles[0].spec.kind == "task" and _workers(job, world.members) > 1
+    job.emit(OpenStore(members[0].node, world.name, world.generation, eager))
+    if roles[0].spec.gang:
         many = f"{len(members)} replica{'s' * (len(members) != 1)}"
-        job.notify(f"{world.name}: generation {world.generation} forms with {many} of at most {role.target}")
+        most = sum(role.target for role in roles)
+        job.notify(f"{world.name}: generation {world.generation} forms with {many} of at most {most}")
+
+
+def _workers(job: JobState, members: Iterable[ReplicaId]) -> int:
+    return sum(job.role_of(member).spec.procs for member in members)
 
 
 def start_members(job: JobState, world: World) -> None:
-    """The store is open: start every member, with ranks in order of replica and local rank (R3)."""
-    role = job.roles[world.role]
+    """The store is open: start every member, with ranks in order of role, replica and local rank (R3)."""
     members = job.members_of(world)
-    procs = role.spec.procs
-    world.phase = "running"
+    job.turn(world, "running")
     world.formed_ns = None
-    source = min(range(len(members)), key=lambda i: (members[i].member_since, i))
+    source = min(members, key=lambda replica: replica.member_since)  # the first of the oldest
     store = job.nodes[world.store_node] if world.store_node is not None else None
     assert store is not None and world.store_port is not None
-    everybody = seated(job, role)
+    rank, world_size = 0, _workers(job, world.members)
+    role_ranks: dict[str, int] = {}
+    first_ranks: dict[ReplicaId, int] = {}
+    for replica in members:
+        first_ranks[replica.id] = rank
+        rank += job.role_of(replica.id).spec.procs
     for i, replica in enumerate(members):
+        role = job.role_of(replica.id)
+        procs = role.spec.procs
         assert replica.node is not None
         replica.attempt += 1
-        replica.phase, replica.started_ns = "starting", job.now
-        role_rank = i if role.spec.gang else everybody.index(replica)
+        replica.started_ns, replica.step, replica.has_spoken = job.now, -1, False
+        job.set_phase(replica, "starting")
+        # A replica without gang keeps its number: the others know it by that, and do not restart with it.
+        role_rank = role_ranks.get(role.spec.name, 0) if role.spec.gang else replica.id.index * procs
+        role_ranks[role.spec.name] = role_rank + procs
         replica.told = addresses_for(job, role)
         replica.order = StartReplica(
             node=replica.node,
@@ -220,13 +259,13 @@ def start_members(job: JobState, world: World) -> None:
             attempt=replica.attempt,
             world=world.name,
             generation=world.generation,
-            rank=i * procs,
-            world_size=len(members) * procs,
+            rank=first_ranks[replica.id],
+            world_size=world_size,
             group_rank=i,
             group_world_size=len(members),
-            role_rank=role_rank * procs,
-            role_world_size=(len(members) if role.spec.gang else len(everybody)) * procs,
-            source_rank=source * procs,
+            role_rank=role_rank,
+            role_world_size=(role.seats if role.spec.gang else role.target) * procs,
+            source_rank=first_ranks[source.id],
             master_addr=store.address,
             master_port=world.store_port,
             gpus=replica.gpus,
@@ -240,34 +279,37 @@ def start_members(job: JobState, world: World) -> None:
 def abandon_opening(job: JobState, world: World) -> None:
     """A seat was lost before anything started: choose the members anew."""
     close_store(job, world)
-    world.phase = "waiting"
+    job.turn(world, "waiting")
 
 
 def note_formed(job: JobState, world: World) -> None:
     """The last member was heard of: the generation runs."""
-    if all(replica.phase not in ("starting", "stopping") for replica in job.members_of(world)):
+    if not world.counts["starting"] and not world.counts["stopping"]:
         world.formed_ns = job.now
 
 
-def _grow(job: JobState, role: Role, world: World, free: Free) -> None:
+def _grow(job: JobState, world: World, roles: list[Role]) -> None:
     """Arrivals become one re-formation, after the cool-down, and never while the world is closing (R13, R17)."""
     cooldown = Due("cooldown", world.name)
-    busy = world.incident is not None or world.formed_ns is None or job.ending is not None
-    closing = any(replica.phase == "succeeded" for replica in job.members_of(world))
-    room = role.target - len(world.members)
-    if busy or closing or room <= 0 or best_node(needed(role.spec.resources), free) is None:
+    busy = world.incident is not None or world.formed_ns is None or world.notice is not None
+    growing = [role for role in roles if role.seats < role.target]
+    if busy or world.is_closing or not growing:
         job.due.clear(cooldown)
         return
-    earliest = _may_grow_from(job, role, world)
+    for role in growing:
+        job.hungry[role.spec.name] = None
+    if not any(not short_of_room(job, job.free, [role], extra=1) for role in growing):
+        job.due.clear(cooldown)
+        return
+    earliest = _may_grow_from(job, roles, world)
     if job.now < earliest:
         job.due.set(cooldown, earliest)
         return
     job.due.clear(cooldown)
     kind = "scaled" if world.grow_at_once else "joined"
-    came = _seat_more(job, role, free, room)
-    if came == 0:
+    if not sum(_seat_more(job, role, role.target - role.seats) for role in growing):
         return
-    names = [str(replica.id) for replica in seated(job, role) if replica.id not in world.members]
+    names = [str(replica.id) for role in roles for replica in seated(job, role) if replica.id not in world.members]
     open_incident(
         job,
         kind=kind,
@@ -280,11 +322,11 @@ def _grow(job: JobState, role: Role, world: World, free: Free) -> None:
     )
 
 
-def _may_grow_from(job: JobState, role: Role, world: World) -> int:
+def _may_grow_from(job: JobState, roles: list[Role], world: World) -> int:
     assert world.formed_ns is not None
     if world.grow_at_once:
         return job.now
-    wait = role.spec.cooldown_ns
+    wait = max(role.spec.cooldown_ns for role in roles)
     options = job.graph.options
     if world.free_row >= options.free_incidents_max - 1 and not was_healthy(job, world):
         wait = max(wait, options.min_uptime_ns)  # growing is our own choice: it must not be what fails the job (R8)

@@ -1,8 +1,9 @@
 """What controller and agents say to each other.
 
 Messages are idempotent and level-triggered: an agent that connects (again) sends its whole inventory with Join, and
-the controller reconciles. Every message of the controller carries its epoch, every message of an agent its
-incarnation; lower ones are refused (R20).
+the controller reconciles. Every message carries the incarnation of the agent that sends it or is meant, and those of
+the controller carry its epoch: lower ones are refused (R20). An order that was given before an agent fenced, and
+arrives after it has joined anew, would start what the controller is about to start elsewhere.
 """
 
 from __future__ import annotations
@@ -14,11 +15,15 @@ from flowdist.control.events import (
     CheckpointOffered,
     InventoryItem,
     ReplicaExited,
+    ReplicaLeftStep,
     ReplicaProgressed,
     ReplicaReady,
+    ReplicaRevived,
+    ReplicaStalled,
     ReplicaStarted,
     ReplicaStopped,
     ReplicaUnkillable,
+    StepTold,
     StoreLost,
     StoreOpened,
 )
@@ -34,6 +39,10 @@ Reported = (
     | ReplicaExited
     | ReplicaStopped
     | ReplicaUnkillable
+    | ReplicaStalled
+    | ReplicaRevived
+    | StepTold
+    | ReplicaLeftStep
     | CheckpointOffered
 )
 
@@ -65,6 +74,14 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     event: Reported
 
 
+class Preempted(msgspec.Struct, frozen=True, tag=True):
+    """The node will be taken away after `notice_ns`; becomes NodePreempted."""
+
+    node: NodeName
+    incarnation: int
+    notice_ns: int
+
+
 class Leave(msgspec.Struct, frozen=True, tag=True):
     """Nothing runs on the node any more and its agent ends; becomes NodeLeft."""
 
@@ -76,6 +93,7 @@ class Acked(msgspec.Struct, frozen=True, tag=True):
     """Join or Heartbeat of `sent_ns` was heard: the lease counts from its sending (R19)."""
 
     epoch: int
+    incarnation: int
     sent_ns: int
 
 
@@ -83,10 +101,12 @@ class Rejoin(msgspec.Struct, frozen=True, tag=True):
     """The controller has given the node up: kill what runs, then join with a new incarnation."""
 
     epoch: int
+    incarnation: int
 
 
 class Ordered(msgspec.Struct, frozen=True, tag=True):
     epoch: int
+    incarnation: int
     order: Order
 
 
@@ -94,7 +114,8 @@ class Dismissed(msgspec.Struct, frozen=True, tag=True):
     """The job is over: the agent ends."""
 
     epoch: int
+    incarnation: int
 
 
-ToController = Join | Heartbeat | Report | Leave
+ToController = Join | Heartbeat | Report | Preempted | Leave
 ToAgent = Acked | Rejoin | Ordered | Dismissed

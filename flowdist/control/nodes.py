@@ -6,13 +6,17 @@ of it runs any more (R19), and each loss leads to a decision (R12).
 
 from __future__ import annotations
 
-from flowdist.control.effects import OpenStore, StopReplica
+from flowdist.control.bad_nodes import note_loss, shun_if_it_flaps
+from flowdist.control.effects import AskStep, OpenStore, StopAtStep, StopReplica, TellPeers
+from flowdist.control.ending import forget_store
 from flowdist.control.events import InventoryItem, NodeJoined, ReplicaExited
 from flowdist.control.ids import NodeName
+from flowdist.control.judge import Failure
 from flowdist.control.membership import abandon_opening
-from flowdist.control.placement import unplace
+from flowdist.control.placement import forget_ports, unplace, update_free
 from flowdist.control.recovery import lose
-from flowdist.control.state import JobState, Node, Replica
+from flowdist.control.state import JobState, Node, Replica, new_node
+from flowdist.graph import subtract
 from flowdist.graph.model import FailureKind
 
 
@@ -24,15 +28,24 @@ def join(job: JobState, event: NodeJoined) -> list[InventoryItem]:
     same = known is not None and known.usable and event.incarnation == known.incarnation
     if known is not None and not same:
         lose_node(job, event.node, f"{event.node} came back without what it ran")
-    job.known_nodes[event.node] = None
+    job.missing.pop(event.node, None)
     if not same:
-        place = job.node_order.setdefault(event.node, len(job.node_order))
-        node = Node(event.spec, event.address, event.incarnation, place)
-        if known is not None:
-            node.stuck = known.stuck
-        job.nodes[event.node] = node
-        job.notify(f"{event.node} joined")
+        _add(job, event, known)
     return _reconcile(job, event) if known is not None and same else _refuse_strays(job, event)
+
+
+def _add(job: JobState, event: NodeJoined, known: Node | None) -> None:
+    place = job.node_order.setdefault(event.node, len(job.node_order))
+    node = new_node(event.spec, event.address, event.incarnation, place)
+    if known is not None:  # what outlives SIGKILL is there still, and what was said against the node still holds
+        node.stuck, node.failures = known.stuck, known.failures
+        node.cordoned = "" if known.is_leaving else known.cordoned
+        for replica in node.stuck:
+            node.free = subtract(node.free, job.role_of(replica).need)
+    job.nodes[event.node] = node
+    update_free(job, event.node)
+    job.notify(f"{event.node} joined")
+    shun_if_it_flaps(job, event.node)
 
 
 def _refuse_strays(job: JobState, event: NodeJoined) -> list[InventoryItem]:
@@ -51,16 +64,32 @@ def _reconcile(job: JobState, event: NodeJoined) -> list[InventoryItem]:
         replica = job.replicas.get(item.replica)
         if replica is not None and replica.node == event.node and replica.attempt == item.attempt and replica.is_live:
             news.append(item)
+            _repeat_orders(job, replica, item)
         elif item.phase in ("starting", "running", "ready"):
             job.emit(StopReplica(event.node, item.replica, item.attempt, 0))
     for name in list(job.nodes[event.node].replicas):
         replica = job.replicas[name]
         if replica.is_live and (replica.id, replica.attempt) not in items:
             news += _say_again(job, replica)
-    for world in job.worlds.values():
-        if world.phase == "opening" and world.store_node == event.node:
+    for world in [job.worlds[name] for name in job.nodes[event.node].stores]:
+        if world.phase == "opening":
             job.emit(OpenStore(event.node, world.name, world.generation))
     return news
+
+
+def _repeat_orders(job: JobState, replica: Replica, item: InventoryItem) -> None:
+    """Orders about an attempt that runs: each may be heard twice."""
+    if item.phase in ("stopped", "exited") or replica.node is None:
+        return
+    notice = job.worlds[replica.world].notice
+    if replica.phase == "stopping":
+        job.emit(StopReplica(replica.node, replica.id, replica.attempt, replica.stop_grace_ns))
+    elif notice is not None and replica.id in notice.asked:
+        job.emit(AskStep(replica.node, replica.id, replica.attempt))
+    elif notice is not None:
+        job.emit(StopAtStep(replica.node, replica.id, replica.attempt, notice.stop_at))
+    if replica.told:
+        job.emit(TellPeers(replica.node, replica.id, replica.attempt, replica.told))
 
 
 def _say_again(job: JobState, replica: Replica) -> list[InventoryItem]:
@@ -72,42 +101,52 @@ def _say_again(job: JobState, replica: Replica) -> list[InventoryItem]:
     return [InventoryItem(replica.id, replica.attempt, "exited", exited=exited)]
 
 
-def lose_node(job: JobState, name: NodeName, cause: str) -> None:
-    """Nothing runs there any more: its replicas are lost, its seats are free."""
-    job.known_nodes.pop(name, None)
+def lose_node(job: JobState, name: NodeName, cause: str, *, asked: bool = False) -> None:
+    """Nothing runs there any more: its replicas are lost, its seats are free.
+
+    Unless it was `asked` to go, the loss tells against it where something ran (R22).
+    """
+    job.missing.pop(name, None)
     node = job.nodes.get(name)
     if node is None:
+        job.reseated = True  # whoever waited for it need not
         return
     was_usable, node.usable = node.usable, False
+    update_free(job, name)
     lost = vacate(job, name)
     if not was_usable:
         return
+    if lost and not asked and not node.is_leaving:
+        note_loss(job, name)
     job.notify(f"{cause}, and with it {', '.join(str(replica.id) for replica in lost)}" if lost else cause, "warning")
     if job.ending is None and lost:
-        lose(job, lost, name, cause)
+        lose(job, [Failure(replica.id, "node_lost", cause) for replica in lost], name, cause)
 
 
 def vacate(job: JobState, name: NodeName) -> list[Replica]:
     """End every attempt on the node and free every seat. Returns the replicas that nobody had told to stop."""
     lost: list[Replica] = []
-    for replica in [job.replicas[replica] for replica in job.nodes[name].replicas]:
+    replicas = [job.replicas[replica] for replica in job.nodes[name].replicas]
+    for replica in replicas:
         if replica.is_up:
             lost.append(replica)
         if replica.is_live:
             job.end_attempt(replica)
             replica.member_since = 0
         unplace(job, replica)
-        replica.ports, replica.ports_node = (), None
-    leave_stores(job, name)
+        forget_ports(replica)
+    leave_stores(job, name, replicas)
     return lost
 
 
-def leave_stores(job: JobState, name: NodeName) -> None:
+def leave_stores(job: JobState, name: NodeName, replicas: list[Replica]) -> None:
     """Worlds that were about to start with a seat there choose anew; the stores that it hosted are gone."""
-    for world in job.worlds.values():
-        if world.store_node == name:
-            world.store_node = None
-        if world.phase == "opening" and any(replica.node in (None, name) for replica in job.members_of(world)):
+    hosted = list(job.nodes[name].stores)
+    for world in [job.worlds[world] for world in hosted]:
+        forget_store(job, world)
+    for world_name in job.in_order(dict.fromkeys([*hosted, *(replica.world for replica in replicas)])):
+        world = job.worlds[world_name]
+        if world.phase == "opening":
             abandon_opening(job, world)
 
 
@@ -119,21 +158,26 @@ def give_up_node(job: JobState, replica: Replica) -> None:
     name, gpus = replica.node, replica.gpus
     assert name is not None
     node = job.nodes[name]
-    job.known_nodes.pop(name, None)
     node.usable = False
     job.end_attempt(replica)
+    replica.member_since = 0
     unplace(job, replica)
     node.stuck[replica.id] = gpus
+    node.free = subtract(node.free, job.role_of(replica.id).need)
+    update_free(job, name)
     lost = []
-    for other in [job.replicas[other] for other in node.replicas]:
+    others = [job.replicas[other] for other in node.replicas]
+    for other in others:
         if other.is_up:
             lost.append(other)
             job.end_attempt(other, "stopping")
+            other.member_since = 0
             job.emit(StopReplica(name, other.id, other.attempt, 0))
         elif not other.is_live:
             unplace(job, other)
-    leave_stores(job, name)
+    leave_stores(job, name, others)
     cause = f"{name} is lost: a worker of {replica.id} outlives SIGKILL"
     job.notify(cause, "error")
-    if lost and job.ending is None:
-        lose(job, lost, name, cause)
+    if job.ending is None:
+        failures = [Failure(replica.id, "unkillable", cause), *(Failure(r.id, "node_lost", cause) for r in lost)]
+        lose(job, failures, name, cause)

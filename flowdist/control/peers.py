@@ -6,6 +6,8 @@ command line or environment cannot follow a change: they are restarted; the othe
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from flowdist.control.effects import TellPeers
 from flowdist.control.ids import Addresses
 from flowdist.control.recovery import open_incident
@@ -21,21 +23,24 @@ def addresses_for(job: JobState, role: Role) -> Addresses:
     )
 
 
-def update_addresses(job: JobState) -> None:
+def update_addresses(job: JobState, roles: Iterable[Role]) -> None:
     """Renew the lists from the seats, and tell or restart those who depend on one that has changed."""
-    for role in job.roles.values():
-        if role.spec.ports and (found := _list(job, role)) is not None and found != role.addresses:
+    for role in roles:
+        if not role.spec.ports or not role.stale or role.portless or not role.seats:
+            continue
+        role.stale = False
+        found = _list(job, role)
+        if found != role.addresses:
             role.addresses = found
-            for spec, gate in job.graph.dependents(role.spec.name):
-                baked_in = role.spec.name in spec.address_edges and gate.on_restart == "reconnect"
-                _tell(job, job.roles[spec.name], role, baked_in)
+            for name, gate in role.dependents:
+                dependent = job.roles[name]
+                baked_in = role.spec.name in dependent.spec.address_edges and gate.on_restart == "reconnect"
+                _tell(job, dependent, role, baked_in)
 
 
-def _list(job: JobState, role: Role) -> dict[str, str] | None:
-    """By port, all replicas in order, comma separated; None while a port is still to be chosen."""
+def _list(job: JobState, role: Role) -> dict[str, str]:
+    """By port, all replicas in order, comma separated."""
     seats = [replica for replica in job.replicas_of(role) if replica.node is not None]
-    if not seats or any(replica.ports_node != replica.node for replica in seats):
-        return None
     return {port: ",".join(_address(job, replica, port) for replica in seats) for port in role.spec.ports}
 
 
@@ -53,9 +58,7 @@ def _tell(job: JobState, dependent: Role, changed: Role, baked_in: bool) -> None
         if baked_in and _moved(replica.told, current, changed.spec.name):
             stale.append(replica)
             continue
-        assert replica.node is not None
-        replica.told = current
-        job.emit(TellPeers(replica.node, replica.id, replica.attempt, current))
+        tell_peers(job, replica, current)
     if stale:
         open_incident(
             job,
@@ -67,6 +70,12 @@ def _tell(job: JobState, dependent: Role, changed: Role, baked_in: bool) -> None
             counted=False,
             seeds=[replica.world for replica in stale],
         )
+
+
+def tell_peers(job: JobState, replica: Replica, addresses: Addresses) -> None:
+    assert replica.node is not None
+    replica.told = addresses
+    job.emit(TellPeers(replica.node, replica.id, replica.attempt, addresses))
 
 
 def _moved(told: Addresses, current: Addresses, role: str) -> bool:

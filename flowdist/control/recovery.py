@@ -6,19 +6,21 @@ is charged then, once, to the role of its root cause (R7). Two incidents whose s
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
-from flowdist.control.closure import closure, scope_worlds, upstream_of
+from flowdist.control.bad_nodes import blame, moves_away
+from flowdist.control.closure import closure, scope_worlds
 from flowdist.control.deadlines import Due
-from flowdist.control.effects import CloseStore, StopReplica
-from flowdist.control.ending import begin_ending
-from flowdist.control.ids import ReplicaId, WorldName
-from flowdist.control.judge import FREE_KINDS, Failure, Verdict, judge
+from flowdist.control.ending import begin_ending, close_store, stop
+from flowdist.control.ids import NodeName, ReplicaId, WorldName
+from flowdist.control.judge import Failure, Verdict, judge
 from flowdist.control.placement import unplace
-from flowdist.control.state import Incident, JobState, Replica, Role, World
-from flowdist.graph import format_duration
+from flowdist.control.state import Charge, Incident, JobState, Replica, Role, World
+from flowdist.graph import RestartPolicy, format_duration
 
-CHOSEN_KINDS: frozenset[str] = frozenset({"joined", "scaled", "address_changed", "interrupted"})  # nobody failed
+# Nobody failed: what is to stop gets its full grace, and a row of these does not fail the job (R8).
+CHOSEN_KINDS: frozenset[str] = frozenset({"joined", "scaled", "address_changed", "interrupted", "drained"})
 
 
 def fail(job: JobState, failure: Failure) -> None:
@@ -34,6 +36,8 @@ def fail(job: JobState, failure: Failure) -> None:
     cause = upstream_incident(job, replica)
     verdict = judge(job, failure, caused=inside is not None or cause is not None)
     reason = f"{replica.id} failed on {replica.node}: {failure.why}"
+    if inside is None and cause is None:
+        blame(job, replica, failure.kind)
     if verdict.action == "fail" and not _may_be_excused(job, verdict, failure):
         job.notify(f"{reason}; {verdict.because}", "error")
         begin_ending(job, "failed", f"{reason}; {verdict.because}")
@@ -58,16 +62,16 @@ def _hand_over(job: JobState, worlds: list[WorldName], reason: str) -> None:
 
 def _may_be_excused(job: JobState, verdict: Verdict, failure: Failure) -> bool:
     """A budget is not used up by what something upstream has caused: its failure may be reported a moment later."""
-    names = upstream_of(job.graph, failure.replica.role)
-    return verdict.exhausted and any(replica.is_live for name in names for replica in job.replicas_of(job.roles[name]))
+    upstream = [job.roles[name] for name in job.role_of(failure.replica).upstream]
+    return verdict.exhausted and any(
+        role.count(phase) for role in upstream for phase in ("starting", "running", "ready", "stopping")
+    )
 
 
 def _restart(
     job: JobState, failure: Failure, verdict: Verdict, inside: Incident | None, cause: Incident | None, reason: str
 ) -> None:
     seeds = scope_worlds(job, failure.replica, verdict.scope)
-    if failure.kind in FREE_KINDS:  # a change of membership restarts the world, whatever the scope for failures is
-        seeds = [job.replicas[failure.replica].world]
     joined = inside or (cause if cause is not None and cause.is_open else None)
     if joined is not None:
         joined.lost.setdefault(failure.replica, failure.why)
@@ -84,6 +88,7 @@ def _restart(
         reason=reason,
         because=verdict.because,
         counted=verdict.counted,
+        level=verdict.level,
         seeds=seeds,
         lost={failure.replica: failure.why},
     )
@@ -91,12 +96,16 @@ def _restart(
         job.due.set(Due("verdict", str(incident.number)), job.now + job.graph.options.cause_window_ns)
 
 
-def lose(job: JobState, lost: list[Replica], root: str, cause: str) -> None:
-    """Replicas vanished through no fault of theirs: their node is lost, or their store is. One incident (R8)."""
-    failures = [Failure(replica.id, "node_lost", cause) for replica in lost]
-    seeds: list[WorldName] = []
-    counted: str | None = None
-    for failure, replica in zip(failures, lost, strict=True):
+def lose(job: JobState, failures: list[Failure], root: str, cause: str, also: Iterable[WorldName] = ()) -> None:
+    """Replicas vanish through no fault of theirs: their node is lost, or taken away. One incident (R8).
+
+    `also` are worlds that re-form in it whatever becomes of the lost.
+    """
+    seeds = list(also)
+    counted: Verdict | None = None
+    root_role = None
+    for failure in failures:
+        replica = job.replicas[failure.replica]
         verdict = judge(job, failure)
         if verdict.action == "fail":
             begin_ending(job, "failed", f"{cause}, and with it {replica.id}; {verdict.because}")
@@ -105,19 +114,21 @@ def lose(job: JobState, lost: list[Replica], root: str, cause: str) -> None:
             job.notify(f"{cause}, and with it {replica.id}; ignored: {verdict.because}", "warning")
             ignore(job, replica)
             continue
-        counted = counted or (replica.id.role if verdict.counted else None)
+        if verdict.counted and counted is None:
+            counted, root_role = verdict, replica.id.role
         seeds.append(replica.world)
     if not seeds or job.ending:
         return
     open_incident(
         job,
-        kind="node_lost",
+        kind=failures[0].kind if failures else "node_lost",
         root=root,
-        root_role=counted,
+        root_role=root_role,
         reason=cause,
         because="counted by a rule" if counted else "a change of membership, not counted",
         counted=counted is not None,
-        seeds=seeds,
+        level=counted.level if counted else 0,
+        seeds=list(dict.fromkeys(seeds)),
         lost={failure.replica: failure.why for failure in failures},
     )
 
@@ -132,15 +143,17 @@ def open_incident(
     because: str,
     counted: bool,
     seeds: list[WorldName],
+    level: int = 0,
     lost: dict[ReplicaId, str] | None = None,
 ) -> Incident:
     """Open it, take in every open incident that it meets, and stop its whole restart set."""
-    incident = Incident(len(job.incidents) + 1, job.now, kind, root, root_role, reason, counted)
+    incident = Incident(len(job.incidents) + 1, job.now, kind, root, root_role, reason, counted, level)
     incident.lost.update(lost or {})
     _excuse_dependents(job, incident)
     job.incidents.append(incident)
     job.open[incident.number] = None
     if counted and root_role is not None:
+        job.roles[root_role].pending[incident.number] = None
         _set_backoff(job, job.roles[root_role], incident)
     extend(job, incident, seeds)
     names = ", ".join(incident.worlds) or "nothing"
@@ -155,122 +168,186 @@ def open_incident(
 def extend(job: JobState, incident: Incident, seeds: list[WorldName]) -> None:
     """Add the closure of the seeds to the restart set, and with it every open incident that it meets."""
     wanted = closure(job, seeds)
-    for other in job.open_incidents():
-        if other is not incident and any(name in wanted for name in other.worlds):
-            wanted.update(other.worlds)
-            close(job, other, f"became part of incident {incident.number}")
-    for name in job.worlds:
-        if name in wanted and name not in incident.worlds:
-            incident.worlds[name] = None
+    for name in list(wanted):
+        number = job.worlds[name].incident
+        if number is not None and number != incident.number and job.incident(number).is_open:
+            wanted.update(job.incident(number).worlds)
+            close(job, job.incident(number), f"became part of incident {incident.number}")
+    for name in job.in_order(wanted):
+        if name not in incident.worlds:
+            incident.worlds[name] = incident.awaited[name] = None
             job.worlds[name].incident = incident.number
+            job.touch(job.worlds[name])
     stop_set(job, incident)
 
 
 def stop_set(job: JobState, incident: Incident) -> None:
     """Signal all at once, dependents first (R6)."""
-    chosen = incident.kind in CHOSEN_KINDS
-    names = sorted(incident.worlds, key=lambda name: -job.roles[job.worlds[name].role].depth)
+    chosen = incident.kind in CHOSEN_KINDS or incident.kind == "preempted"
+    names = sorted(incident.worlds, key=lambda name: -job.roles_of(job.worlds[name])[0].depth)
     for name in names:
         world = job.worlds[name]
         if world.phase not in ("opening", "running"):
             continue
-        spec = job.roles[world.role].spec
-        world.phase = "stopping"
+        job.turn(world, "stopping")
+        drop_notice(job, world)
         for replica in job.members_of(world):
+            spec = job.role_of(replica.id).spec
             stop(job, replica, spec.grace_ns if chosen else spec.stop_grace_ns)
 
 
-def stop(job: JobState, replica: Replica, grace_ns: int) -> None:
-    """Tell one replica to stop, unless it does not run or was told already."""
-    if not replica.is_up:
-        return
-    assert replica.node is not None
-    replica.phase = "stopping"
-    job.due.clear(Due("ready", str(replica.id)))
-    job.emit(StopReplica(replica.node, replica.id, replica.attempt, grace_ns))
+def drop_notice(job: JobState, world: World) -> None:
+    """What the world was asked for is over, one way or the other; so is what it was suspected of."""
+    world.notice = None
+    job.due.clear(Due("drain", world.name))
+    job.due.clear(Due("hang", world.name))
 
 
 def ignore(job: JobState, replica: Replica) -> None:
     """The replica is ended, not succeeded (R9). A gang cannot go on without one of its own: it ends with it."""
     role = job.role_of(replica.id)
     world = job.worlds[replica.world]
-    if role.spec.gang:
-        role.outcome = "ignored"
+    for mate in job.roles_of(world) if role.spec.gang else ():
+        mate.outcome = "ignored"
+        job.reseated = True
     retire(job, world, "ended", role.spec.stop_grace_ns)
-    if role.spec.gang or not role.spec.primary or role.spec.kind == "service":
+    if role.spec.gang:
         return
-    left = [other for other in job.replicas_of(role) if other.phase != "ended" and other.id != replica.id]
-    if len(left) < role.spec.min_replicas:
+    left = [name for name in role.worlds if job.worlds[name].phase != "ended" and job.worlds[name].retiring != "ended"]
+    if len(left) >= role.spec.min_replicas:
+        return
+    if role.spec.primary and role.spec.kind == "task":
         begin_ending(job, "failed", f"role {role.spec.name} has lost {replica.id} and is below its minimum")
+    elif not left:
+        role.outcome = "ignored"
+        job.reseated = True
+
+
+def end_ignored(job: JobState, world: World, gate: str) -> None:
+    """A role that it waits for will not run again: nor will it, and the job can do without it or not at all (R9)."""
+    names = ", ".join(world.roles)
+    reason = f"{names} waits for {gate}, which was ignored and does not run again"
+    roles = job.roles_of(world)
+    if any(role.spec.primary and role.spec.kind == "task" for role in roles):
+        begin_ending(job, "failed", reason)
+        return
+    job.notify(f"{reason}; it is ended, too", "warning")
+    for role in roles:
+        for name in role.worlds:
+            if job.worlds[name].phase == "waiting":
+                _end_waiting(job, job.worlds[name])
+        if all(job.worlds[name].phase == "ended" for name in role.worlds):  # what still runs may do its work
+            role.outcome = "ignored"
+    job.reseated = True
+
+
+def _end_waiting(job: JobState, world: World) -> None:
+    leave_incident(job, world)
+    for replica in job.replicas_in(world):
+        job.set_phase(replica, "ended")
+        unplace(job, replica)
+    job.turn(world, "ended")
 
 
 def retire(job: JobState, world: World, how: Literal["shrunk", "ended"], grace_ns: int) -> None:
     """End a world that runs, for good (`ended`) or until the operator scales up again (`shrunk`)."""
     leave_incident(job, world)
     world.retiring = how
-    world.phase = "stopping"
+    drop_notice(job, world)
+    job.turn(world, "stopping")
     for replica in job.members_of(world):
         stop(job, replica, grace_ns)
 
 
 def leave_incident(job: JobState, world: World) -> None:
     if world.incident is not None:
-        job.incident(world.incident).worlds.pop(world.name, None)
+        incident = job.incident(world.incident)
+        incident.worlds.pop(world.name, None)
+        incident.awaited.pop(world.name, None)
+        _touch_next(job, incident)
         world.incident = None
 
 
-def advance(job: JobState) -> None:
-    """Whatever has stopped in full goes on to what comes next; incidents that are over are closed."""
-    for incident in job.open_incidents():
-        if incident.phase == "stopping" and Due("verdict", str(incident.number)) not in job.due:
-            if any(replica.is_live for name in incident.worlds for replica in job.members_of(job.worlds[name])):
-                continue
-            incident.phase = "starting"
-        if incident.phase == "starting":
-            for name in incident.worlds:
-                _reset_if_gone(job, job.worlds[name])
-            if all(_is_settled(job, job.worlds[name]) for name in incident.worlds):
-                close(job, incident, "recovered")
-    for world in job.worlds.values():
-        if world.retiring and world.phase == "stopping":
+def _touch_next(job: JobState, incident: Incident) -> None:
+    """Whoever is left of the incident has to look whether it is over; with nobody left, it is."""
+    if incident.worlds:
+        job.touch(job.worlds[next(iter(incident.worlds))])
+    else:
+        close(job, incident, "recovered")
+
+
+def advance(job: JobState, names: Iterable[WorldName]) -> None:
+    """Of these worlds, whatever has stopped in full goes on to what comes next; incidents that are over are closed."""
+    news: dict[int, list[WorldName]] = {}
+    for name in names:
+        world = job.worlds[name]
+        if world.retiring:
             _reset_if_gone(job, world)
+        if world.incident is not None:
+            news.setdefault(world.incident, []).append(name)
+    for number in sorted(news):
+        _advance_incident(job, job.incident(number), news[number])
+
+
+def _advance_incident(job: JobState, incident: Incident, news: list[WorldName]) -> None:
+    """Its worlds are awaited one by one: first to be gone, all of them (R6), then to run again."""
+    if incident.phase == "stopping" and Due("verdict", str(incident.number)) not in job.due:
+        while incident.awaited and not job.worlds[next(iter(incident.awaited))].live:
+            incident.awaited.pop(next(iter(incident.awaited)))
+        if not incident.awaited:
+            incident.phase = "starting"
+            incident.awaited = dict(incident.worlds)
+            news = list(incident.worlds)
+            job.touched.update(incident.worlds)
+    if incident.phase == "starting":
+        for name in news:
+            _reset_if_gone(job, job.worlds[name])
+        while incident.awaited and _is_settled(job, job.worlds[next(iter(incident.awaited))]):
+            incident.awaited.pop(next(iter(incident.awaited)))
+        if not incident.awaited:
+            close(job, incident, "recovered")
 
 
 def _reset_if_gone(job: JobState, world: World) -> None:
-    members = job.members_of(world)
-    if world.phase != "stopping" or any(replica.is_live for replica in members):
+    if world.phase != "stopping" or world.live:
         return
+    members = job.members_of(world)
     close_store(job, world)
     job.due.clear(Due("finish", world.name))
     job.due.clear(Due("cooldown", world.name))
     world.formed_ns = None
-    if members and all(replica.phase == "succeeded" for replica in members):
-        world.phase = "succeeded"
-        return
     for replica in members:
-        replica.phase = "waiting" if world.retiring != "ended" else "ended"
-        if world.retiring or (replica.node is not None and not job.nodes[replica.node].usable):
+        job.set_phase(replica, "waiting" if world.retiring != "ended" else "ended")
+        if world.retiring or _loses_its_seat(job, replica, replica.node):
             unplace(job, replica)
-    world.phase = "ended" if world.retiring == "ended" else "waiting"
+    job.turn(world, "ended" if world.retiring == "ended" else "waiting")
     world.retiring = ""
 
 
-def close_store(job: JobState, world: World) -> None:
-    """The store of a generation ends after its last worker."""
-    if world.store_node is not None and job.nodes[world.store_node].usable:
-        job.emit(CloseStore(world.store_node, world.name, world.generation))
-    world.store_node, world.store_port = None, None
+def _loses_its_seat(job: JobState, replica: Replica, name: NodeName | None) -> bool:
+    """Its node is lost or leaves, or is no good for it and there is another."""
+    if name is None:
+        return False
+    node = job.nodes[name]
+    return not node.usable or node.is_leaving or moves_away(job, replica, name)
 
 
 def _is_settled(job: JobState, world: World) -> bool:
     """Runs again in full, or has ended, or is a replica beyond the minimum that finds no place for now."""
-    role = job.roles[world.role]
     if world.phase == "running":
-        wanted = ("ready", "succeeded") if role.spec.ready else ("running", "ready", "succeeded")
-        return all(replica.phase in wanted for replica in job.members_of(world))
+        counts, done = world.counts, world.counts["succeeded"]
+        roles = job.roles_of(world)
+        if len(roles) == 1:
+            up = counts["ready"] + (0 if roles[0].spec.ready else counts["running"])
+            return up + done == len(world.members)
+        return all(
+            replica.phase in ("ready", "succeeded")
+            or (replica.phase == "running" and job.role_of(replica.id).spec.ready is None)
+            for replica in job.members_of(world)
+        )
+    role = job.roles[world.roles[0]]
     if world.phase == "waiting" and not role.spec.gang:
-        up = sum(replica.node is not None for replica in job.replicas_of(role))
-        return job.replicas[world.pool[0]].node is None and up >= role.spec.min_replicas
+        return job.replicas[world.pool[0]].node is None and role.seats >= role.spec.min_replicas
     return world.phase in ("succeeded", "ended")
 
 
@@ -281,13 +358,16 @@ def close(job: JobState, incident: Incident, result: str) -> None:
     job.due.clear(Due("backoff", str(incident.number)))
     job.due.clear(Due("verdict", str(incident.number)))
     for name in incident.worlds:
-        if job.worlds[name].incident == incident.number:
-            job.worlds[name].incident = None
-    if incident.counted and incident.root_role is not None:
+        job.worlds[name].incident = None
+        job.touch(job.worlds[name])
+    incident.awaited.clear()
+    if incident.root_role is not None:
         role = job.roles[incident.root_role]
-        role.charges.append(incident.opened_ns)
-        role.last_counted_ns = job.now
-        incident.charged_to = incident.root_role
+        role.pending.pop(incident.number, None)
+        if incident.counted:
+            role.charges.append(Charge(incident.opened_ns, incident.level))
+            role.last_counted_ns = job.now
+            incident.charged_to = incident.root_role
     if result == "recovered":
         took = format_duration(round(job.now - incident.opened_ns, -6))
         charge = f", charged to {incident.charged_to}" if incident.charged_to else ""
@@ -299,7 +379,7 @@ def upstream_incident(job: JobState, replica: Replica) -> Incident | None:
 
     An attempt that was started after it has no excuse: what it depends on was up again.
     """
-    names = upstream_of(job.graph, replica.id.role)
+    names = job.role_of(replica.id).upstream
     since = max(job.now - job.graph.options.cause_window_ns, replica.started_ns)
     for incident in reversed(job.incidents):
         if incident.opened_ns < since:
@@ -316,15 +396,17 @@ def _excuse_dependents(job: JobState, incident: Incident) -> None:
         if other.opened_ns < since:
             break
         if other.root_role is None or not any(
-            replica.role in upstream_of(job.graph, other.root_role) for replica in incident.lost
+            replica.role in job.roles[other.root_role].upstream for replica in incident.lost
         ):
             continue
         if other.charged_to is not None:
-            job.roles[other.charged_to].charges.remove(other.opened_ns)
+            job.roles[other.charged_to].charges.remove(Charge(other.opened_ns, other.level))
         if other.counted:
             role = job.roles[other.root_role]
             role.backoff_step = max(0, role.backoff_step - 1)
         other.counted, other.charged_to = False, None
+        job.roles[other.root_role].pending.pop(other.number, None)
+        job.touched.update(other.worlds)
         job.due.clear(Due("verdict", str(other.number)))
         job.due.clear(Due("backoff", str(other.number)))
         job.notify(f"incident {other.number} was caused by {incident.root}: not counted")
@@ -332,7 +414,9 @@ def _excuse_dependents(job: JobState, incident: Incident) -> None:
 
 def _set_backoff(job: JobState, role: Role, incident: Incident) -> None:
     """None for the first restart, then doubling from the base to the cap, anew after a healthy time (R10)."""
-    policy = role.spec.restart
+    policy: RestartPolicy | None = role.spec.restart
+    for _ in range(incident.level):
+        policy = policy.wider if policy is not None else None
     assert policy is not None, f"{role.spec.name} counts without a policy"
     if role.last_counted_ns is not None and job.now - role.last_counted_ns >= policy.backoff_reset_ns:
         role.backoff_step = 0

@@ -1,19 +1,23 @@
 """What the controller knows: one mutable JobState, written by the controller alone.
 
-A *world* is what forms, restarts and ends as one: a gang, or a single replica of a role without gang (R4). An
-*incident* is one cause with all the worlds that restart because of it. `invariants.py` asserts what must hold.
+A *world* is what forms, restarts and ends as one: a gang, several roles with one RANK space, or a single replica of a
+role without gang (R4). An *incident* is one cause with all the worlds that restart because of it.
+
+Whatever changes is *touched*, and settling visits what is touched: an event about one node costs the same among ten
+nodes and among ten thousand. What would have to be counted for that is kept. `invariants.py` counts it again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from flowdist.control.deadlines import Deadlines, Due
 from flowdist.control.effects import Effect, Notify, Outcome, StartReplica
 from flowdist.control.events import CheckpointOffered
 from flowdist.control.ids import Addresses, NodeName, ReplicaId, WorldName
-from flowdist.graph import Capacity, NodeSpec, RoleGraph, RoleSpec, needed, offered, subtract
+from flowdist.graph import Capacity, Gate, NodeSpec, RoleGraph, RoleSpec, needed, offered
 
 ReplicaPhase = Literal[
     "waiting",  # nothing of it runs; it may be placed and start
@@ -27,6 +31,9 @@ ReplicaPhase = Literal[
 ]
 LIVE_PHASES: frozenset[str] = frozenset({"starting", "running", "ready", "stopping"})
 UP_PHASES: frozenset[str] = frozenset({"starting", "running", "ready"})
+PHASES: tuple[ReplicaPhase, ...] = (
+    *("waiting", "starting", "running", "ready", "stopping", "gone", "succeeded", "ended"),
+)
 
 WorldPhase = Literal[
     "waiting",  # for gates, nodes, the join window or back-off
@@ -38,17 +45,34 @@ WorldPhase = Literal[
 ]
 
 
+class PastFailure(NamedTuple):
+    """A failure of a replica on a node, which may tell against the two together, or against the node (R22)."""
+
+    at_ns: int
+    kind: str
+    replica: ReplicaId | None  # None: the node itself was lost
+    node: NodeName
+
+
 @dataclass(slots=True)
 class Node:
-    """A node that has joined. `usable` is false once it is silent, gone, left or unkillable; it may join again."""
+    """A node that has joined. `usable` is false once it is silent, gone, left or unkillable; it may join again.
+
+    `free` is what is left when everything placed on it, and everything stuck on it, has its share.
+    """
 
     spec: NodeSpec
     address: str
     incarnation: int
     order: int  # ties in placement go to the lowest: known nodes as they are listed, others as they come
+    free: Capacity
     usable: bool = True
+    cordoned: str = ""  # why it takes no more; empty: it does
+    is_leaving: bool = False  # drained or preempted: what is there goes elsewhere
     replicas: dict[ReplicaId, None] = field(default_factory=dict)  # placed here
+    stores: dict[WorldName, None] = field(default_factory=dict)  # worlds whose store is here
     stuck: dict[ReplicaId, tuple[int, ...]] = field(default_factory=dict)  # outlive SIGKILL, with their GPUs
+    failures: list[PastFailure] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -67,7 +91,12 @@ class Replica:
     step: int = -1
     order: StartReplica | None = None  # that of its present attempt
     started_ns: int = 0  # when that was given
+    stop_grace_ns: int = 0  # of the stop that it was told last
+    stalled: str = ""  # what was missed of it: progress, output or start (R15)
+    stalled_ns: int = 0  # when that was reported
+    has_spoken: bool = False  # there was output of it before it stalled
     told: Addresses = ()  # addresses that it was started with or told since
+    failures: list[PastFailure] = field(default_factory=list)
 
     @property
     def is_live(self) -> bool:
@@ -80,12 +109,26 @@ class Replica:
 
 
 @dataclass(slots=True)
+class Notice:
+    """A world is to leave some nodes in order: what it was asked and has answered (R14)."""
+
+    kind: Literal["drained", "preempted"]
+    nodes: dict[NodeName, None]
+    because: str
+    asked: dict[ReplicaId, None]  # who has not answered yet
+    steps: list[int | None] = field(default_factory=list)  # the answers
+    stop_at: int | None = None  # the step that was named
+    staying: dict[ReplicaId, None] = field(default_factory=dict)  # who has not left the agreed step yet
+
+
+@dataclass(slots=True)
 class World:
-    """A gang, or one replica of a role without gang. `pool` is every replica that may be a member."""
+    """What restarts as one. `pool` is every replica that may be a member, in the order of ranks."""
 
     name: WorldName
-    role: str
+    roles: tuple[str, ...]
     pool: tuple[ReplicaId, ...]
+    order: int
     phase: WorldPhase = "waiting"
     generation: int = 0
     members: tuple[ReplicaId, ...] = ()  # of the present generation
@@ -98,8 +141,29 @@ class World:
     progressed: bool = False  # a new step was reported in the present generation
     free_row: int = 0  # free incidents in a row (R8)
     retiring: Literal["", "shrunk", "ended"] = ""  # what the stop under way is for, if not for a restart
+    notice: Notice | None = None
+    hangs: bool = False  # it was found to hang: its stacks are written when it is stopped (R15)
     checkpoint: CheckpointOffered | None = None  # the latest that was accepted (R19)
     checkpoints: int = 0  # how many were accepted
+    counts: dict[ReplicaPhase, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))
+
+    @property
+    def live(self) -> int:
+        """How many of its replicas run, or are about to, or have not ended yet."""
+        counts = self.counts
+        return counts["starting"] + counts["running"] + counts["ready"] + counts["stopping"]
+
+    @property
+    def is_closing(self) -> bool:
+        """A member has succeeded: it neither grows nor shrinks nor moves any more (R17)."""
+        return self.counts["succeeded"] > 0
+
+
+class Charge(NamedTuple):
+    """An incident that a budget was charged for. `level` counts the escalations before it: 0 is the role's own."""
+
+    opened_ns: int
+    level: int
 
 
 @dataclass(slots=True)
@@ -107,16 +171,36 @@ class Role:
     """Bookkeeping of one role. `target` is its maximum, as the operator last set it."""
 
     spec: RoleSpec
+    order: int
     target: int
+    need: Capacity
     depth: int  # in start order: a role starts after all roles of lower depth that it has a gate on
     worlds: tuple[WorldName, ...]
     replicas: tuple[ReplicaId, ...]
-    charges: list[int] = field(default_factory=list)  # when the incidents that were charged had opened, in ns
+    dependents: tuple[tuple[str, Gate], ...]
+    upstream: dict[str, None]  # every role that it depends on, over any number of gates
+    charges: list[Charge] = field(default_factory=list)
+    pending: dict[int, None] = field(default_factory=dict)  # open incidents that will be charged to it
     backoff_step: int = 0
     last_counted_ns: int | None = None
     addresses: dict[str, str] = field(default_factory=dict)  # by port, as last told
+    stale: bool = False  # the addresses may be others by now
+    portless: dict[ReplicaId, None] = field(default_factory=dict)  # have a seat, and ports yet to be chosen
     complained: bool = False  # it was said that the role finds no room
     outcome: Literal["succeeded", "failed", "ignored", "stopped"] | None = None
+    shown: tuple[bool, ...] = (False,) * 4  # started, ready, succeeded, lost: as its dependents know it
+    has_minimum: bool = False  # as its own worlds know it
+    seated: dict[ReplicaPhase, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))
+    unseated: dict[ReplicaPhase, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))
+    seats: int = 0
+
+    def count(self, phase: ReplicaPhase) -> int:
+        return self.seated[phase] + self.unseated[phase]
+
+    @property
+    def occupied(self) -> int:
+        """How many replicas have a seat, or need none any more."""
+        return self.seats + self.unseated["succeeded"] + self.unseated["ended"]
 
 
 @dataclass(slots=True)
@@ -130,7 +214,9 @@ class Incident:
     root_role: str | None  # whose budget is charged; None for membership changes
     reason: str
     counted: bool
+    level: int = 0  # of the budget: how often it was escalated (R11)
     worlds: dict[WorldName, None] = field(default_factory=dict)  # the restart set
+    awaited: dict[WorldName, None] = field(default_factory=dict)  # of these, not known yet to be gone, or to run again
     lost: dict[ReplicaId, str] = field(default_factory=dict)  # replicas that failed or were lost in it, and how
     restarted: dict[ReplicaId, None] = field(default_factory=dict)  # replicas that it made start a new attempt
     phase: Literal["stopping", "starting", "closed"] = "stopping"
@@ -148,22 +234,29 @@ class JobState:
     """Everything. `ending` is where the job is on its way to; `outcome` is set when nothing runs any more."""
 
     graph: RoleGraph
-    known_nodes: dict[NodeName, None]  # expected; a node that is lost is not expected until it joins again
+    missing: dict[NodeName, None]  # nodes that are expected and have not joined; one that is lost is not expected
     roles: dict[str, Role] = field(default_factory=dict)
     worlds: dict[WorldName, World] = field(default_factory=dict)
     replicas: dict[ReplicaId, Replica] = field(default_factory=dict)
     nodes: dict[NodeName, Node] = field(default_factory=dict)
     node_order: dict[NodeName, int] = field(default_factory=dict)
+    free: dict[NodeName, Capacity] = field(default_factory=dict)  # of nodes that take more, in their order
     incidents: list[Incident] = field(default_factory=list)
     open: dict[int, None] = field(default_factory=dict)  # numbers of the open incidents
     due: Deadlines = field(default_factory=Deadlines)
     admitted: bool = False  # the minima of all roles have been placed once (R2)
+    epoch: int = 1
     now: int = 0
     ending: Outcome | None = None
     ending_reason: str = ""
     ending_at_once: bool = False  # no grace and no order: a failure, or an operator in a hurry
     outcome: Outcome | None = None
+    live_at: dict[int, int] = field(default_factory=dict)  # how many replicas live, by the depth of their role
     effects: list[Effect] = field(default_factory=list)  # of the event that is being handled
+    touched: dict[WorldName, None] = field(default_factory=dict)  # worlds that settling has to visit
+    touched_roles: dict[str, None] = field(default_factory=dict)
+    hungry: dict[str, None] = field(default_factory=dict)  # roles that found no room for a replica
+    reseated: bool = False  # a seat was given, freed or added: those who found no room may find some
 
     def open_incidents(self) -> list[Incident]:
         return [self.incidents[number - 1] for number in self.open]
@@ -174,6 +267,9 @@ class JobState:
     def role_of(self, replica: ReplicaId) -> Role:
         return self.roles[replica.role]
 
+    def roles_of(self, world: World) -> list[Role]:
+        return [self.roles[name] for name in world.roles]
+
     def replicas_of(self, role: Role) -> list[Replica]:
         return [self.replicas[replica] for replica in role.replicas]
 
@@ -183,9 +279,48 @@ class JobState:
     def members_of(self, world: World) -> list[Replica]:
         return [self.replicas[replica] for replica in world.members]
 
+    def replicas_in(self, world: World) -> list[Replica]:
+        """Members of it or not."""
+        return [self.replicas[replica] for replica in world.pool]
+
+    def in_order(self, worlds: Iterable[WorldName]) -> list[WorldName]:
+        """The worlds in the order of the graph."""
+        return sorted(worlds, key=lambda name: self.worlds[name].order)
+
+    def touch(self, world: World) -> None:
+        """Something about the world has changed: settling visits it, and its roles."""
+        self.touched[world.name] = None
+        for role in world.roles:
+            self.touched_roles[role] = None
+
+    def touch_role(self, role: Role) -> None:
+        """Something about the role as a whole has changed: settling visits its worlds that wait, run and may grow."""
+        self.touched_roles[role.spec.name] = None
+        for name in role.worlds:
+            if self.worlds[name].phase in ("waiting", "running"):
+                self.touched[name] = None
+
+    def turn(self, world: World, phase: WorldPhase) -> None:
+        """The one place where a world's phase changes."""
+        world.phase = phase
+        self.touch(world)
+
+    def set_phase(self, replica: Replica, phase: ReplicaPhase) -> None:
+        """The one place where a replica's phase changes: what is counted stays right."""
+        role, world = self.roles[replica.id.role], self.worlds[replica.world]
+        counts = role.seated if replica.node is not None else role.unseated
+        counts[replica.phase] -= 1
+        counts[phase] += 1
+        world.counts[replica.phase] -= 1
+        world.counts[phase] += 1
+        self.live_at[role.depth] += (phase in LIVE_PHASES) - (replica.phase in LIVE_PHASES)
+        replica.phase = phase
+        self.touch(world)
+
     def end_attempt(self, replica: Replica, phase: ReplicaPhase = "gone") -> None:
         """Nothing of its attempt runs any more."""
-        replica.phase = phase
+        self.set_phase(replica, phase)
+        replica.stalled = ""
         self.due.clear(Due("ready", str(replica.id)))
 
     def emit(self, effect: Effect) -> None:
@@ -201,27 +336,66 @@ class JobState:
         check_job(self)
 
 
-def free_on(job: JobState, name: NodeName) -> Capacity:
-    """What the node has left when everything placed on it, and everything stuck on it, has its share."""
-    node = job.nodes[name]
-    free = offered(node.spec)
-    for replica in [*node.replicas, *node.stuck]:
-        free = subtract(free, needed(job.role_of(replica).spec.resources))
-    return free
-
-
 def new_job(graph: RoleGraph, known_nodes: tuple[NodeName, ...]) -> JobState:
     """The state before the first event."""
     job = JobState(graph, dict.fromkeys(known_nodes))
     job.node_order = {name: i for i, name in enumerate(known_nodes)}
-    depths: dict[str, int] = {}
+    depths = _depths(graph)
+    dependents: dict[str, list[tuple[str, Gate]]] = {spec.name: [] for spec in graph.roles}
+    upstream: dict[str, dict[str, None]] = {}
     for spec in graph.roles:
-        depths[spec.name] = 1 + max((depths[gate.role] for gate in spec.gates), default=-1)
+        upstream[spec.name] = {}
+        for gate in spec.gates:
+            dependents[gate.role].append((spec.name, gate))
+            upstream[spec.name] |= {gate.role: None, **upstream[gate.role]}
+    for order, spec in enumerate(graph.roles):
         ids = tuple(ReplicaId(spec.name, index) for index in range(spec.max_replicas))
-        pools = {spec.name: ids} if spec.gang else {str(replica): (replica,) for replica in ids}
-        job.roles[spec.name] = Role(spec, spec.max_replicas, depths[spec.name], tuple(pools), ids)
-        for name, pool in pools.items():
-            job.worlds[name] = World(name, spec.name, pool)
-            for replica in pool:
-                job.replicas[replica] = Replica(replica, name)
+        joint = graph.world_of(spec.name)
+        worlds = (joint.name if joint is not None else spec.name,) if spec.gang else tuple(map(str, ids))
+        role = Role(
+            spec,
+            order,
+            spec.max_replicas,
+            needed(spec.resources),
+            depths[spec.name],
+            worlds,
+            ids,
+            tuple(dependents[spec.name]),
+            upstream[spec.name],
+        )
+        job.roles[spec.name] = role
+        job.live_at[role.depth] = 0
+        role.unseated["waiting"] = len(ids)
+        for replica, world in zip(ids, worlds * len(ids) if spec.gang else worlds, strict=True):
+            job.replicas[replica] = Replica(replica, world)
+    _add_worlds(job)
     return job
+
+
+def _add_worlds(job: JobState) -> None:
+    pools: dict[WorldName, list[ReplicaId]] = {}
+    for replica in job.replicas.values():
+        pools.setdefault(replica.world, []).append(replica.id)
+    for order, (name, pool) in enumerate(pools.items()):
+        roles = tuple(dict.fromkeys(replica.role for replica in pool))
+        job.worlds[name] = World(name, roles, tuple(pool), order)
+        job.worlds[name].counts["waiting"] = len(pool)
+
+
+def _depths(graph: RoleGraph) -> dict[str, int]:
+    """How deep each role is in start order; the roles of a joint world are as deep as the deepest of them (R1)."""
+    depths: dict[str, int] = {spec.name: 0 for spec in graph.roles}
+    for _ in graph.roles:  # a joint world can lift what was there before it: at most once for each role
+        before = dict(depths)
+        for spec in graph.roles:
+            depths[spec.name] = max(depths[spec.name], *(1 + depths[gate.role] for gate in spec.gates), 0)
+        for world in graph.worlds:
+            depths |= dict.fromkeys(world.roles, max(depths[name] for name in world.roles))
+        if depths == before:
+            break
+    return depths
+
+
+def new_node(spec: NodeSpec, address: str, incarnation: int, order: int) -> Node:
+    """A node on which nothing is placed."""
+    return Node(spec, address, incarnation, order, offered(spec))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flowdist.control.deadlines import Due
-from flowdist.control.membership import closed_gates, missing_nodes, why_not_admitted
+from flowdist.control.membership import closed_gates, why_not_admitted
 from flowdist.control.placement import explain
 from flowdist.control.state import JobState, Role, World
 from flowdist.graph import format_duration
@@ -14,13 +14,17 @@ def waiting_for(job: JobState) -> list[str]:
     if job.outcome is not None:
         return []
     if not job.admitted and job.ending is None:
-        missing = missing_nodes(job)
-        return [f"nodes to join: {', '.join(missing)}"] if missing else [f"room to start: {why_not_admitted(job)}"]
+        return (
+            [f"nodes to join: {', '.join(job.missing)}"] if job.missing else [f"room to start: {why_not_admitted(job)}"]
+        )
     lines = [f"{replica.id} to start" for replica in job.replicas.values() if replica.phase == "starting"]
     lines += [f"{replica.id} to stop" for replica in job.replicas.values() if replica.phase == "stopping"]
     lines += [f"{name} to get ready" for name in _named(job, "ready")]
+    lines += [f"a failure upstream that would excuse incident {name}" for name in _named(job, "verdict")]
+    lines += [f"{name} to leave its nodes" for name in _named(job, "drain")]
     for world in job.worlds.values():
-        lines += _world(job, job.roles[world.role], world)
+        for role in job.roles_of(world):
+            lines += _world(job, role, world)
     running = ("running", "ready")
     lines += [f"{r.id} to finish" for r in job.replicas.values() if r.phase in running and _is_task(job, r.id.role)]
     return lines

@@ -2,70 +2,81 @@
 
 from __future__ import annotations
 
-from flowdist.dsl.commands import macros_in
+from heapq import heapify, heappop, heapreplace
+
+from flowdist.dsl.commands import macros_of
 from flowdist.dsl.fields import Fields
-from flowdist.dsl.places import Place
+from flowdist.dsl.placing import allowed_nodes, check_placement
 from flowdist.dsl.problems import Problems, did_you_mean
 from flowdist.dsl.topology import Gate, Role, Topology
+from flowdist.graph import (
+    Capacity,
+    RoleGraph,
+    RoleSpec,
+    add,
+    fits,
+    format_duration,
+    format_memory,
+    needed,
+    offered,
+    slots,
+    subtract,
+)
 from flowdist.graph import Gate as GateSpec
-from flowdist.graph import RoleGraph, RoleSpec, add, fits, format_memory, needed, offered, subtract
 
-_NO_SIZE = ("FD103", "FD104", "FD105", "FD112", "FD114")  # sizes are unknown then: no room would be a guess
+# after these, sizes or the order of the roles are unknown: no room would be a guess
+_NO_SIZE = ("FD103", "FD104", "FD105", "FD112", "FD114", "FD117")
 
 
 def check_graph(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
     specs: dict[str, RoleSpec] = {}
     for role, spec in zip(topology.roles, graph.roles, strict=True):
         specs.setdefault(spec.name, spec)
-        fields = Fields(f"role {spec.name!r}", role.fields, role.site, problems)
+        fields = Fields.of_role(role, problems)
         for gate in spec.gates:
-            _check_gate(fields, spec, gate, specs, _gate_place(fields, gate.role))
+            _check_gate(fields, spec, gate, specs)
         _check_addresses(fields, spec, specs)
         _check_scope(fields, spec, graph)
         _check_ignore(fields, spec)
         _check_fits(fields, spec, graph)
+        check_placement(fields, spec, graph)
+        _check_hang(fields, spec)
     _check_minima(topology, graph, problems)
     _check_can_end(topology, graph, problems)
 
 
-def _gate_place(fields: Fields, role: str) -> Place:
-    wanted = fields.values["depends_on"]
-    for i, item in enumerate([wanted] if isinstance(wanted, Gate | Role) else wanted):
-        if (item.role.name if isinstance(item, Gate) else getattr(item, "name", None)) == role:
-            return fields.site.element("depends_on", i)
-    return fields.place("depends_on")
-
-
-def _check_gate(fields: Fields, spec: RoleSpec, gate: GateSpec, specs: dict[str, RoleSpec], place: Place) -> None:
+def _check_gate(fields: Fields, spec: RoleSpec, gate: GateSpec, specs: dict[str, RoleSpec]) -> None:
     upstream = specs.get(gate.role)
-    who, problems = fields.who, fields.problems
     if upstream is None or upstream is spec:
         help = "declare it before the roles that depend on it; a circle of gates can never start"
-        problems.error("FD117", f"{who}: it waits for {gate.role!r}, which is not declared before it", help, place)
+        _gate_error(fields, gate, "FD117", f"it waits for {gate.role!r}, which is not declared before it", help)
         return
     if gate.condition == "ready" and upstream.ready is None:
         help = f'give {gate.role!r} a ready_when=, such as "tcp:PORT" or "call", or wait for started()'
-        message = f"{who}: it waits for {gate.role!r} to be ready, which has no readiness check"
-        problems.error("FD115", message, help, place)
+        message = f"it waits for {gate.role!r} to be ready, which has no readiness check"
+        _gate_error(fields, gate, "FD115", message, help)
     if gate.condition == "succeeded" and upstream.kind == "service":
-        message = f"{who}: it waits for service {gate.role!r} to succeed, but services never end"
-        problems.error("FD116", message, f'wait for {gate.role}.ready(), or make it kind="task"', place)
+        message = f"it waits for service {gate.role!r} to succeed, but services never end"
+        _gate_error(fields, gate, "FD116", message, f'wait for {gate.role}.ready(), or make it kind="task"')
     if gate.on_restart == "reconnect" and upstream.state == "memory":
-        message = (
-            f"{who}: role {gate.role!r} keeps its state in memory and comes back blank, yet this one keeps running"
-        )
-        problems.error("FD118", message, f'write on_restart="restart", or state="checkpoint" on {gate.role!r}', place)
+        message = f"role {gate.role!r} keeps its state in memory and comes back blank, yet this one keeps running"
+        help = f'write on_restart="restart", or state="checkpoint" on {gate.role!r}'
+        _gate_error(fields, gate, "FD118", message, help)
+
+
+def _gate_error(fields: Fields, gate: GateSpec, code: str, message: str, help: str) -> None:
+    """A problem at the very element of `depends_on=` that made the gate."""
+    items = fields.items("depends_on", Gate, Role)
+    roles = [item.role.name if isinstance(item, Gate) else getattr(item, "name", None) for item in items]
+    fields.error_at(fields.element("depends_on", roles.index(gate.role)), code, message, help)
 
 
 def _check_addresses(fields: Fields, spec: RoleSpec, specs: dict[str, RoleSpec]) -> None:
-    texts = [*spec.command, *(value for _, value in spec.env)]
-    argument = next((way for way in ("script", "module") if fields.values.get(way) is not None), "command")
-    for macro in dict.fromkeys(macros_in(texts)):
+    for where, macro in macros_of(fields, spec.command, spec.env):
         if not macro.startswith("addresses:"):
             continue
         _, _, rest = macro.partition(":")
         role, _, port = rest.partition(":")
-        where = argument if any(f"${{{macro}}}" in word for word in spec.command) else "env"
         gate = spec.gate_on(role)
         if gate is None:
             message = f"it uses the address of {role!r} without depending on it"
@@ -84,7 +95,7 @@ def _check_scope(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
         return
     if policy.scope == "domain" and graph.domain_of(spec.name) is None:
         message = 'it restarts its "domain", but no restart_together() names it'
-        fields.error("FD128", "restart", message, f'write t.restart_together("core", {spec.name}, ...)')
+        fields.error("FD128", "restart.scope", message, f'write t.restart_together("core", {spec.name}, ...)')
     if policy.scope == "replica" and spec.gang:
         message = 'Restart("replica") with gang=True: a gang restarts as one'
         fields.error("FD129", "gang", message, 'write Restart("role"), or gang=False')
@@ -97,6 +108,13 @@ def _check_ignore(fields: Fields, spec: RoleSpec) -> None:
     if policy.then == "ignore" or any(rule.do == "ignore" for rule in policy.rules):
         message = "ignoring a failure would let a primary gang go on without its member"
         fields.error("FD130", "restart", message, "write primary=False or gang=False, or fail instead")
+
+
+def _check_hang(fields: Fields, spec: RoleSpec) -> None:
+    if spec.hang_after_ns is not None and spec.hang_after_ns <= spec.workload.step_ns and spec.kind == "task":
+        step = format_duration(spec.workload.step_ns)
+        message = f"a step of its workload takes {step}: it will be held to hang whenever nothing is wrong"
+        fields.warn("FD304", "hang_after", message, "make hang_after= several steps long")
 
 
 def _check_fits(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
@@ -118,42 +136,70 @@ def _check_fits(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
 
 
 def _check_minima(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
-    """The minima of the roles that are alive together have seats on the nodes, filled as control fills them."""
-    if not graph.cluster.given or any(problem.code in _NO_SIZE for problem in problems.found):
+    """The minima of the roles that are alive together have seats on the nodes, chosen as control chooses them."""
+    if not graph.cluster.given or problems.codes() & set(_NO_SIZE):
         return
     free = {node.name: offered(node) for node in graph.cluster.nodes}
-    ended = {spec.name: _before_success(graph, spec) for spec in graph.roles}
-    seats: list[tuple[str, str]] = []
+    ended = _before_success(graph)
+    seats: dict[str, list[str]] = {}
+    needs = {spec.name: needed(spec.resources) for spec in graph.roles}
     for role, spec in zip(topology.roles, graph.roles, strict=True):
-        need = needed(spec.resources)
         trial = dict(free)
-        for name, node in seats:
-            if name in ended[spec.name]:
-                trial[node] = add(trial[node], needed(graph.role(name).resources))
-        for _ in range(spec.min_replicas):
-            seat = next((name for name in trial if fits(need, trial[name])), None)
-            if seat is None:
-                fields = Fields(f"role {spec.name!r}", role.fields, role.site, problems)
-                message = f"its minimum of {spec.min_replicas} has no room beside the roles before it"
-                fields.error("FD113", "replicas", message, "lower a minimum, or add nodes")
-                return
-            trial[seat] = subtract(trial[seat], need)
-            if not ended[spec.name]:
-                seats.append((spec.name, seat))
+        for name in ended[spec.name]:
+            for node in seats.get(name, ()):
+                trial[node] = add(trial[node], needs[name])
+        seated = _seat(spec, needs[spec.name], trial, _allowed(spec, graph, seats))
+        if len(seated) < spec.min_replicas:
+            fields = Fields.of_role(role, problems)
+            message = f"its minimum of {spec.min_replicas} has no room beside the roles before it"
+            fields.error("FD113", "replicas", message, "lower a minimum, or add nodes")
+            return
         if not ended[spec.name]:
+            seats[spec.name] = seated
             free = trial
 
 
-def _before_success(graph: RoleGraph, spec: RoleSpec) -> dict[str, None]:
-    found: dict[str, None] = {}
-    known = {role.name: role for role in graph.roles}
-    for gate in spec.gates:
-        upstream = known.get(gate.role)
-        if upstream is None or upstream is spec:
-            continue
-        if gate.condition == "succeeded":
-            found[gate.role] = None
-        found.update(_before_success(graph, upstream))
+def _allowed(spec: RoleSpec, graph: RoleGraph, seats: dict[str, list[str]]) -> set[str]:
+    """The nodes that the role's placement allows, when those before it sit where they do."""
+    names = {node.name for node in allowed_nodes(spec, graph.cluster.nodes)}
+    for near in spec.placement.near:
+        names &= set(seats.get(near, names))  # one that is gone by then is for control to judge
+    for apart in spec.placement.apart:
+        names -= set(seats.get(apart, ()))
+    return names
+
+
+def _seat(spec: RoleSpec, need: Capacity, free: dict[str, Capacity], allowed: set[str]) -> list[str]:
+    """Takes the minimum of seats from `free`, each where control would: the first of the nodes with most, or fewest."""
+    sign = 1 if spec.placement.strategy == "pack" else -1
+    left = [
+        (sign * slots(need, capacity), i, name)
+        for i, (name, capacity) in enumerate(free.items())
+        if name in allowed and fits(need, capacity)
+    ]
+    heapify(left)
+    seats: list[str] = []
+    while left and len(seats) < spec.min_replicas:
+        _, i, name = left[0]
+        seats.append(name)
+        free[name] = subtract(free[name], need)
+        if fits(need, free[name]) and spec.name not in spec.placement.apart:
+            heapreplace(left, (sign * slots(need, free[name]), i, name))
+        else:
+            heappop(left)
+    return seats
+
+
+def _before_success(graph: RoleGraph) -> dict[str, dict[str, None]]:
+    """For each role, the roles that have succeeded before it starts. Gates point to earlier roles, others are wrong."""
+    found: dict[str, dict[str, None]] = {}
+    for spec in graph.roles:
+        before: dict[str, None] = {}
+        for gate in spec.gates:
+            if gate.condition == "succeeded":
+                before[gate.role] = None
+            before.update(found.get(gate.role, {}))
+        found.setdefault(spec.name, before)
     return found
 
 

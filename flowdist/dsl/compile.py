@@ -6,18 +6,22 @@ Roles are compiled one by one here; what concerns several of them is in `checks.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from flowdist.dsl.checks import check_graph
-from flowdist.dsl.commands import MACROS, check_found, macros_in, read_command
+from flowdist.dsl.commands import MACROS, check_found, macros_of, read_command, read_hook, way_of
+from flowdist.dsl.env import read_env
 from flowdist.dsl.fields import Fields
-from flowdist.dsl.places import Place
+from flowdist.dsl.placing import read_placement
 from flowdist.dsl.policy import compile_restart
 from flowdist.dsl.problems import Problems, did_you_mean
-from flowdist.dsl.topology import Gate, Node, Role, Topology, Workload
+from flowdist.dsl.resources import NamedResources
+from flowdist.dsl.settings import load_settings
+from flowdist.dsl.topology import ROLE_DEFAULTS, Gate, Node, Role, Topology, Workload
 from flowdist.dsl.units import parse_sizes
+from flowdist.dsl.worlds import check_worlds
 from flowdist.graph import (
     MINUTE,
     MS,
@@ -25,6 +29,7 @@ from flowdist.graph import (
     Cluster,
     Domain,
     JobOptions,
+    JointWorld,
     NodeSpec,
     Readiness,
     Resources,
@@ -36,7 +41,7 @@ from flowdist.graph import Gate as GateSpec
 
 NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 RESERVED = ("all", "controller")
-Overrides = Mapping[tuple[str, str], Place]  # (role, field) that --set has replaced, and where
+MOST = 100_000  # nodes of a job, replicas of a role, workers of a replica: more is a slip of the pen
 
 DEFAULTS = {
     "grace": 10 * SECOND,
@@ -50,34 +55,39 @@ DEFAULTS = {
 }
 
 
-def compile_topology(topology: Topology, problems: Problems, overrides: Overrides | None = None) -> RoleGraph:
+def compile_topology(topology: Topology, problems: Problems) -> RoleGraph:
     """The graph; whether it may be used is for `problems` to say."""
-    overridden = {field: place for (role, field), place in (overrides or {}).items() if not role}
-    top = Fields(f"topology {topology.name!r}", topology.fields, topology.site, problems, overridden)
+    top = Fields(f"topology {topology.name!r}", topology.fields, topology.site, problems, topology.overridden)
     folder = Path(topology.site.file).resolve().parent
     cluster = _cluster(top, problems)
     shared = {name: top.duration(name, default) for name, default in DEFAULTS.items()}
     if not NAME.fullmatch(topology.name):
         top.error("FD102", "name", "its name cannot name a folder", "use lower case letters, digits and hyphens")
-    compiler = _RoleCompiler(topology, folder, shared, cluster, problems, overrides or {})
+    compiler = _RoleCompiler(topology, folder, shared, cluster, problems)
     roles = tuple(compiler.compile(role) for role in topology.roles)
     graph = RoleGraph(
         name=topology.name,
         roles=roles,
         domains=_domains(topology, problems),
+        worlds=tuple(
+            JointWorld(name, tuple(role.name for role in members if isinstance(role, Role)))
+            for name, members, _ in topology.worlds
+        ),
         cluster=cluster,
         options=JobOptions(
             heartbeat_ns=top.duration("heartbeat", 500 * MS, zero=False),
             lease_ns=top.duration("lease", 4 * SECOND, zero=False),
             cause_window_ns=top.duration("cause_window", 2 * SECOND),
             min_uptime_ns=top.duration("min_uptime", MINUTE),
+            controller_outage_ns=top.duration("controller_outage", 10 * MINUTE, zero=False),
+            move_after=top.whole("move_after", least=1),
+            cordon_after=top.whole("cordon_after", least=1),
         ),
-        checkpoint_dir=str(topology.fields["checkpoint_dir"]),
+        on_incident=read_hook(top, "on_incident", folder),
+        checkpoint_dir=top.path("checkpoint_dir"),
         source=topology.site.file,
     )
-    for name, site in topology.worlds:
-        help = "leave it out; roles restart together with restart_together()"
-        problems.error("FD901", f"world {name!r}: joint worlds are not honoured yet", help, site.place())
+    check_worlds(topology, graph, problems)
     check_graph(topology, graph, problems)
     return graph
 
@@ -96,41 +106,56 @@ def _cluster(top: Fields, problems: Problems) -> Cluster:
                 "FD104", "nodes", f"nodes={nodes!r} cannot be read", 'write nodes=4, nodes="2:4" or a list of Node'
             )
             return Cluster(given=False)
-        if sizes.low > sizes.high or sizes.low < 1:
+        if sizes.high > MOST:
+            top.error("FD105", "nodes", f"nodes={nodes!r} is more than {MOST:,}", "write fewer nodes")
+            return Cluster(given=False)
+        if sizes.low < 1:
+            top.error("FD105", "nodes", f"nodes={nodes!r} has a zero", "write nodes=1, or leave it out")
+            return Cluster(given=False)
+        if sizes.low > sizes.high:
             top.error("FD103", "nodes", f"nodes={nodes!r} is no range", f'write nodes="{sizes.high}:{sizes.low}"')
             return Cluster(given=False)
         return Cluster(tuple(NodeSpec(f"node{i}") for i in range(sizes.high)), sizes.low)
-    specs: list[NodeSpec] = []
-    for i, node in enumerate(nodes):
+    specs: dict[str, NodeSpec] = {}
+    for i, node in enumerate(top.items("nodes", Node, help='write nodes=4, nodes="2:4" or a list of Node')):
         if not isinstance(node, Node):
-            top.error("FD134", "nodes", f"nodes[{i}] is no Node", "write nodes=[Node(cpu=8), ...]")
+            place = top.element("nodes", i)
+            top.error_at(place, "FD134", f"nodes[{i}] is no Node", "write nodes=[Node(cpu=8), ...]")
             continue
-        name = node.name or f"node{i}"
+        name = f"node{i}" if node.name is None else str(node.name)
         fields = Fields(f"node {name!r}", vars(node), node.site, problems)
         if not NAME.fullmatch(name) or name in RESERVED:
             fields.error("FD102", "name", "its name cannot be used", "use lower case letters, digits and hyphens")
-        if any(spec.name == name for spec in specs):
+        if name in specs:
             fields.error("FD137", "name", "there are two nodes of that name", "give each node its own name")
-        labels = tuple((str(key), str(value)) for key, value in node.labels.items())
-        memory = fields.memory("memory")
-        specs.append(NodeSpec(name, fields.number("cpu", 8), fields.whole("gpu"), memory, labels))
-    if not specs:
+        cpu, gpu, memory = fields.number("cpu", 8), fields.whole("gpu"), fields.memory("memory")
+        specs[name] = NodeSpec(name, cpu, gpu, memory, fields.pairs("labels"))
+    if isinstance(nodes, Sequence) and not nodes:
         top.error("FD105", "nodes", "nodes= is empty", "write nodes=1, or leave it out")
+    if not specs:
         return Cluster(given=False)
-    return Cluster(tuple(specs), len(specs))
+    return Cluster(tuple(specs.values()), len(specs))
 
 
 def _domains(topology: Topology, problems: Problems) -> tuple[Domain, ...]:
-    domains = []
-    for name, roles, site in topology.domains:
-        if len(roles) < 2:
-            help = "name at least two roles: restart_together('core', a, b)"
-            problems.error("FD128", f"domain {name!r} has fewer than two roles", help, site.place())
-        for role in roles:
+    domains: list[Domain] = []
+    for name, members, site in topology.domains:
+        roles: dict[str, None] = {}
+        for role in members:
             if not isinstance(role, Role) or role.topology is not topology:
                 help = "pass handles that this topology's role() returned"
-                problems.error("FD135", f"domain {name!r}: {role!r} is no role of this topology", help, site.place())
-        domains.append(Domain(name, tuple(role.name for role in roles if isinstance(role, Role))))
+                message = f"domain {name!r}: {_words_for(role)} is no role of this topology"
+                problems.error("FD135", message, help, site.place())
+                continue
+            other = next((domain for domain in domains if role.name in domain.roles), None)
+            if other is not None:
+                message = f"domain {name!r}: role {role.name!r} is in domain {other.name!r} already"
+                problems.error("FD128", message, "make one domain of the two", site.place())
+            roles[role.name] = None
+        if len({id(role) for role in members}) < 2:
+            help = "name at least two roles: restart_together('core', a, b)"
+            problems.error("FD128", f"domain {name!r} has fewer than two roles", help, site.place())
+        domains.append(Domain(name, tuple(roles)))
     return tuple(domains)
 
 
@@ -142,29 +167,29 @@ class _RoleCompiler:
         shared: Mapping[str, int],
         cluster: Cluster,
         problems: Problems,
-        overrides: Overrides,
     ) -> None:
-        self._topology, self._folder, self._shared, self._cluster = topology, folder, shared, cluster
-        self._problems, self._overrides = problems, overrides
+        self._topology, self._folder, self._shared, self._problems = topology, folder, shared, problems
+        self._nodes = {node.name for node in cluster.nodes}
+        self._resources = NamedResources(topology, load_settings(folder, problems), problems)
         self._seen: dict[str, Role] = {}
 
     def compile(self, role: Role) -> RoleSpec:
-        overridden = {field: place for (name, field), place in self._overrides.items() if name == role.name}
-        fields = Fields(f"role {role.name!r}", role.fields, role.site, self._problems, overridden)
+        fields = Fields.of_role(role, self._problems)
         self._check_name(role, fields)
+        self._check_arguments(role, fields)
         self._refuse_what_is_not_honoured(fields)
         kind = fields.choice("kind", ("task", "service"))
-        restart = compile_restart(fields, role.fields["restart"], self._overrides, role.name)
+        restart = compile_restart(fields, role.fields["restart"])
         loose = kind == "service" or (restart is not None and restart.scope == "replica")
-        resources = self._resources(fields)
+        resources = self._resources.read(fields)
         low, high, procs = self._sizes(fields, resources)
         command = read_command(fields)
-        env = self._env(fields)
+        env, secrets = read_env(fields, self._folder)
         ports = fields.words("ports")
-        workdir = str(role.fields["workdir"] or "")
-        check_found(fields, command, self._folder / workdir)
-        texts = [*command, *(value for _, value in env)]
-        self._check_macros(fields, texts, ports)
+        workdir = fields.path("workdir")
+        check_found(fields, command, self._folder / workdir, way_of(fields))
+        macros = macros_of(fields, command, env)
+        self._check_macros(fields, macros, ports)
         state = fields.choice("state", ("none", "memory", "checkpoint"))
         return RoleSpec(
             name=role.name,
@@ -174,7 +199,9 @@ class _RoleCompiler:
             max_replicas=high,
             procs=procs,
             resources=resources,
+            placement=read_placement(fields, self._topology),
             env=env,
+            secrets=secrets,
             ports=ports,
             workdir=str(self._folder / workdir) if workdir else str(self._folder),
             gang=fields.flag("gang", not loose),
@@ -184,9 +211,11 @@ class _RoleCompiler:
             ready=self._ready(fields, ports),
             state=state,
             **self._times(fields),
+            hang_after_ns=_optional(fields, "hang_after"),
+            start_timeout_ns=_optional(fields, "start_timeout"),
             warm=fields.flag("warm", True),
             workload=self._workload(fields, kind),
-            address_edges=_roles_in(texts),
+            address_edges=_roles_in(macros),
         )
 
     def _times(self, fields: Fields) -> dict[str, Any]:
@@ -195,46 +224,32 @@ class _RoleCompiler:
 
     def _check_name(self, role: Role, fields: Fields) -> None:
         name = role.name
-        if not isinstance(name, str) or not NAME.fullmatch(name):
+        if not NAME.fullmatch(name):
             help = "use lower case letters, digits and hyphens, beginning with a letter, at most 63"
             fields.error("FD102", "name", "its name is not usable as a host name", help)
-        elif (
-            name in RESERVED or any(node.name == name for node in self._cluster.nodes) or re.fullmatch(r"node\d+", name)
-        ):
+        elif name in RESERVED or name in self._nodes or re.fullmatch(r"node\d+", name):
             fields.error("FD102", "name", "its name means something else in faults", f'write "{name}-role"')
         if name in self._seen:
             line = self._seen[name].site.place().line
             fields.error("FD101", "name", f"it is declared twice, first in line {line}", "give each role its own name")
         self._seen.setdefault(name, role)
 
+    def _check_arguments(self, role: Role, fields: Fields) -> None:
+        for name in role.sites:
+            if name not in ROLE_DEFAULTS and not name.startswith("env."):
+                help = did_you_mean(name, ROLE_DEFAULTS)
+                fields.error_at(fields.keyword(name), "FD132", f"argument {name!r} is unknown", help)
+        if fields.values["like"] is not None:
+            message = f"like={fields.values['like']!r} must be a Template"
+            fields.error("FD134", "like", message, "write base = Template(cpu=4), then like=base")
+
     def _refuse_what_is_not_honoured(self, fields: Fields) -> None:
         for name, code, help in (
-            ("run", "FD902", "write script= or command="),
-            ("hang_after", "FD903", "leave it out; hangs are not detected yet"),
-            ("start_timeout", "FD903", "leave it out; hangs are not detected yet"),
             ("preload", "FD906", "leave it out; workers start cold for now"),
             ("warm", "FD906", "leave it out; workers start cold for now"),
         ):
             if fields.values[name] not in (None, (), []):
                 fields.error(code, name, f"{name}= is not honoured yet", help)
-
-    def _resources(self, fields: Fields) -> Resources:
-        cpu, gpu, memory = 1.0, 0, 0
-        name = fields.values["resources"]
-        table = self._topology.fields["resources"] or {}
-        if name is not None and name not in table:
-            help = did_you_mean(name, table) if table else 'write Topology(..., resources={"small": Resources(cpu=2)})'
-            fields.error("FD110", "resources", f"resources={name!r} is unknown", help)
-        elif name is not None:
-            named = Fields(f"resources {name!r}", vars(table[name]), table[name].site, self._problems)
-            cpu, gpu, memory = named.number("cpu", 1), named.whole("gpu"), named.memory("memory")
-        if fields.values["cpu"] is not None:
-            cpu = fields.number("cpu", 1)
-        if fields.values["gpu"] is not None:
-            gpu = fields.whole("gpu")
-        if fields.values["memory"] is not None:
-            memory = fields.memory("memory")
-        return Resources(cpu, gpu, memory)
 
     def _sizes(self, fields: Fields, resources: Resources) -> tuple[int, int, int]:
         value = fields.values["replicas"]
@@ -246,6 +261,9 @@ class _RoleCompiler:
             return 1, 1, 1
         low, high = sizes.low, sizes.high
         procs = resources.gpu or 1 if sizes.procs is None else sizes.procs
+        if max(low, high, procs) > MOST:
+            fields.error("FD105", "replicas", f"replicas={value!r} has more than {MOST:,}", "write a smaller number")
+            return 1, 1, 1
         if min(low, high, procs) < 1:
             fields.error("FD105", "replicas", f"replicas={value!r} has a zero", "every number must be 1 or more")
             return 1, 1, 1
@@ -262,17 +280,8 @@ class _RoleCompiler:
             fields.warn("FD301", "replicas", f"{procs} procs share {resources.gpu} gpus", help)
         return low, high, procs
 
-    def _env(self, fields: Fields) -> tuple[tuple[str, str], ...]:
-        env = fields.values["env"] or {}
-        if not isinstance(env, Mapping):
-            fields.error("FD134", "env", "env= must be a dict", 'write env={"NAME": "value"}')
-            return ()
-        return tuple((str(name), str(value)) for name, value in env.items())
-
-    def _check_macros(self, fields: Fields, texts: list[str], ports: tuple[str, ...]) -> None:
-        for macro in macros_in(texts):
-            where = "command" if any(f"${{{macro}}}" in text for text in _as_words(fields.values["command"])) else "env"
-            where = where if fields.values[where] is not None else "args"
+    def _check_macros(self, fields: Fields, macros: list[tuple[str, str]], ports: tuple[str, ...]) -> None:
+        for where, macro in macros:
             if macro.startswith("self.port:"):
                 if (port := macro.removeprefix("self.port:")) not in ports:
                     fields.error("FD119", where, f"it has no port {port!r}", did_you_mean(port, ports))
@@ -280,20 +289,18 @@ class _RoleCompiler:
                 fields.error("FD120", where, f"macro ${{{macro}}} is unknown", did_you_mean(macro, MACROS))
 
     def _gates(self, fields: Fields) -> tuple[GateSpec, ...]:
-        wanted = fields.values["depends_on"]
         gates: dict[str, GateSpec] = {}
-        for i, item in enumerate([wanted] if isinstance(wanted, Gate | Role) else wanted):
+        help = "write depends_on=[role.ready()] with a role of this topology"
+        for i, item in enumerate(fields.items("depends_on", Gate, Role, help=help)):
             gate = item.started() if isinstance(item, Role) else item
             if not isinstance(gate, Gate) or gate.role.topology is not self._topology:
-                help = "write depends_on=[role.ready()] with a role of this topology"
-                place = fields.site.element("depends_on", i)
-                self._problems.error("FD135", f"{fields.who}: {item!r} is no gate", help, place)
+                message = f"{_words_for(item)} is no gate of this topology"
+                fields.error_at(fields.element("depends_on", i), "FD135", message, help)
                 continue
             if gate.role.name in gates:
-                help = "keep one gate; ready() includes started()"
-                place = fields.site.element("depends_on", i)
-                message = f"{fields.who}: two gates on role {gate.role.name!r}"
-                self._problems.error("FD136", message, help, place)
+                message = f"two gates on role {gate.role.name!r}"
+                place = fields.element("depends_on", i)
+                fields.error_at(place, "FD136", message, "keep one gate; ready() includes started()")
                 continue
             reader = Fields(fields.who, {"on_restart": gate.on_restart}, gate.site, self._problems)
             on_restart = reader.choice("on_restart", ("reconnect", "restart"))
@@ -330,7 +337,7 @@ class _RoleCompiler:
         if not isinstance(given, Workload):
             fields.error("FD134", "workload", "workload= must be a Workload", "write workload=Workload(steps=600)")
             return WorkloadSpec(startup_ns=startup)
-        work = Fields(fields.who, vars(given), given.site, self._problems)
+        work = fields.nested("workload", given)
         return WorkloadSpec(
             steps=work.whole("steps", least=1),
             step_ns=work.duration("step_time", SECOND, zero=False),
@@ -341,11 +348,19 @@ class _RoleCompiler:
         )
 
 
-def _as_words(command: Any) -> list[str]:
-    return [command] if isinstance(command, str) else [str(word) for word in command or ()]
+def _optional(fields: Fields, name: str) -> int | None:
+    """A duration that is off unless it is given."""
+    return None if fields.values[name] is None else fields.duration(name, MINUTE, zero=False)
 
 
-def _roles_in(texts: list[str]) -> tuple[str, ...]:
-    """The roles whose addresses stand in the texts."""
-    names = [macro.split(":")[1] for macro in macros_in(texts) if macro.startswith("addresses:")]
+def _roles_in(macros: list[tuple[str, str]]) -> tuple[str, ...]:
+    """The roles whose addresses are asked for."""
+    names = [macro.split(":")[1] for _, macro in macros if macro.startswith("addresses:")]
     return tuple(dict.fromkeys(names))
+
+
+def _words_for(value: object) -> str:
+    """What the user passed, as the user would call it."""
+    if isinstance(value, Gate):
+        return _words_for(value.role)
+    return f"role {value.name!r} of topology {value.topology.name!r}" if isinstance(value, Role) else repr(value)

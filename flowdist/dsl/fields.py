@@ -5,18 +5,25 @@ A stand-in lets the compiler go on, so that one mistake does not hide the others
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 from flowdist.dsl.places import CallSite, Place
 from flowdist.dsl.problems import Problems, did_you_mean
+from flowdist.dsl.topology import Role
 from flowdist.graph import parse_duration, parse_memory
 
 T = TypeVar("T")
 
 
 class Fields:
-    """The arguments of one call, with those that the command line overrides."""
+    """The arguments of one call, and where each was written: in the call, in a template, or on the command line.
+
+    One part of an argument is named with a dot: `env.NAME`, `restart.scope`.
+    """
 
     def __init__(
         self,
@@ -25,19 +32,54 @@ class Fields:
         site: CallSite,
         problems: Problems,
         overridden: Mapping[str, Place] | None = None,
+        sites: Mapping[str, CallSite] | None = None,
     ) -> None:
-        self.who, self.values, self.site, self.problems = who, values, site, problems
-        self._overridden = overridden or {}
+        self.who, self.values, self.problems = who, values, problems
+        self._site, self._overridden, self._sites = site, overridden or {}, sites or {}
+
+    @classmethod
+    def of_role(cls, role: Role, problems: Problems) -> Fields:
+        """Some of its arguments may be a template's."""
+        return cls(f"role {role.name!r}", role.fields, role.site, problems, role.overridden, role.sites)
+
+    def nested(self, name: str, given: Any) -> Fields:
+        """The arguments of `given`, a Restart or Workload that is the argument `name`."""
+        prefix = f"{name}."
+        overridden = {
+            key.removeprefix(prefix): place for key, place in self._overridden.items() if key.startswith(prefix)
+        }
+        return Fields(self.who, vars(given), given.site, self.problems, overridden)
+
+    @property
+    def folder(self) -> str:
+        """That of the file in which the call stands."""
+        return str(Path(self._site.file).resolve().parent)
 
     def place(self, name: str) -> Place:
-        return self._overridden.get(name) or self.site.place(name)
+        argument, _, part = name.partition(".")
+        for known in (name, argument):
+            if known in self._overridden:
+                return self._overridden[known]
+        site = self._sites.get(name) or self._sites.get(argument) or self._site
+        return site.entry(argument, part) if part else site.place(argument)
+
+    def element(self, name: str, index: int) -> Place:
+        """The place of one element of a list argument."""
+        return self._overridden.get(name) or self._sites.get(name, self._site).element(name, index)
+
+    def keyword(self, name: str) -> Place:
+        """The place of an argument with its name."""
+        return self._sites.get(name, self._site).keyword(name)
 
     def error(self, code: str, name: str, message: str, help: str) -> None:
-        """A problem of the argument `name`; the message begins with who has it."""
-        self.problems.error(code, f"{self.who}: {message}", help, self.place(name))
+        """A problem of the argument `name`."""
+        self.error_at(self.place(name), code, message, help)
+
+    def error_at(self, place: Place, code: str, message: str, help: str) -> None:
+        self.problems.error(code, message, help, place, who=self.who)
 
     def warn(self, code: str, name: str, message: str, help: str) -> None:
-        self.problems.warn(code, f"{self.who}: {message}", help, self.place(name))
+        self.problems.warn(code, message, help, self.place(name), who=self.who)
 
     def duration(self, name: str, default: int, *, zero: bool = True) -> int:
         """Nanoseconds; `default` when the argument is None. Zero is refused unless it makes sense."""
@@ -48,7 +90,8 @@ class Fields:
         if ns is None:
             return default
         if ns < 0 or (ns == 0 and not zero):
-            self.error("FD105", name, f"{name}={value!r} must be more than zero", 'write a duration such as "30s"')
+            wrong = "must not be negative" if zero else "must be more than zero"
+            self.error("FD105", name, f"{name}={value!r} {wrong}", 'write a duration such as "30s"')
             return default
         return ns
 
@@ -71,7 +114,7 @@ class Fields:
     def whole(self, name: str, *, least: int = 0) -> int:
         """A whole number of at least `least`."""
         value = self.values.get(name)
-        if isinstance(value, str) and value.strip().lstrip("-").isdigit():
+        if isinstance(value, str) and re.fullmatch(r"\s*-?\d{1,18}\s*", value):
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool):
             self.error("FD134", name, f"{name}={value!r} must be a whole number", f"write {name}={least or 1}")
@@ -87,11 +130,13 @@ class Fields:
         if value is None:
             return default
         try:
-            number = float(value)
-        except (TypeError, ValueError):
+            number = float("nan") if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError, OverflowError):
+            number = float("nan")
+        if not math.isfinite(number):
             self.error("FD134", name, f"{name}={value!r} must be a number", f"write {name}={default:g}")
             return default
-        if number < 0 or number != number or number == float("inf"):
+        if number < 0:
             self.error("FD105", name, f"{name}={value!r} must not be negative", f"write {name}={default:g}")
             return default
         return number
@@ -125,3 +170,41 @@ class Fields:
             self.error("FD134", name, f"{name}={value!r} must be a list of strings", f'write {name}=["..."]')
             return ()
         return tuple(value)
+
+    def items(self, name: str, *single: type, help: str = "") -> Sequence[Any]:
+        """A list of anything; a value of a type in `single` stands for a list of it, None for an empty one.
+
+        What has no order, or is gone when it was walked once, is no list.
+        """
+        value = self.values.get(name)
+        if value is None or isinstance(value, single):
+            return [] if value is None else [value]
+        if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+            self.error("FD134", name, f"{name}={value!r} must be a list", help or f"write {name}=[...]")
+            return []
+        return value
+
+    def pairs(self, name: str) -> tuple[tuple[str, str], ...]:
+        """A dict of strings, whose values may be numbers; None stands for an empty one."""
+        value = self.values.get(name)
+        if value is None:
+            return ()
+        if not isinstance(value, Mapping):
+            self.error("FD134", name, f"{name}= must be a dict", f'write {name}={{"NAME": "value"}}')
+            return ()
+        for key, text in value.items():
+            if not str(key) or any(letter in str(key) for letter in "=\0"):
+                self.error("FD102", name, f"{name}[{key!r}] has no usable name", "use letters and digits")
+            if text is None:
+                self.error("FD134", name, f"{name}[{key!r}] is None", 'write "" for an empty one, or leave it out')
+        return tuple((str(key), str(text)) for key, text in value.items())
+
+    def path(self, name: str) -> str:
+        """The text of a path; empty when the argument is None."""
+        value = self.values.get(name)
+        if value is None:
+            return ""
+        if not isinstance(value, str | PurePath):
+            self.error("FD134", name, f"{name}={value!r} must be a path", f'write {name}="..."')
+            return ""
+        return str(value)

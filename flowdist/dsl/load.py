@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
+from flowdist.dsl import topology as words
 from flowdist.dsl.compile import compile_topology
-from flowdist.dsl.places import COMMAND_LINE, Place
+from flowdist.dsl.overrides import apply_nodes, apply_sets
+from flowdist.dsl.places import CLI, Place, place_of_bytes
 from flowdist.dsl.problems import Problem, Problems, TopologyProblems, did_you_mean
-from flowdist.dsl.topology import Node, Restart, Role, Topology
+from flowdist.dsl.topology import Topology
 from flowdist.graph import RoleGraph
 
 DEFAULT_FILE = "topology.py"
-CLI = Place(COMMAND_LINE, 1)
+VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class Loaded(NamedTuple):
@@ -41,7 +44,7 @@ def load_topology(
     Args:
         target: `file.py` or `file.py:name`; None: topology.py in the current folder.
         params: Arguments for a topology that is a function (`-p`).
-        sets: `role.field=value` overrides (`--set`).
+        sets: `role.field=value` and `field=value` overrides (`--set`).
         nodes: Instead of the topology's own `nodes=` (`--nodes`).
 
     Raises:
@@ -49,45 +52,46 @@ def load_topology(
     """
     file, _, name = (target or DEFAULT_FILE).partition(":")
     path = Path(file)
-    if not path.is_file():
-        help = "name a topology file, or make a topology.py in the current folder"
-        _refuse("FD140", f"no topology file {file!r}", help)
+    text = _read(path)
     if not name:
-        _refuse_script(path)
-    module = _execute(path.resolve())
-    return compile_loaded(_pick(module, name, path, dict(params or {})), sets, nodes)
+        _refuse_script(path, text)
+    path = path.resolve()
+    folder = str(path.parent)
+    sys.path.insert(0, folder)
+    try:
+        module = _execute(path, text)
+        topology = _pick(module, name, Path(file), dict(params or {}))
+    finally:
+        if folder in sys.path:  # the user's code may have taken it away
+            sys.path.remove(folder)
+    return compile_loaded(topology, sets, nodes)
 
 
 def compile_loaded(topology: Topology, sets: Sequence[str] = (), nodes: str | None = None) -> Loaded:
     """Compile a topology that is there already, with the overrides of the command line."""
     problems = Problems()
-    overrides = _apply_sets(topology, sets, problems)
+    apply_sets(topology, sets, problems)
     if nodes is not None:
-        topology.fields["nodes"] = _override_nodes(topology.fields["nodes"], nodes, problems)
-        overrides["", "nodes"] = CLI
-    graph = compile_topology(topology, problems, overrides)
+        apply_nodes(topology, nodes, problems, f"--nodes {nodes}")
+    graph = compile_topology(topology, problems)
     problems.raise_errors()
     return Loaded(graph, tuple(problems.sorted()))
 
 
-def _override_nodes(declared: Any, nodes: str, problems: Problems) -> Any:
-    """`--nodes N`: that many of the nodes that the topology declares, if it says what one is like."""
-    value: int | str = int(nodes) if nodes.isdigit() else nodes
-    if not isinstance(declared, Sequence) or isinstance(declared, str) or not isinstance(value, int) or value < 1:
-        return value
-    sizes = {(node.cpu, node.gpu, node.memory) for node in declared if isinstance(node, Node)}
-    if len(sizes) != 1:
-        help = "change nodes= in the file"
-        problems.error("FD104", f"--nodes {nodes}: the topology's nodes are not alike", help, CLI)
-        return declared
-    ((cpu, gpu, memory),) = sizes
-    return [*declared[:value], *(Node(cpu=cpu, gpu=gpu, memory=memory) for _ in range(value - len(declared)))]
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, ValueError):  # the second for a null byte
+        help = "name a topology file, or make a topology.py in the current folder"
+        _refuse("FD140", f"no topology file {str(path)!r}", help)
+    except OSError as error:
+        _refuse("FD140", f"{path} cannot be read: {error.strerror}", "name a file that you may read")
 
 
 def looks_like_topology(path: str | Path) -> bool:
     """Whether a file declares a topology, judged by its text: it is not imported."""
     try:
-        tree = ast.parse(Path(path).read_text(encoding="utf-8"))
+        tree = ast.parse(Path(path).read_bytes())
     except (OSError, SyntaxError, ValueError):
         return False
     imports = _imports_the_dsl(tree)
@@ -111,10 +115,10 @@ def _imports_the_dsl(tree: ast.Module) -> bool:
     return False
 
 
-def _refuse_script(path: Path) -> None:
+def _refuse_script(path: Path, text: bytes) -> None:
     """A training script is not executed to look for a topology in it: who knows what it would do."""
     try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return  # executing it says what is wrong
     if not _imports_the_dsl(tree):
@@ -122,56 +126,50 @@ def _refuse_script(path: Path) -> None:
         _refuse("FD140", f"{path} has no topology: it does not import flowdist", help)
 
 
-def _refuse(code: str, message: str, help: str, place: Place = CLI) -> None:
+def _refuse(code: str, message: str, help: str, place: Place = CLI) -> NoReturn:
     raise TopologyProblems([Problem(code, message, help, place)])
 
 
-def _execute(path: Path) -> ModuleType:
+def _execute(path: Path, text: bytes) -> ModuleType:
     module = ModuleType("flowdist_topology")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module
-    sys.path.insert(0, str(path.parent))
     try:
-        code = compile(path.read_bytes(), str(path), "exec")
+        code = compile(text, str(path), "exec")
+    except (SyntaxError, ValueError) as error:  # the second for a null byte, before Python 3.12
+        line, column, end = (getattr(error, name, 0) or 0 for name in ("lineno", "offset", "end_offset"))
+        place = Place(str(path), max(line, 1), max(column, 1), max(end, column, 1) + (end <= column))
+        message = f"the file is no Python: {getattr(error, 'msg', error)}"
+        _refuse("FD141", message, "correct the syntax", place)
+    try:
         exec(code, module.__dict__)
-    except SyntaxError as error:
-        place = Place(
-            str(path), error.lineno or 1, error.offset or 1, (error.end_offset or 0) or (error.offset or 1) + 1
-        )
-        _refuse("FD141", f"the file is no Python: {error.msg}", "correct the syntax", place)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         _refuse_exception(path, error)
-    finally:
-        sys.path.remove(str(path.parent))
     return module
 
 
-def _refuse_exception(path: Path, error: Exception) -> None:
+def _refuse_exception(path: Path, error: BaseException) -> NoReturn:
     """The last line of the user's file that was on the way to the exception."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     place = Place(str(path), 1)
     if frames:
         last = frames[-1]
-        place = Place(str(path), last.lineno or 1, (last.colno or 0) + 1, (last.end_colno or 0) + 1)
+        line, column = last.lineno or 1, last.colno or 0
+        place = place_of_bytes(str(path), line, column, last.end_lineno or line, last.end_colno or column + 1)
     text = f"{type(error).__name__}: {error}"
     help = "correct the line; the file is executed to find its topology"
-    if isinstance(error, TypeError) and "unexpected keyword argument" in str(error):
-        word = str(error).rsplit("'", 2)[-2]
-        text = f"argument {word!r} is unknown"
-        help = did_you_mean(word, _arguments(str(error)))
-        _refuse("FD132", text, help, place)
+    unknown = re.match(r"([\w.]+)\(\) got an unexpected keyword argument '(\w+)'", str(error))
+    if isinstance(error, TypeError) and unknown and (known := _arguments(unknown[1])):
+        _refuse("FD132", f"argument {unknown[2]!r} is unknown", did_you_mean(unknown[2], known), place)
     _refuse("FD141", text, help, place)
 
 
-def _arguments(message: str) -> list[str]:
-    """The arguments of the callable that a TypeError speaks of."""
-    from flowdist import dsl
-
-    name = message.split("(")[0]
-    owner: Any = dsl
-    for part in name.split("."):
-        owner = getattr(owner, part, None)
-    return [arg for arg in inspect.signature(owner).parameters if arg != "self"] if owner is not None else []
+def _arguments(name: str) -> list[str]:
+    """The arguments of a callable of the DSL, by its qualified name; none for one of the user's."""
+    owner, _, method = name.partition(".")
+    word = vars(words).get(owner)
+    called = vars(word).get(method) if isinstance(word, type) else None
+    return [arg for arg in inspect.signature(called).parameters if arg != "self"] if called is not None else []
 
 
 def _pick(module: ModuleType, name: str, path: Path, params: dict[str, str]) -> Topology:
@@ -201,29 +199,31 @@ def _pick(module: ModuleType, name: str, path: Path, params: dict[str, str]) -> 
         _refuse("FD133", f"-p {next(iter(params))}: the topology takes no parameters", help)
     if not isinstance(found, Topology):
         _refuse("FD140", f"{path}: {name or 'topology'} is no Topology", "return the Topology from the function")
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _call(function: Any, path: Path, params: dict[str, str]) -> Any:
-    signature = inspect.signature(function)
+    declared = inspect.signature(function).parameters
+    known = {key: parameter for key, parameter in declared.items() if parameter.kind not in VARIADIC}
+    any_name = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in declared.values())
     values: dict[str, Any] = {}
     for key, text in params.items():
-        if key not in signature.parameters:
-            _refuse("FD133", f"-p {key}: no such parameter", did_you_mean(key, signature.parameters))
-        values[key] = _convert(key, text, signature.parameters[key].annotation)
-    for key, parameter in signature.parameters.items():
+        if key not in known and not any_name:
+            _refuse("FD133", f"-p {key}: no such parameter", did_you_mean(key, known))
+        values[key] = _convert(key, text, known[key].annotation if key in known else str)
+    for key, parameter in known.items():
         if parameter.default is parameter.empty and key not in values:
             _refuse("FD133", f"parameter {key!r} has no value", f"write -p {key}=...")
     try:
         return function(**values)
     except TopologyProblems:
         raise
-    except Exception as error:
-        return _refuse_exception(path, error)
+    except (Exception, SystemExit) as error:
+        return _refuse_exception(path.resolve(), error)
 
 
 def _convert(key: str, text: str, annotation: Any) -> Any:
-    kind = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "str")
+    kind = _kind(annotation)
     try:
         if kind in ("int", "float"):
             return {"int": int, "float": float}[kind](text)
@@ -234,41 +234,8 @@ def _convert(key: str, text: str, annotation: Any) -> Any:
     return text
 
 
-def _apply_sets(topology: Topology, sets: Sequence[str], problems: Problems) -> dict[tuple[str, str], Place]:
-    """Overrides win over the file; unknown names are problems."""
-    places: dict[tuple[str, str], Place] = {}
-    for text in sets:
-        key, equals, value = text.partition("=")
-        owner, dot, field = key.partition(".")
-        place = Place(COMMAND_LINE, 1)
-        if not equals or not dot:
-            problems.error("FD133", f"--set {text}: cannot be read", "write --set role.field=value", place)
-            continue
-        role = next((role for role in topology.roles if role.name == owner), None)
-        if role is None:
-            names = [role.name for role in topology.roles]
-            problems.error("FD133", f"--set {text}: no role {owner!r}", did_you_mean(owner, names), place)
-            continue
-        _set(role, field, value, text, problems, place)
-        places[owner, field] = place
-    return places
-
-
-def _set(role: Role, field: str, value: str, text: str, problems: Problems, place: Place) -> None:
-    """One override. `restart.max_restarts` reaches into the policy, and makes one where there was none."""
-    head, _, rest = field.partition(".")
-    none = value.lower() == "none"
-    if head == "restart" and rest:
-        if not isinstance(role.fields["restart"], Restart):
-            role.fields["restart"] = Restart()
-        known = [name for name in vars(role.fields["restart"]) if name not in ("site", "rules")]
-        if rest not in known:
-            problems.error("FD132", f"--set {text}: a restart has no {rest!r}", did_you_mean(rest, known), place)
-            return
-        setattr(role.fields["restart"], rest, None if none else value)
-        return
-    known = [name for name in role.fields if name not in ("name", "depends_on", "restart", "workload", "env", "run")]
-    if field not in known:
-        problems.error("FD132", f"--set {text}: a role has no {field!r} to set", did_you_mean(field, known), place)
-        return
-    role.fields[field] = None if none else value
+def _kind(annotation: Any) -> str:
+    """`int` for `int`, `"int"`, `int | None` and `Optional[int]`; `str` for what is no single plain type."""
+    text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    kinds = [word for word in re.findall(r"\w+", text) if word not in ("None", "Optional", "typing")]
+    return kinds[0] if kinds in (["int"], ["float"], ["bool"]) else "str"

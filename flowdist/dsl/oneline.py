@@ -35,5 +35,6 @@ def one_role_graph(
         workdir=str(Path.cwd()),
         restart=Restart("role", max_restarts=max_restarts) if max_restarts else None,
     )
-    topology.site = role.site = CallSite(COMMAND_LINE, 1, 0, ())  # that is where the user wrote it
+    topology.site = role.site = CallSite(COMMAND_LINE, 1, ())  # that is where the user wrote it
+    role.sites = {}
     return compile_loaded(topology, sets, nodes)

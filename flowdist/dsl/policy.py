@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, get_args
 
 from flowdist.dsl.fields import Fields
-from flowdist.dsl.places import Place
 from flowdist.dsl.problems import did_you_mean
 from flowdist.dsl.topology import FailureWord, On, Restart
 from flowdist.graph import MINUTE, SECOND, RestartPolicy, Rule, format_duration
+from flowdist.graph.model import Then
 
 KINDS: tuple[str, ...] = get_args(FailureWord)
+SCOPES = ("replica", "role", "domain", "job")  # from narrow to wide
 SIGNALS: tuple[str, ...] = (
     "ABRT",
     "ALRM",
@@ -31,59 +31,63 @@ SIGNALS: tuple[str, ...] = (
 SIGNALS += ("USR2", "XCPU")
 
 
-def compile_restart(
-    role: Fields, given: Any, overrides: Mapping[tuple[str, str], Place], name: str
-) -> RestartPolicy | None:
+def compile_restart(role: Fields, given: Any) -> RestartPolicy | None:
     """The policy of a role; None when it has none."""
     if given is None:
         return None
     if not isinstance(given, Restart):
         role.error("FD134", "restart", "restart= must be a Restart", 'write restart=Restart("role", max_restarts=3)')
         return None
-    prefix = "restart."
-    overridden = {f.removeprefix(prefix): p for (r, f), p in overrides.items() if r == name and f.startswith(prefix)}
-    fields = Fields(role.who, vars(given), given.site, role.problems, overridden)
-    then = given.then
-    if isinstance(then, Restart):
-        help = 'write then="fail" or then="ignore"'
-        fields.error("FD905", "then", "wider escalation (then=Restart(...)) is not honoured yet", help)
-        then = "fail"
-    else:
-        then = fields.choice("then", ("fail", "ignore"))
-    within = given.within
+    return _policy(role.nested("restart", given), given)
+
+
+def _policy(fields: Fields, given: Restart) -> RestartPolicy:
+    wider = _policy(fields.nested("then", given.then), given.then) if isinstance(given.then, Restart) else None
+    then: Then = "widen" if wider is not None else fields.choice("then", ("fail", "ignore"))
+    help = 'write rules=[On("oom", do="fail")]'
+    written = fields.items("rules", help=help)
+    rules = [(i, rule, _rule(fields, rule)) for i, rule in enumerate(written) if isinstance(rule, On)]
     policy = RestartPolicy(
-        scope=fields.choice("scope", ("replica", "role", "domain", "job")),
+        scope=fields.choice("scope", SCOPES),
         max_restarts=fields.whole("max_restarts"),
-        within_ns=None if within is None else fields.duration("within", MINUTE, zero=False),
+        within_ns=None if given.within is None else fields.duration("within", MINUTE, zero=False),
         then=then,
-        rules=tuple(_rule(fields, rule, i) for i, rule in enumerate(given.rules) if isinstance(rule, On)),
+        rules=tuple(rule for _, _, rule in rules),
         backoff_ns=fields.duration("backoff", SECOND),
         backoff_max_ns=fields.duration("backoff_max", MINUTE),
         backoff_reset_ns=fields.duration("backoff_reset", 10 * MINUTE),
+        wider=wider,
     )
-    for i, rule in enumerate(given.rules):
+    for i, rule in enumerate(written):
         if not isinstance(rule, On):
-            place = fields.site.element("rules", i)
-            help = 'write rules=[On("oom", do="fail")]'
-            role.problems.error("FD134", f"{role.who}: rules[{i}] is no On(...)", help, place)
-    _check_reachable(fields, given, policy)
+            fields.error_at(fields.element("rules", i), "FD134", f"rules[{i}] is no On(...)", help)
+    _check_reachable(fields, rules)
     _check_budget(fields, policy)
+    _check_wider(fields, policy)
     return policy
 
 
-def _rule(policy: Fields, rule: On, index: int) -> Rule:
+def _check_wider(fields: Fields, policy: RestartPolicy) -> None:
+    """What comes when a budget is used up restarts more; it has no rules, as those of the first decide."""
+    wider = policy.wider
+    if wider is None:
+        return
+    if SCOPES.index(wider.scope) <= SCOPES.index(policy.scope):
+        message = f"after {policy.scope!r} comes {wider.scope!r}, which restarts no more than that"
+        fields.error("FD143", "then", message, f'write then=Restart("{SCOPES[-1]}", max_restarts=2)')
+    if wider.rules:
+        message = "the rules of a wider restart never decide: those of the first do"
+        fields.error("FD125", "then", message, "put them into the rules= of the role's own Restart")
+
+
+def _rule(policy: Fields, rule: On) -> Rule:
     fields = Fields(policy.who, vars(rule), rule.site, policy.problems)
     kind = rule.kind
     if kind is not None and kind not in KINDS:
         fields.error("FD121", "kind", f"failure kind {kind!r} is unknown", did_you_mean(str(kind), KINDS))
         kind = None
-    if kind == "hang":
-        fields.error("FD903", "kind", "hangs are not detected yet, so the rule would never decide", "leave it out")
-    if kind == "preempted":
-        help = 'leave it out; a node that is taken away is "node_lost" for now'
-        fields.error("FD904", "kind", "notices of preemption are not honoured yet", help)
     if rule.exit is not None:
-        if not isinstance(rule.exit, int) or not 0 <= rule.exit <= 255:
+        if not isinstance(rule.exit, int) or isinstance(rule.exit, bool) or not 0 <= rule.exit <= 255:
             fields.error("FD105", "exit", f"exit={rule.exit!r} is no exit code", "exit codes are 1 to 255")
         elif rule.exit == 0:
             fields.error("FD126", "exit", "exit code 0 is success, no failure rule can match it", "write another code")
@@ -102,15 +106,13 @@ def _rule(policy: Fields, rule: On, index: int) -> Rule:
     return Rule(do, kind, rule.exit, signal, fields.flag("count", True))
 
 
-def _check_reachable(fields: Fields, given: Restart, policy: RestartPolicy) -> None:
+def _check_reachable(fields: Fields, rules: list[tuple[int, On, Rule]]) -> None:
     """A rule that an earlier one always beats will never decide: the user believes in something that won't happen."""
-    for i, rule in enumerate(policy.rules):
-        for written, earlier in zip(given.rules, policy.rules[:i], strict=False):
-            if written.kind == earlier.kind and _covers(earlier, rule):
-                place = fields.site.element("rules", i)
-                message = f"{fields.who}: this rule can never decide: an earlier one matches all that it matches"
-                fields.problems.error("FD125", message, "put the narrower rule first", place)
-                break
+    for n, (i, _, rule) in enumerate(rules):
+        # a kind that is unknown was replaced by None, which matches all: it covers nothing that is meant
+        if any(written.kind == earlier.kind and _covers(earlier, rule) for _, written, earlier in rules[:n]):
+            message = "this rule can never decide: an earlier one matches all that it matches"
+            fields.error_at(fields.element("rules", i), "FD125", message, "put the narrower rule first")
 
 
 def _covers(earlier: Rule, later: Rule) -> bool:
@@ -127,12 +129,10 @@ def _check_budget(fields: Fields, policy: RestartPolicy) -> None:
     """The back-off between that many restarts alone takes longer than the window: it never sees them all."""
     if policy.within_ns is None:
         return
-    total, wait = 0, policy.backoff_ns
-    for _ in range(min(policy.max_restarts - 1, 10_000)):
-        if total > policy.within_ns:
-            break
-        total += min(wait, policy.backoff_max_ns)
-        wait = min(wait * 2, policy.backoff_max_ns)
+    total, wait, waits = 0, policy.backoff_ns, max(policy.max_restarts - 1, 0)
+    while 0 < wait < policy.backoff_max_ns and waits:
+        total, wait, waits = total + wait, wait * 2, waits - 1
+    total += waits * min(wait, policy.backoff_max_ns)
     if total > policy.within_ns:
         window = format_duration(policy.within_ns)
         fields.error(

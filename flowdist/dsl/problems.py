@@ -11,6 +11,8 @@ from typing import Literal, NamedTuple
 from flowdist.dsl.places import COMMAND_LINE, Place
 from flowdist.errors import FlowdistError
 
+NAMED_MAX = 4  # of those that have one problem in common
+
 
 class Problem(NamedTuple):
     """`code` is stable: FD1xx errors in the topology, FD3xx warnings, FD9xx what nothing honours yet."""
@@ -58,29 +60,58 @@ class TopologyProblems(FlowdistError):
 
 
 class Problems:
-    """Where the compiler writes down what it finds."""
+    """Where the compiler writes down what it finds.
+
+    What several have in common, because they come from one line of the user's file, is one problem that names them all.
+    """
 
     def __init__(self) -> None:
-        self.found: list[Problem] = []
+        self._found: dict[tuple[str, str, Place], Problem] = {}
+        self._who: dict[tuple[str, str, Place], dict[str, None]] = {}  # who has it
 
-    def error(self, code: str, message: str, help: str, place: Place) -> None:
-        self.found.append(Problem(code, message, help, place))
+    def error(self, code: str, message: str, help: str, place: Place, *, who: str = "") -> None:
+        self._add(Problem(code, message, help, place), who)
 
-    def warn(self, code: str, message: str, help: str, place: Place) -> None:
-        self.found.append(Problem(code, message, help, place, "warning"))
+    def warn(self, code: str, message: str, help: str, place: Place, *, who: str = "") -> None:
+        self._add(Problem(code, message, help, place, "warning"), who)
+
+    def _add(self, problem: Problem, who: str) -> None:
+        key = (problem.code, problem.message, problem.place)
+        self._found.setdefault(key, problem)
+        self._who.setdefault(key, {})[who] = None
+
+    def codes(self) -> set[str]:
+        return {problem.code for problem in self._found.values()}
 
     def sorted(self) -> list[Problem]:
-        return sorted(dict.fromkeys(self.found), key=lambda p: (p.place.file, p.place.line, p.place.column, p.code))
+        """Each once, in the order of the file; the message begins with who has it."""
+        named = [
+            problem._replace(message=_of_all(list(self._who[key]), problem.message))
+            for key, problem in self._found.items()
+        ]
+        return sorted(named, key=lambda p: (p.place.file, p.place.line, p.place.column, p.code))
 
     def raise_errors(self) -> None:
         """TopologyProblems if there is an error among them."""
-        if any(problem.severity == "error" for problem in self.found):
+        if any(problem.severity == "error" for problem in self._found.values()):
             raise TopologyProblems(self.sorted())
+
+
+def _of_all(who: Sequence[str], message: str) -> str:
+    """`role 'a': message`, or `roles 'a', 'b' and 'c': message`."""
+    if not any(who):
+        return message
+    if len(who) == 1:
+        return f"{who[0]}: {message}"
+    kind = who[0].partition(" ")[0]
+    names = [name.partition(" ")[2] for name in who[:NAMED_MAX]]
+    last = f"{len(who) - NAMED_MAX} more" if len(who) > NAMED_MAX else names.pop()
+    return f"{kind}s {', '.join(names)} and {last}: {message}"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`did you mean "trainer"?`, or the list of what there is."""
-    known = list(known)
+    known = [str(name) for name in known]  # a key of the user's dict may be anything
     close = difflib.get_close_matches(str(word), known, n=1)
     if close:
         return f'did you mean "{close[0]}"?'

@@ -16,5 +16,5 @@ def encode_graph(graph: RoleGraph) -> bytes:
 
 
 def decode_graph(data: bytes | str) -> RoleGraph:
-    """Raises msgspec.ValidationError for what is no role graph."""
+    """Raises msgspec.DecodeError for what is no role graph."""
     return _DECODER.decode(data)

@@ -18,7 +18,8 @@ Scope = Literal["replica", "role", "domain", "job"]
 GateCondition = Literal["started", "ready", "succeeded"]
 OnRestart = Literal["reconnect", "restart"]
 Action = Literal["restart", "fail", "ignore"]
-Then = Literal["fail", "ignore"]
+Then = Literal["fail", "ignore", "widen"]
+Strategy = Literal["spread", "pack"]
 FailureKind = Literal[
     "exit", "signal", "oom", "hang", "start_failed", "unready", "unkillable", "store_lost", "preempted", "node_lost"
 ]
@@ -72,6 +73,20 @@ class RestartPolicy(msgspec.Struct, frozen=True):
     backoff_ns: int = 1 * SECOND  # before the second counted restart; the first waits for nothing
     backoff_max_ns: int = 1 * MINUTE
     backoff_reset_ns: int = 10 * MINUTE  # this long without a counted incident starts the back-off anew
+    wider: RestartPolicy | None = None  # with then="widen": its scope, budget and `then` come next (R11)
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """Which nodes may take a replica, and which of these is taken first.
+
+    `near` are roles of which a replica has to be on the node, `apart` roles of which none may be: the role itself, for
+    one replica a node. `where` are labels that the node has to have.
+    """
+
+    strategy: Strategy = "spread"
+    near: tuple[str, ...] = ()
+    apart: tuple[str, ...] = ()
+    where: Pairs = ()
 
 
 class Readiness(msgspec.Struct, frozen=True):
@@ -100,6 +115,17 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
     restore_ns: int = 0
 
 
+class SecretRef(msgspec.Struct, frozen=True):
+    """Where the value of an environment variable is read when a worker starts: a variable of ours, or a file.
+
+    The value itself is never in the graph.
+    """
+
+    name: str  # of the worker's variable
+    env: str = ""
+    file: str = ""  # absolute, or beginning with ~
+
+
 class RoleSpec(msgspec.Struct, frozen=True):
     """A homogeneous group of replicas: one command, one resource request, one restart policy."""
 
@@ -110,7 +136,9 @@ class RoleSpec(msgspec.Struct, frozen=True):
     max_replicas: int = 1
     procs: int = 1
     resources: Resources = Resources()
+    placement: Placement = Placement()
     env: Pairs = ()
+    secrets: tuple[SecretRef, ...] = ()  # names that are not in `env`
     ports: tuple[str, ...] = ()
     workdir: str = ""  # absolute; empty: the folder of the topology
     gang: bool = True
@@ -145,6 +173,13 @@ class Domain(msgspec.Struct, frozen=True):
     roles: tuple[str, ...]
 
 
+class JointWorld(msgspec.Struct, frozen=True):
+    """One RANK space and one process group over several roles, which restart as one."""
+
+    name: str
+    roles: tuple[str, ...]
+
+
 class JobOptions(msgspec.Struct, frozen=True):
     """Numbers that belong to the job rather than to a role."""
 
@@ -155,6 +190,10 @@ class JobOptions(msgspec.Struct, frozen=True):
     min_uptime_ns: int = 60 * SECOND  # R8
     free_incidents_max: int = 5  # R8
     unkillable_after_ns: int = 30 * SECOND  # R6
+    controller_outage_ns: int = 10 * MINUTE  # how long agents keep their workers while nobody listens (R21)
+    bad_node_window_ns: int = 60 * MINUTE  # R22
+    move_after: int = 2  # failures of one kind of a replica on one node, then elsewhere (R22)
+    cordon_after: int = 3  # failures of one kind on one node, then it takes no more (R22)
 
 
 class RoleGraph(msgspec.Struct, frozen=True):
@@ -165,8 +204,10 @@ class RoleGraph(msgspec.Struct, frozen=True):
     domains: tuple[Domain, ...] = ()
     cluster: Cluster = Cluster()
     options: JobOptions = JobOptions()
+    on_incident: tuple[str, ...] = ()  # a command of the user's; empty: none
     checkpoint_dir: str = ""  # empty: checkpoints/ of the run's folder
     source: str = ""  # the topology file, absolute
+    worlds: tuple[JointWorld, ...] = ()
     format: int = 1
 
     def role(self, name: str) -> RoleSpec:
@@ -182,3 +223,7 @@ class RoleGraph(msgspec.Struct, frozen=True):
 
     def domain_of(self, name: str) -> Domain | None:
         return next((domain for domain in self.domains if name in domain.roles), None)
+
+    def world_of(self, name: str) -> JointWorld | None:
+        """The joint world that the role is in; None when it has one of its own, or none."""
+        return next((world for world in self.worlds if name in world.roles), None)

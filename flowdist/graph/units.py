@@ -58,33 +58,42 @@ _MEMORY = {
 
 
 def parse_duration(value: str | int | float) -> int:
-    """Nanoseconds of `30s`, `1m30s`, `400ms`; a bare number is seconds. ValueError for anything else."""
+    """Nanoseconds of `30s`, `1m30s`, `400ms`; a bare number is seconds. ValueError for anything else.
+
+    So is what 64 bits cannot hold, 292 years.
+    """
     if isinstance(value, bool):
         raise ValueError("not a duration")
     if isinstance(value, int | float):
-        return round(value * 1_000_000_000)
+        return _whole(value * 1_000_000_000)
     text = value.strip()
     if re.fullmatch(r"\d+(?:\.\d+)?", text):
-        return round(float(text) * 1_000_000_000)
+        text += "s"
     parts = re.findall(r"(\d+(?:\.\d+)?)(ns|us|ms|s|m|h|d)", text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise ValueError("not a duration")
-    return sum(_exact(number, _DURATION_NS[unit]) for number, unit in parts)
+    return _whole(sum(_exact(number, _DURATION_NS[unit]) for number, unit in parts))
 
 
-def _exact(number: str, unit: int) -> int:
+def _exact(number: str, unit: int) -> int | float:
     """Whole numbers are not sent through a float: 292 years of nanoseconds would lose their last digits."""
-    return int(number) * unit if number.isdigit() else round(float(number) * unit)
+    return float(number) * unit if "." in number else int(number) * unit
+
+
+def _whole(value: int | float) -> int:
+    if not abs(value) < 1 << 63:
+        raise ValueError("too large")
+    return round(value)
 
 
 def parse_memory(value: str | int) -> int:
-    """Bytes of `64GiB`, `500MB`; a bare number is bytes. ValueError for anything else."""
+    """Bytes of `64GiB`, `500MB`; a bare number is bytes. ValueError for anything else, and for 8 EiB and more."""
     if isinstance(value, bool):
         raise ValueError("not a size of memory")
     if isinstance(value, int):
-        return value
+        return _whole(value)
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", value.strip())
     units = {name.lower(): size for name, size in _MEMORY.items()} | {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
     if match is None or match[2].lower() not in units:
         raise ValueError("not a size of memory")
-    return _exact(match[1], units[match[2].lower()])
+    return _whole(_exact(match[1], units[match[2].lower()]))

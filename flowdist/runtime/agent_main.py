@@ -17,15 +17,17 @@ from flowdist.control import agent_io as io
 from flowdist.control.agent import Agent
 from flowdist.control.effects import StartReplica
 from flowdist.control.ids import Addresses, ReplicaId
-from flowdist.graph import decode_graph
-from flowdist.runtime import spawner
+from flowdist.graph import RoleSpec, decode_graph
+from flowdist.runtime import notice, spawner
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.environment import Places, macro_values, worker_argv, worker_env
 from flowdist.runtime.errors_of_workers import is_out_of_memory, one_line
 from flowdist.runtime.frames import JournalLine, encode, read_from_controller
 from flowdist.runtime.guardian import NodeConfig
+from flowdist.runtime.logs import last_output_ns
 from flowdist.runtime.ports import Ports
 from flowdist.runtime.readiness import until_ready
+from flowdist.runtime.secret_values import Mask
 from flowdist.runtime.stores import Stores
 from flowdist.runtime.worker_socket import WorkerSocket
 
@@ -66,6 +68,7 @@ class _AgentProcess:
         self._workers: dict[int, tuple[StartReplica, int]] = {}  # by spawn id: attempt and local rank
         self._spawning: dict[tuple[ReplicaId, int], _Spawning] = {}
         self._probes: dict[tuple[ReplicaId, int], asyncio.Task[None]] = {}
+        self._mask = Mask()  # last words of workers go into the journal
         self._next_id = 0
         self._killed: dict[tuple[ReplicaId, int], None] = {}  # attempts that we sent SIGKILL
         self._oom_kills = _oom_kills()
@@ -92,6 +95,10 @@ class _AgentProcess:
         while True:
             try:
                 reader, self._writer = await asyncio.open_unix_connection(self._config.control_socket)
+            except (ConnectionRefusedError, FileNotFoundError):
+                self._tell(io.Refused())  # this host is up, and nobody listens
+                await asyncio.sleep(CONNECT_PAUSE_S)
+                continue
             except OSError:
                 await asyncio.sleep(CONNECT_PAUSE_S)
                 continue
@@ -135,6 +142,15 @@ class _AgentProcess:
                 self._write_peers(output.replica, output.attempt, output.addresses)
             case io.AnswerWorker():
                 self._answer_commit(output)
+            case io.LookForSigns():
+                seen_ns = last_output_ns(self._attempt_dir(output.replica, output.attempt))
+                self._inputs.append(io.SignsSeen(output.replica, output.attempt, seen_ns))
+            case io.AskWorkers():
+                folder, procs = self._attempt_dir(output.replica, output.attempt), self._procs(output.replica)
+                step = notice.ask(folder, procs)
+                self._inputs.append(io.WorkersAsked(output.replica, output.attempt, step))
+            case io.TellWorkers():
+                notice.tell(self._attempt_dir(output.replica, output.attempt), output.step)
             case io.BindStore():
                 port = self._stores.bind((output.world, output.generation), output.eager)
                 self._inputs.append(io.StoreBound(output.world, output.generation, port))
@@ -153,22 +169,27 @@ class _AgentProcess:
         self._killed.pop((start.replica, start.attempt), None)
         try:
             ports = self._ports.of(str(start.replica), role.ports)
+            envs = [self._env(start, role, local_rank, ports) for local_rank in range(role.procs)]
         except OSError as error:
             self._inputs.append(io.SpawnFailed(start.replica, start.attempt, str(error)))
             return
         self._write_peers(start.replica, start.attempt, start.addresses)
         spawning = _Spawning(start, ports, time.time_ns(), {}, set(range(role.procs)))
         self._spawning[start.replica, start.attempt] = spawning
-        devices = tuple(self._config.devices[gpu] for gpu in start.gpus)
-        for local_rank in range(role.procs):
+        for local_rank, env in enumerate(envs):
             values = macro_values(start, role, local_rank, self._places, ports)
-            env = worker_env(start, role, local_rank, os.environ, self._places, ports, devices, self._stores.has_torch)
             argv = worker_argv(role, values, os.environ)
             folder = str(self._places.attempt_dir(start) / str(local_rank))
             self._next_id += 1
             self._workers[self._next_id] = (start, local_rank)
             spawning.ids[self._next_id] = local_rank
             self._channel_send(spawner.Spawn(self._next_id, argv, env, role.workdir, folder))
+
+    def _env(self, start: StartReplica, role: RoleSpec, local_rank: int, ports: dict[str, int]) -> dict[str, str]:
+        devices = tuple(self._config.devices[gpu] for gpu in start.gpus)
+        env = worker_env(start, role, local_rank, os.environ, self._places, ports, devices, self._stores.has_torch)
+        self._mask.learn(env[secret.name] for secret in role.secrets)
+        return env
 
     def _channel_send(self, request: spawner.Request) -> None:
         # small and rare: a moment of blocking is simpler than a buffer of our own
@@ -261,7 +282,7 @@ class _AgentProcess:
         name = signal.Signals(-code).name.removeprefix("SIG") if code < 0 else None
         if code == 0:
             return io.WorkerExited(start.replica, start.attempt, local_rank)
-        detail = one_line(self._places.attempt_dir(start) / str(local_rank))
+        detail = one_line(self._places.attempt_dir(start) / str(local_rank), self._mask)
         kind = "oom" if is_out_of_memory(detail) or self._was_oom_killed(start, name) else None
         return io.WorkerExited(start.replica, start.attempt, local_rank, max(code, 0), name, kind, detail)  # type: ignore[arg-type]
 
@@ -270,8 +291,14 @@ class _AgentProcess:
         before, self._oom_kills = self._oom_kills, _oom_kills()
         return name == "KILL" and (start.replica, start.attempt) not in self._killed and self._oom_kills > before
 
+    def _attempt_dir(self, replica: ReplicaId, attempt: int) -> Path:
+        return Path(self._config.run_dir, replica.role, str(replica.index), f"attempt_{attempt}")
+
+    def _procs(self, replica: ReplicaId) -> int:
+        return self._graph.role(replica.role).procs
+
     def _write_peers(self, replica: ReplicaId, attempt: int, addresses: Addresses) -> None:
-        folder = Path(self._config.run_dir, replica.role, str(replica.index), f"attempt_{attempt}")
+        folder = self._attempt_dir(replica, attempt)
         content = {key: [part for part in address.split(",") if part] for key, address in addresses}
         write_atomically(folder / "peers.json", json.dumps(content))
 

@@ -18,20 +18,21 @@ import msgspec
 
 from flowdist.control.controller import Controller
 from flowdist.control.effects import Effect, FinishJob, Notify, OpenStore
-from flowdist.control.events import Event, NodeGone, NodeJoined, NodeLeft, TimePassed
-from flowdist.control.history import FaultLine, Header, Line, encode_line, record
+from flowdist.control.events import ControllerStarted, Event, TimePassed
+from flowdist.control.history import FaultLine, Header, Line, Record, encode_line, read_whole_lines, record
 from flowdist.control.ids import NodeName
-from flowdist.control.liveness import Liveness
-from flowdist.control.messages import Acked, Dismissed, Heartbeat, Join, Leave, Ordered, Rejoin, Report, ToController
+from flowdist.control.links import Links
+from flowdist.control.messages import Heartbeat, Join, Leave, Preempted, Report, ToController
 from flowdist.graph import RoleGraph, decode_graph
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.frames import Injected, JournalLine, Operate, Watch, encode, read_to_controller
 
-EPOCH = 1
-
 
 class ControllerConfig(msgspec.Struct, frozen=True):
-    """What the controller's process has to know. `lifeline` closes when the supervisor ends."""
+    """What the controller's process has to know. `lifeline` closes when the supervisor ends.
+
+    With a journal in the run's folder it takes over from there (R21).
+    """
 
     run_dir: str
     run_id: str
@@ -42,10 +43,16 @@ class ControllerConfig(msgspec.Struct, frozen=True):
 
 
 class Journal:
-    """The record of a real job, line by line."""
+    """The record of a real job, line by line. What a crash has left of a last line is cut off."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self._file = path, path.open("xb")
+        self.path = path
+        self.lines: list[Line] = []
+        whole = 0
+        if path.exists():
+            self.lines, whole = read_whole_lines(path.read_bytes())
+        self._file = path.open("ab")
+        self._file.truncate(whole)
 
     def write(self, line: bytes, *, force: bool) -> None:
         """Append a line. With `force` it survives a crash of the machine, else only of this process."""
@@ -59,21 +66,36 @@ class _ControllerProcess:
     def __init__(self, config: ControllerConfig, graph: RoleGraph) -> None:
         self._config = config
         self._controller = Controller(graph, config.known_nodes)
-        self._liveness = Liveness(graph.options.lease_ns, graph.options.lease_margin_ns)
+        self._links = Links(graph.options)
         self._journal = Journal(Path(config.run_dir, "journal.jsonl"))
         self._n = 0
         self._last_ns = 0
         self._agents: dict[NodeName, asyncio.StreamWriter] = {}
-        self._incarnations: dict[NodeName, int] = {}
         self._watchers: list[asyncio.StreamWriter] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._write(Header(graph, config.known_nodes, config.run_id, epoch=EPOCH), force=True)
+        self._took_over: ControllerStarted | None = None
+        if self._journal.lines:
+            self._take_over()
+        else:
+            self._write(Header(graph, config.known_nodes, config.run_id), force=True)
+
+    def _take_over(self) -> None:
+        """Be where the last controller was: the journal holds all that it ever decided (R21)."""
+        for line in self._journal.lines:
+            if isinstance(line, Record):
+                self._controller.handle(line.event, line.t_ns)
+                self._n, self._last_ns = line.n, line.t_ns
+        self._journal.lines.clear()
+        self._took_over = self._links.take_over(self._controller.state, self._now())
 
     async def run(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
         self._loop.add_reader(self._config.lifeline, self._over.set)
         self._loop.add_signal_handler(signal.SIGTERM, self._over.set)
+        if self._took_over is not None:
+            self._handle(self._took_over)
+        Path(self._config.control_socket).unlink(missing_ok=True)
         server = await asyncio.start_unix_server(self._serve, self._config.control_socket)
         Path(self._config.control_socket).chmod(0o600)
         self._set_timer()
@@ -90,6 +112,8 @@ class _ControllerProcess:
                 self._hear(message, writer)
         except msgspec.MsgspecError as error:
             print(f"flowdist: a connection was closed: {error}", file=sys.stderr)
+        except asyncio.CancelledError:
+            pass  # this process ends: asyncio would make a traceback of it
         finally:
             if writer in self._watchers:
                 self._watchers.remove(writer)
@@ -98,47 +122,24 @@ class _ControllerProcess:
     def _hear(self, message: ToController | Watch | Operate | Injected, writer: asyncio.StreamWriter) -> None:
         match message:
             case Watch():
-                for line in self._journal.path.read_bytes().splitlines(keepends=True):
+                for line in self._journal.path.read_bytes().splitlines(keepends=True)[message.skip :]:
                     writer.write(encode(JournalLine(line)))
                 self._watchers.append(writer)
             case Operate():
-                if isinstance(message.event, NodeGone):
-                    self._liveness.forget(message.event.node)
-                    self._agents.pop(message.event.node, None)
+                self._links.note(message.event)
                 self._handle(message.event)
             case Injected():
                 self._write(FaultLine(self._now(), message.spec, message.target), force=False)
-            case Join() | Heartbeat() | Report() | Leave():
-                self._hear_agent(message, writer)
-            case _:
-                assert_never(message)
-
-    def _hear_agent(self, message: ToController, writer: asyncio.StreamWriter) -> None:
-        node = message.node
-        if message.incarnation < self._incarnations.get(node, 0):
-            return  # of an agent that has lost what it speaks of (R20)
-        match message:
-            case Join():
-                self._incarnations[node] = message.incarnation
-                self._agents[node] = writer
-                self._liveness.watch(node, self._now())
-                self._send(writer, Acked(EPOCH, message.sent_ns))
-                spec, address = message.spec, message.address
-                self._handle(NodeJoined(node, spec, address, message.incarnation, message.inventory))
-            case Heartbeat():
-                if self._liveness.is_watched(node):
-                    self._liveness.heard(node, self._now())
-                    self._send(writer, Acked(EPOCH, message.sent_ns))
-                else:
-                    for heard in self._liveness.heard(node, self._now()):
-                        self._handle(heard)
-                    self._send(writer, Rejoin(EPOCH))
-            case Report():
-                self._handle(message.event)
-            case Leave():
-                self._liveness.forget(node)
-                self._agents.pop(node, None)
-                self._handle(NodeLeft(node))
+            case Join() | Heartbeat() | Report() | Preempted() | Leave():
+                heard = self._links.hear(message, self._now())
+                if isinstance(message, Join) and heard.answers:
+                    self._agents[message.node] = writer
+                    if self._controller.state.outcome is not None:
+                        self._send(writer, self._links.dismiss(message.node))
+                for answer in heard.answers:
+                    self._send(writer, answer)
+                for event in heard.events:
+                    self._handle(event)
             case _:
                 assert_never(message)
 
@@ -163,12 +164,12 @@ class _ControllerProcess:
             case Notify():
                 pass  # the watcher reads it from the journal
             case FinishJob():
-                for writer in self._agents.values():
-                    self._send(writer, Dismissed(EPOCH))
+                for node, writer in self._agents.items():
+                    self._send(writer, self._links.dismiss(node))
             case _:
                 agent = self._agents.get(effect.node)
                 if agent is not None:
-                    self._send(agent, Ordered(EPOCH, effect))
+                    self._send(agent, self._links.order(effect))
 
     def _send(self, writer: asyncio.StreamWriter, message: Any) -> None:
         with contextlib.suppress(ConnectionError, RuntimeError):
@@ -177,14 +178,14 @@ class _ControllerProcess:
     def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        times = [time for time in (self._controller.deadline(), self._liveness.deadline()) if time is not None]
+        times = [time for time in (self._controller.deadline(), self._links.deadline()) if time is not None]
         if times:
             wait_s = max(0, min(times) - self._now()) / 1e9
             self._timer = self._loop.call_later(wait_s, self._time_passed)
 
     def _time_passed(self) -> None:
         now = self._now()
-        for silent in self._liveness.expire(now):
+        for silent in self._links.expire(now):
             self._handle(silent)
         deadline = self._controller.deadline()
         if deadline is not None and deadline <= now:

@@ -6,16 +6,25 @@ that is silent, the behaviour of torch 2.13: see docs/run.md.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from flowdist.control.effects import StartReplica
-from flowdist.graph import RoleSpec
+from flowdist.graph import RoleSpec, SecretRef
+from flowdist.runtime.notice import ASKED, NOTICE
 
 _MACRO = re.compile(r"\$\{([^}]*)\}")
+
+
+VARIABLE_BYTES_MAX = 100 << 10  # Linux refuses 128 KiB
+
+
+class SecretMissing(OSError):
+    """A worker cannot start, because one of its secrets has no value."""
 
 
 class Places(NamedTuple):
@@ -53,6 +62,9 @@ def worker_env(
         ports: The replica's own, by name.
         devices: The real GPUs of the replica, as CUDA_VISIBLE_DEVICES names them.
         has_store: Whether the generation's store is served by its node, so that rank 0 is a client too.
+
+    Raises:
+        SecretMissing: when the source of a secret has no value.
     """
     folder = places.attempt_dir(start)
     env = dict(base)
@@ -84,13 +96,37 @@ def worker_env(
         FLOWDIST_LATEST=str(places.latest(start, role)),
         FLOWDIST_SOCKET=places.worker_socket,
         FLOWDIST_PEERS=str(folder / "peers.json"),
+        FLOWDIST_NOTICE=str(folder / NOTICE),
+        FLOWDIST_ASKED=str(folder / str(local_rank) / ASKED),
     )
     env.update({f"FLOWDIST_PORT_{name.upper().replace('-', '_')}": str(port) for name, port in ports.items()})
     if role.resources.gpu:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
     values = macro_values(start, role, local_rank, places, ports)
     env.update({name: expand(value, values) for name, value in role.env})
+    env.update({secret.name: read_secret(secret, base) for secret in role.secrets})
     return env
+
+
+def read_secret(secret: SecretRef, base: Mapping[str, str]) -> str:
+    """The value; SecretMissing, with the source in words, when there is none."""
+    if secret.env:
+        if value := base.get(secret.env):
+            return value
+        raise SecretMissing(f"the variable {secret.env} is not set")
+    try:
+        path = Path(secret.file).expanduser()
+        data = path.read_bytes() if path.is_file() else None  # a pipe would give its value only once
+    except RuntimeError:
+        raise SecretMissing(f"the home of {secret.file} is unknown") from None
+    except OSError as error:
+        raise SecretMissing(f"{secret.file}: {error.strerror}") from None
+    if data is None:
+        raise SecretMissing(f"there is no file {secret.file}")
+    value = os.fsdecode(data).rstrip("\r\n")
+    if not value or "\0" in value or len(data) > VARIABLE_BYTES_MAX:
+        raise SecretMissing(f"{secret.file} is {'empty' if not value else 'no text that fits a variable'}")
+    return value
 
 
 def _defaults(base: Mapping[str, str], role: RoleSpec) -> dict[str, str]:
@@ -98,6 +134,8 @@ def _defaults(base: Mapping[str, str], role: RoleSpec) -> dict[str, str]:
     wanted = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "PYTHONUNBUFFERED": "1"}
     # All nodes are on this machine: without these, gloo and tensorpipe look the host's name up and may fail to.
     wanted |= {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}
+    if role.hang_after_ns is not None or role.start_timeout_ns is not None:
+        wanted["PYTHONFAULTHANDLER"] = "1"  # the stacks of a worker that hangs go to its log (R15)
     if role.procs > 1:
         wanted["OMP_NUM_THREADS"] = "1"
     return {name: value for name, value in wanted.items() if name not in base}
@@ -131,8 +169,13 @@ def expand(text: str, values: Mapping[str, str]) -> str:
 
 
 def worker_argv(role: RoleSpec, values: Mapping[str, str], base: Mapping[str, str]) -> tuple[str, ...]:
-    """The command. Only an argv[0] of exactly `python` or `python3` becomes the interpreter (or PYTHON_EXEC)."""
-    argv = [expand(word, values) for word in role.command]
+    """The command of a worker."""
+    return argv_of(role.command, values, base)
+
+
+def argv_of(command: Sequence[str], values: Mapping[str, str], base: Mapping[str, str]) -> tuple[str, ...]:
+    """Macros filled in. Only an argv[0] of exactly `python` or `python3` becomes the interpreter (or PYTHON_EXEC)."""
+    argv = [expand(word, values) for word in command]
     if argv[0] in ("python", "python3"):
         argv[0] = base.get("PYTHON_EXEC", sys.executable)
     return tuple(argv)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +38,13 @@ def last_lines(file: Path, count: int) -> list[str]:
     return [line for line in lines if line.strip()][-count:]
 
 
-def one_line(folder: Path) -> str:
-    """`ValueError: bad shape`, or the empty string."""
+def one_line(folder: Path, mask: Callable[[str], str] = str) -> str:
+    """`ValueError: bad shape`, or the empty string; masked before it is cut to its length."""
     error = read_error_file(folder)
     if error is not None:
-        return str(error["message"]).splitlines()[0] if error["message"] else ""
+        return mask(str(error["message"])).splitlines()[0] if error["message"] else ""
     lines = last_lines(folder / "stderr.log", 1)
-    return lines[0].strip()[:200] if lines else ""
+    return mask(lines[0]).strip()[:200] if lines else ""
 
 
 def is_out_of_memory(line: str) -> bool:

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import secrets
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+import msgspec
+
+from flowdist.control.effects import FinishJob
+from flowdist.control.events import NodeJoined
+from flowdist.control.history import Record, read_whole_lines
+from flowdist.errors import FlowdistError
+from flowdist.graph import RoleGraph, decode_graph, encode_graph
 
 SOCKET_PATH_MAX = 100  # Linux allows 107 bytes; the longest name in the folder has its share
 
@@ -24,6 +36,74 @@ def make_run_dir(base: Path, topology: str) -> Path:
     link.symlink_to(name)
     link.rename(base / "latest")
     return (base / name).resolve()
+
+
+def new_run(base: Path, graph: RoleGraph) -> Path:
+    """The folder of a new run, with its graph."""
+    run_dir = make_run_dir(base, graph.name)
+    (run_dir / "graph.json").write_bytes(encode_graph(graph))
+    (run_dir / "checkpoints").mkdir()
+    return run_dir
+
+
+def find_run(base: Path, name: str) -> tuple[Path, RoleGraph]:
+    """The folder of a run, by its path or by its name under `base`, and its graph. FlowdistError if there is none."""
+    for folder in (base / name, Path(name)):
+        if (folder / "graph.json").is_file():
+            return folder.resolve(), decode_graph((folder / "graph.json").read_bytes())
+    known = sorted(path.parent.name for path in base.glob("*/graph.json") if not path.parent.is_symlink())
+    help = f"known: {', '.join(known[-5:])}" if known else f"there are no runs in {base}"
+    raise FlowdistError(f"there is no run {name!r}", help=help)
+
+
+def lock_run(run_dir: Path, wait_s: float = 0.0) -> int:
+    """A lock that the supervisor and every guardian of the run hold: whoever gets it knows that nothing of it runs.
+
+    Raises:
+        FlowdistError: if the run still goes on after `wait_s` seconds.
+    """
+    fd = os.open(run_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    until = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return fd
+        except BlockingIOError:
+            if time.monotonic() > until:
+                os.close(fd)
+                raise FlowdistError(f"run {run_dir.name} is still going on", help="end it first") from None
+            time.sleep(0.05)
+
+
+class Past(NamedTuple):
+    """What a run that is resumed has behind it: lines of its journal, time of the job, starts of each node's agent."""
+
+    lines: int = 0
+    last_ns: int = 0
+    starts: Mapping[str, int] = MappingProxyType({})
+
+
+def past_of(run_dir: Path) -> Past:
+    """From its journal; nothing, if it has none. FlowdistError when the job is over, or its journal cannot be read."""
+    try:
+        lines, _ = read_whole_lines((run_dir / "journal.jsonl").read_bytes())
+    except FileNotFoundError:
+        return Past()
+    except msgspec.DecodeError as error:
+        raise FlowdistError(f"the journal of {run_dir.name} cannot be read: {error}") from None
+    starts: dict[str, int] = {}
+    last_ns = 0
+    for line in lines:
+        if not isinstance(line, Record):
+            continue
+        last_ns = line.t_ns
+        if isinstance(line.event, NodeJoined):
+            starts[line.event.node] = max(starts.get(line.event.node, 0), line.event.incarnation // 1000 + 1)
+        for effect in line.effects:
+            if isinstance(effect, FinishJob):
+                message = f"run {run_dir.name} is over: it has {effect.outcome}"
+                raise FlowdistError(message, help="start a new one with flowdist run")
+    return Past(len(lines), last_ns, starts)
 
 
 def socket_dir(run_dir: Path, nodes: list[str]) -> Path:

@@ -7,20 +7,35 @@ from typing import Any
 
 import msgspec
 
-from flowdist.control.events import CancelRequested, NodeGone, ScaleRequested
+from flowdist.control.events import (
+    CancelRequested,
+    CordonRequested,
+    DrainRequested,
+    NodeGone,
+    NodePreempted,
+    ScaleRequested,
+    UncordonRequested,
+)
 from flowdist.control.messages import ToAgent, ToController
 
 LENGTH_MAX = 64 << 20
 
 
 class Watch(msgspec.Struct, frozen=True, tag=True):
-    """The supervisor's first frame: send me every line of the journal."""
+    """The supervisor's first frame: send me every line of the journal but the first `skip`."""
+
+    skip: int = 0
+
+
+Operation = (
+    CancelRequested | ScaleRequested | DrainRequested | CordonRequested | UncordonRequested | NodePreempted | NodeGone
+)
 
 
 class Operate(msgspec.Struct, frozen=True, tag=True):
     """An event that comes from outside the nodes: the operator, or a living parent that proves a death."""
 
-    event: CancelRequested | ScaleRequested | NodeGone
+    event: Operation
 
 
 class Injected(msgspec.Struct, frozen=True, tag=True):

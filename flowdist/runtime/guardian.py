@@ -31,6 +31,7 @@ class NodeConfig(msgspec.Struct, frozen=True):
     control_socket: str
     socket_dir: str
     lifeline: int
+    lock: int  # held until nothing of the node runs any more: see folder.lock_run
     devices: tuple[str, ...] = ()  # real GPUs of the node, by its own numbers
 
 
@@ -40,14 +41,16 @@ KILL_NODE = signal.SIGUSR1  # to a guardian: the node dies now, with all that ru
 def main() -> None:
     config = msgspec.json.decode(sys.argv[1], type=NodeConfig)
     become_subreaper()
+    os.set_inheritable(config.lock, False)
     agent_end, spawner_end = socket.socketpair()
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
     signal.set_wakeup_fd(wake_write)
     signal.signal(KILL_NODE, lambda *_: None)  # the handlers do nothing: the number arrives at wake_read
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    spawner = _fork(lambda: Spawner(spawner_end).run(), [agent_end.fileno(), wake_read, wake_write, config.lifeline])
-    agent = _fork(lambda: _run_agent(config, agent_end), [spawner_end.fileno(), wake_read, wake_write, config.lifeline])
+    ours = [wake_read, wake_write, config.lifeline, config.lock]
+    spawner = _fork(lambda: Spawner(spawner_end).run(), [agent_end.fileno(), *ours])
+    agent = _fork(lambda: _run_agent(config, agent_end), [spawner_end.fileno(), *ours])
     agent_end.close()
     spawner_end.close()
     # a polite end goes to the agent: it stops its workers and leaves

@@ -5,14 +5,23 @@ Workers write straight into their files, so that nothing of ours is ever in thei
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
 from flowdist.control.effects import StartReplica
 from flowdist.graph import RoleSpec
+from flowdist.runtime.clock import boot_ns
 
 Stream = Literal["stdout", "stderr"]
+
+
+def last_output_ns(attempt_dir: Path) -> int | None:
+    """When a worker of the attempt wrote output last, on the clock of the runtime; None if none ever did."""
+    stats = [path.stat() for path in attempt_dir.glob("*/std*.log")]
+    times = [stat.st_mtime_ns for stat in stats if stat.st_size]
+    return boot_ns() - max(0, time.time_ns() - max(times)) if times else None
 
 
 class Follower:

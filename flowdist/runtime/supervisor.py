@@ -25,20 +25,24 @@ from flowdist.control.history import FaultLine, Header, Line, Record, decode_lin
 from flowdist.control.ids import ReplicaId
 from flowdist.control.state import JobState
 from flowdist.errors import JobFailed
-from flowdist.faults import Fault
-from flowdist.graph import NodeSpec, RoleGraph, encode_graph
+from flowdist.faults import Fault, Plan
+from flowdist.graph import NodeSpec, RoleGraph
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.controller_main import ControllerConfig
 from flowdist.runtime.devices import share_devices
-from flowdist.runtime.folder import make_run_dir, socket_dir
-from flowdist.runtime.frames import Injected, JournalLine, Operate, Watch, encode, read_from_controller
+from flowdist.runtime.folder import lock_run, past_of, socket_dir
+from flowdist.runtime.frames import Injected, JournalLine, Operate, Operation, Watch, encode, read_from_controller
 from flowdist.runtime.guardian import KILL_NODE, NodeConfig
+from flowdist.runtime.hooks import Hooks
 from flowdist.runtime.inject import Injector
 from flowdist.runtime.logs import Follower
 from flowdist.runtime.reaper import become_subreaper, kill_descendants
 
 LOOK_S = 0.1  # how often the workers' output is looked at
+RESUME_WAIT_S = 5.0  # for what is left of a run that was killed to end
 AGENT_RESTARTS_MAX = 5
+CONTROLLER_RESTARTS_MAX = 100  # that come to nothing: each line of the journal starts the count anew
+CONTROLLER_PAUSE_S = 0.05
 WIND_DOWN_S = 5.0
 
 Show = Callable[[Literal["event", "warning", "error", "stdout", "stderr"], str], None]
@@ -59,22 +63,23 @@ class RunResult:
 class Supervisor:
     """`show(kind, text)` gets every line for the terminal."""
 
-    def __init__(self, graph: RoleGraph, gpus: Sequence[str], faults: Sequence[Fault], base: Path, show: Show) -> None:
-        self._graph, self._show = graph, show
-        self._run_dir = make_run_dir(base, graph.name)
-        self._run_id = self._run_dir.name
-        (self._run_dir / "graph.json").write_bytes(encode_graph(graph))
-        (self._run_dir / "checkpoints").mkdir()
+    def __init__(self, graph: RoleGraph, gpus: Sequence[str], plan: Plan, run_dir: Path, show: Show) -> None:
+        self._graph, self._show, self._run_dir, self._run_id = graph, show, run_dir, run_dir.name
+        self._lock = lock_run(run_dir, RESUME_WAIT_S)
+        self._past = past_of(run_dir)
         self._nodes = {node.name: node for node in graph.cluster.nodes}
         self._sockets = socket_dir(self._run_dir, list(self._nodes))
         self._control_socket = str(self._sockets / "control.sock")
         self._devices = dict(zip(self._nodes, share_devices(graph.cluster.nodes, gpus), strict=True))
         self._mirror = Controller(graph, tuple(self._nodes))
+        self._seen = 0  # lines of the journal
         self._follower = Follower(self._run_dir, show)
-        self._injector = Injector(faults, self._run_dir, self._kill_node, self._note_fault)
+        self._injector = Injector(plan, self._run_dir, self)
+        self._hooks = Hooks(graph, self._run_dir)
         self._guardians: dict[str, asyncio.subprocess.Process] = {}
-        self._starts: dict[str, int] = dict.fromkeys(self._nodes, 0)
+        self._starts = {name: self._past.starts.get(name, 0) for name in self._nodes}
         self._agent_deaths: dict[str, int] = dict.fromkeys(self._nodes, 0)
+        self._controller_deaths = 0  # since it last wrote a line
         self._back_after_ns: dict[str, int | None] = {}  # nodes that a fault has killed
         self._latest: dict[ReplicaId, StartReplica] = {}
         self._interrupts = 0
@@ -82,6 +87,8 @@ class Supervisor:
         self._fault_lines: list[Line] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._writer: asyncio.StreamWriter | None = None
+        self._gone: dict[str, NodeGone] = {}  # nodes that are proven dead, until they are started again
+        self._unsent: list[msgspec.Struct] = []  # while no controller listens
 
     @property
     def run_dir(self) -> Path:
@@ -93,12 +100,14 @@ class Supervisor:
         become_subreaper()
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
-        self._start_ns = boot_ns()
+        self._start_ns = boot_ns() - self._past.last_ns
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             self._loop.add_signal_handler(number, self._interrupted)
         self._lifeline, held = os.pipe()
         try:
+            await self._hooks.start()
             await self._start_controller()
+            self._background(self._keep_controller())
             for node in self._nodes.values():
                 await self._start_node(node)
             await self._until_over()
@@ -108,7 +117,8 @@ class Supervisor:
             raise KeyboardInterrupt
         if self._finished is None:
             log = self._run_dir / "controller.log"
-            raise JobFailed(f"the controller died; everything was stopped (see {log})")
+            text = f"the controller died {CONTROLLER_RESTARTS_MAX} times in a row; everything was stopped (see {log})"
+            raise JobFailed(text)
         return RunResult(
             outcome=self._finished.outcome,
             reason=self._finished.reason,
@@ -118,7 +128,9 @@ class Supervisor:
             unfired=self._injector.never_fired(),
         )
 
-    async def _spawn(self, module: str, config: msgspec.Struct, log: str) -> asyncio.subprocess.Process:
+    async def _spawn(
+        self, module: str, config: msgspec.Struct, log: str, hold: Sequence[int] = ()
+    ) -> asyncio.subprocess.Process:
         """One of our own processes, in a session of its own: Ctrl-C is for the supervisor alone."""
         with (self._run_dir / log).open("ab") as output:
             return await asyncio.create_subprocess_exec(
@@ -130,7 +142,7 @@ class Supervisor:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                pass_fds=[self._lifeline],
+                pass_fds=[self._lifeline, *hold],
                 start_new_session=True,
             )
 
@@ -144,10 +156,10 @@ class Supervisor:
             self._lifeline,
         )
         self._controller = await self._spawn("flowdist.runtime.controller_main", config, "controller.log")
-        self._background(self._watch_controller())
 
     async def _start_node(self, node: NodeSpec) -> None:
         self._starts[node.name] += 1
+        self._gone.pop(node.name, None)
         config = NodeConfig(
             node=node,
             number=list(self._nodes).index(node.name),
@@ -157,9 +169,10 @@ class Supervisor:
             control_socket=self._control_socket,
             socket_dir=str(self._sockets),
             lifeline=self._lifeline,
+            lock=self._lock,
             devices=self._devices[node.name],
         )
-        guardian = await self._spawn("flowdist.runtime.guardian", config, f"{node.name}.log")
+        guardian = await self._spawn("flowdist.runtime.guardian", config, f"{node.name}.log", [self._lock])
         self._guardians[node.name] = guardian
         self._background(self._watch_guardian(node, guardian))
 
@@ -168,21 +181,42 @@ class Supervisor:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    async def _keep_controller(self) -> None:
+        """Read the journal from the controller; start another when it dies, while all else goes on (R21)."""
+        while not self._over.is_set():
+            await self._watch_controller()
+            self._writer = None
+            await self._controller.wait()
+            if self._over.is_set():
+                break
+            self._controller_deaths += 1
+            if self._controller_deaths >= CONTROLLER_RESTARTS_MAX:
+                self._over.set()
+                break
+            self._show("warning", "the controller died: another takes over from the journal")
+            await asyncio.sleep(CONTROLLER_PAUSE_S if self._controller_deaths > 1 else 0)
+            await self._start_controller()
+
     async def _watch_controller(self) -> None:
-        """Connect, read every line of the journal; when the controller is gone, so is the job."""
+        """Connect, read every line of the journal that is new, until the controller is gone."""
         reader = None
         while reader is None and self._controller.returncode is None:
             try:
                 reader, self._writer = await asyncio.open_unix_connection(self._control_socket)
             except OSError:
                 await asyncio.sleep(0.01)
-        if reader is not None:
-            self._send(Watch())
-            while (message := await read_from_controller(reader)) is not None:
-                if isinstance(message, JournalLine):
-                    for line in decode_lines([message.line]):
-                        self._hear(line)
-        self._over.set()
+        if reader is None:
+            return
+        self._send(Watch(self._seen))
+        unsent, self._unsent = self._unsent, []
+        gone = [Operate(event) for event in self._gone.values()]  # may have been lost with the last controller
+        for message in [*gone, *unsent]:
+            self._send(message)
+        while (answer := await read_from_controller(reader)) is not None:
+            if isinstance(answer, JournalLine):
+                for line in decode_lines([answer.line]):
+                    self._seen += 1
+                    self._hear(line)
 
     async def _watch_guardian(self, node: NodeSpec, guardian: asyncio.subprocess.Process) -> None:
         """The end of a guardian proves that its node is empty; only a guardian that was killed leaves orphans to us."""
@@ -193,7 +227,8 @@ class Supervisor:
         if self._over.is_set() or self._finished is not None:
             return
         planned = node.name in self._back_after_ns
-        self._send(Operate(NodeGone(node.name, "it was killed by a fault" if planned else "its agent died")))
+        self._gone[node.name] = NodeGone(node.name, "it was killed by a fault" if planned else "its agent died")
+        self.operate(self._gone[node.name])
         if planned:
             back_ns = self._back_after_ns.pop(node.name)
             if back_ns is None:
@@ -209,7 +244,9 @@ class Supervisor:
             await self._start_node(node)
 
     def _own_processes(self) -> frozenset[int]:
-        return frozenset([self._controller.pid, *(guardian.pid for guardian in self._guardians.values())])
+        return frozenset(
+            [self._controller.pid, *self._hooks.pids(), *(guardian.pid for guardian in self._guardians.values())]
+        )
 
     async def _until_over(self) -> None:
         """Show output and fire faults until the job has ended."""
@@ -227,15 +264,21 @@ class Supervisor:
         return boot_ns() - self._start_ns
 
     def _hear(self, line: Line) -> None:
+        self._controller_deaths = 0
         if isinstance(line, Header):
             return
         if isinstance(line, FaultLine):
             self._fault_lines.append(line)
-            self._show("warning", f"fault {line.spec} hits {line.target}")
+            if self._seen > self._past.lines:
+                self._show("warning", f"fault {line.spec} hits {line.target}")
             return
         effects = self._mirror.handle(line.event, line.t_ns)
         if tuple(effects) != line.effects:
             self._show("error", f"line {line.n} of the journal does not replay: please report this as a bug")
+        if self._seen <= self._past.lines:  # told already, when it happened
+            self._latest |= {e.replica: e for e in line.effects if isinstance(e, StartReplica)}
+            return
+        self._hooks.hear(self._mirror.state)
         self._show_record(line)
         self._injector.hear(self._mirror.state, line)
 
@@ -264,27 +307,40 @@ class Supervisor:
 
     def _interrupted(self) -> None:
         """First in order, then at once, then without asking anybody."""
+        if self._over.is_set():
+            self._hooks.stop()
+            return
         self._interrupts += 1
         if self._interrupts == 1:
             self._show("warning", "stopping; once more stops at once")
-        if self._interrupts > 2 or self._writer is None:
+        if self._interrupts > 2 or (self._writer is None and not self._seen):
             self._over.set()
         else:
-            self._send(Operate(CancelRequested("interrupted", now=self._interrupts > 1)))
+            self.operate(CancelRequested("interrupted", now=self._interrupts > 1))
 
-    def _kill_node(self, name: str, back_after_ns: int | None) -> None:
+    def kill_node(self, name: str, back_after_ns: int | None) -> None:
         guardian = self._guardians.get(name)
         if guardian is not None and guardian.returncode is None:
             self._back_after_ns[name] = back_after_ns
             guardian.send_signal(KILL_NODE)
 
-    def _note_fault(self, fault: Fault, target: str) -> None:
-        self._send(Injected(fault.spec, target))
+    def kill_controller(self) -> None:
+        if self._controller.returncode is None:
+            self._controller.kill()
+
+    def operate(self, event: Operation) -> None:
+        self._send(Operate(event))
+
+    def note_fault(self, spec: str, target: str) -> None:
+        self._send(Injected(spec, target))
 
     def _send(self, message: msgspec.Struct) -> None:
-        if self._writer is not None:
-            with contextlib.suppress(ConnectionError, RuntimeError):
-                self._writer.write(encode(message))
+        """To the controller; what is said while none listens waits for the next."""
+        if self._writer is None:
+            self._unsent.append(message)
+            return
+        with contextlib.suppress(ConnectionError, RuntimeError):
+            self._writer.write(encode(message))
 
     async def _wind_down(self, held: int) -> None:
         """Agents that were dismissed go by themselves; whatever is left after a moment does not have the choice."""
@@ -296,6 +352,8 @@ class Supervisor:
         os.close(held)  # whoever still holds the other end of the lifeline, ends
         waits = [asyncio.create_task(process.wait()) for process in [*self._guardians.values(), self._controller]]
         await asyncio.wait(waits, timeout=WIND_DOWN_S)
+        interrupted = FinishJob("cancelled", "interrupted") if self._interrupts else None
+        await self._hooks.finish(self._mirror.state, self._finished or interrupted)
         for task in list(self._tasks):
             task.cancel()
         self._follower.read(final=True)
@@ -303,6 +361,7 @@ class Supervisor:
         if left:
             self._show("error", f"these processes outlive SIGKILL: {left}")
         os.close(self._lifeline)
+        os.close(self._lock)
         if self._sockets != self._run_dir:
             for path in self._sockets.iterdir():
                 path.unlink()

@@ -52,6 +52,8 @@ class WorkerSocket:
                 self._tell(io.WorkerReady(replica, attempt, local_rank))
             case {"progress": int(step)}:
                 self._tell(io.WorkerProgressed(replica, attempt, local_rank, step))
+            case {"left": True}:
+                self._tell(io.WorkerLeftStep(replica, attempt, local_rank))
             case {"commit": {"path": str(path), "step": int(step), "generation": int(generation)}}:
                 self._asking.setdefault((replica, attempt, path), []).append(writer)
                 self._tell(io.WorkerOffered(replica, attempt, generation, path, step))

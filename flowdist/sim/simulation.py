@@ -6,31 +6,31 @@ Faults act on nodes and processes only; the controller is never told and has to 
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
 
-from flowdist.control import agent_io as io
 from flowdist.control.controller import Controller
-from flowdist.control.effects import Effect, FinishJob, Notify, StartReplica
-from flowdist.control.events import Event, NodeGone, NodeJoined, NodeLeft, ScaleRequested, TimePassed
-from flowdist.control.history import FaultLine, Header, Line, digest, encode_line, record
+from flowdist.control.effects import Effect, FinishJob, Notify
+from flowdist.control.events import DrainRequested, Event, NodeGone, ScaleRequested, TimePassed
+from flowdist.control.history import FaultLine, Header, Line, Record, digest, encode_line, record
 from flowdist.control.ids import NodeName, ReplicaId
-from flowdist.control.liveness import Liveness
-from flowdist.control.messages import Acked, Dismissed, Heartbeat, Join, Leave, Ordered, Rejoin, Report, ToController
+from flowdist.control.links import Links
+from flowdist.control.messages import Heartbeat, ToAgent, ToController
 from flowdist.control.state import JobState
 from flowdist.control.waiting import waiting_for
-from flowdist.faults import Add, Fault, Scale
+from flowdist.faults import NOTHING, Add, Drain, Fault, Plan, Scale
 from flowdist.graph import MS, Cluster, NodeSpec, RoleGraph
 from flowdist.sim.faulting import Faulting
-from flowdist.sim.node import LATENCY_NS, SimNode
+from flowdist.sim.node import SimNode
 from flowdist.sim.queue import Queue
+from flowdist.sim.work import Work
 from flowdist.sim.workload import WorldModel
 
 PROOF_NS = 10 * MS  # from the death of an agent to the guardian's proof of it
-EPOCH = 1
+GHOST_NS = 100 * MS  # how long what was replaced while its node was paused may go on: until it is killed
+TAKE_OVER_NS = 300 * MS  # from the death of the controller to the next one's first event
 
 
 class Violation(AssertionError):
@@ -61,6 +61,7 @@ class Simulation:
 
     Args:
         graph: With nodes; see `with_nodes`.
+        plan: What is to befall the job.
         seed: 0 is nominal: everything takes exactly what the workload says. Any other seed spreads start-up times by
             up to a fifth, each attempt's drawn from a stream of its own.
         play_heartbeats: Play each heartbeat, as production does, instead of taking quiet ones as played.
@@ -69,31 +70,32 @@ class Simulation:
     def __init__(
         self,
         graph: RoleGraph,
-        faults: Sequence[Fault] = (),
-        scales: Sequence[Scale] = (),
-        adds: Sequence[Add] = (),
+        plan: Plan = NOTHING,
         *,
         seed: int = 0,
         play_heartbeats: bool = False,
     ) -> None:
-        self.graph, self.plays_heartbeats, self._seed = graph, play_heartbeats, seed
+        self.graph, self.plays_heartbeats, self.seed = graph, play_heartbeats, seed
         self.queue = Queue()
         names = tuple(node.name for node in graph.cluster.nodes)
         self.controller = Controller(graph, names)
         self.nodes: dict[NodeName, SimNode] = {}
-        self.models: dict[str, WorldModel] = {}
-        self._liveness = Liveness(graph.options.lease_ns, graph.options.lease_margin_ns)
-        self._incarnations: dict[NodeName, int] = {}
+        self.work = Work(self, seed)
+        self.links = Links(graph.options)
+        self.is_down = False  # the controller
+        self._unheard: list[Event] = []
         self._running: dict[ReplicaId, int] = {}  # attempts with a process alive
         self._planned: int | None = None
         self._lines: list[Line] = [Header(graph, names, seed=seed)]
         self._n = 0
-        self._faulting = Faulting(self, faults)
+        self._faulting = Faulting(self, plan.faults)
         for spec in graph.cluster.nodes:
             self.add_node(spec)
-        for scale in scales:
+        for scale in plan.scales:
             self.queue.at(scale.at_ns, self._scaler(scale))
-        for add in adds:
+        for drain in plan.drains:
+            self.queue.at(drain.at_ns, self._drainer(drain))
+        for add in plan.adds:
             self.queue.at(add.at_ns, self._adder(add))
         self._faulting.plan()
         self.plan()
@@ -118,7 +120,7 @@ class Simulation:
             lines=self._lines,
             digest=digest(lines),
             now=self.queue.now,
-            models=self.models,
+            models=self.work.models,
             unfired=self._faulting.never_fired(),
             violation=violation,
             waiting=waiting_for(self.job),
@@ -127,6 +129,9 @@ class Simulation:
 
     def _scaler(self, scale: Scale) -> Callable[[], None]:
         return lambda: self.handle(ScaleRequested(scale.role, scale.replicas))
+
+    def _drainer(self, drain: Drain) -> Callable[[], None]:
+        return lambda: self.handle(DrainRequested(drain.node))
 
     def _adder(self, add: Add) -> Callable[[], None]:
         like = self.graph.cluster.nodes[0]
@@ -147,41 +152,26 @@ class Simulation:
 
     def hear(self, message: ToController) -> None:
         """A message of an agent arrives at the controller."""
-        node = self.nodes[message.node]
-        if message.incarnation < self._incarnations.get(message.node, 0):
-            return
-        match message:
-            case Join():
-                self._incarnations[message.node] = message.incarnation
-                self._liveness.watch(message.node, self.queue.now)
-                self._send(node, Acked(EPOCH, message.sent_ns))
-                joined = NodeJoined(message.node, message.spec, message.address, message.incarnation, message.inventory)
-                self.handle(joined)
-            case Heartbeat():
-                if self._liveness.is_watched(message.node):
-                    self._liveness.heard(message.node, self.queue.now)
-                    self._send(node, Acked(EPOCH, message.sent_ns))
-                    self.plan()
-                else:
-                    for heard in self._liveness.heard(message.node, self.queue.now):
-                        self.handle(heard)
-                    self._send(node, Rejoin(EPOCH))
-            case Report():
-                self.handle(message.event)
-            case Leave():
-                self._liveness.forget(message.node)
-                self.handle(NodeLeft(message.node))
+        heard = self.links.hear(message, self.queue.now)
+        for answer in heard.answers:
+            self._send(self.nodes[message.node], answer)
+        for event in heard.events:
+            self.handle(event)
+        if isinstance(message, Heartbeat):
+            self.plan()
 
     def heard(self, node: NodeName, at: int) -> None:
         """Heartbeats that were not played: the last of them arrived then."""
-        self._liveness.heard(node, at)
+        self.links.heard(node, at)
 
     def handle(self, event: Event) -> None:
         """One event for the controller: record it, check, carry out what follows."""
         if self.job.outcome is not None:
             return
-        if isinstance(event, NodeGone):
-            self._liveness.forget(event.node)
+        if self.is_down:  # nobody listens: whoever has something to prove says it again
+            self._unheard.append(event)
+            return
+        self.links.note(event)
         effects = self.controller.handle(event, self.queue.now)
         self._n += 1
         line = record(self._n, self.queue.now, event, effects)
@@ -193,7 +183,31 @@ class Simulation:
         for effect in effects:
             self._carry_out(effect)
         self._faulting.hear(line)
+        self.work.notice_who_stays_away()
         self.plan()
+
+    def kill_controller(self) -> None:
+        """The controller dies; the next one knows what is in the record, and takes over a moment later (R21)."""
+        self.is_down = True
+        for node in self.nodes.values():
+            node.lose_link()
+        self.queue.after(TAKE_OVER_NS, self._take_over)
+
+    def _take_over(self) -> None:
+        known = tuple(node.name for node in self.graph.cluster.nodes)
+        fresh = Controller(self.graph, known)
+        for line in self._lines:
+            if isinstance(line, Record):
+                fresh.handle(line.event, line.t_ns)
+        if fresh.state != self.job:
+            raise Violation("replay", "a controller that replays the record is not where the last one was")
+        self.controller, self.links, self.is_down = fresh, Links(self.graph.options), False
+        self.handle(self.links.take_over(fresh.state, self.queue.now))
+        unheard, self._unheard = self._unheard, []
+        for event in unheard:
+            self.handle(event)
+        for node in self.nodes.values():
+            node.connect()
 
     def note_fault(self, fault: Fault, target: str) -> None:
         self._lines.append(FaultLine(self.queue.now, fault.spec, target))
@@ -204,21 +218,24 @@ class Simulation:
                 pass
             case FinishJob():
                 for node in self.nodes.values():
-                    self._send(node, Dismissed(EPOCH))
+                    self._send(node, self.links.dismiss(node.spec.name))
             case _:
-                self._send(self.nodes[effect.node], Ordered(EPOCH, effect))
+                self._send(self.nodes[effect.node], self.links.order(effect))
 
-    def _send(self, node: SimNode, message: Acked | Rejoin | Ordered | Dismissed) -> None:
-        if not node.is_cut:
-            self.queue.after(LATENCY_NS, lambda: node.receive(message))
+    def _send(self, node: SimNode, message: ToAgent) -> None:
+        if not node.net.is_cut("down"):
+            link = node.link
+            self.queue.at(node.net.arrival("down", self.queue.now), lambda: node.receive(message, link))
 
     def plan(self) -> None:
         """Wake the controller at its deadline, or when somebody's silence may have become too long."""
+        if self.is_down:
+            return
         times = [self.controller.deadline()]
-        if self.plays_heartbeats or any(node.is_cut or not node.is_alive for node in self.nodes.values()):
+        if self.plays_heartbeats or any(not node.is_alive or not node.net.is_quiet for node in self.nodes.values()):
             for node in self.nodes.values():
                 node.renew()
-            times.append(self._liveness.deadline())
+            times.append(self.links.deadline())
         due = min((time for time in times if time is not None), default=None)
         if due is None or (self._planned is not None and self.queue.now < self._planned <= due):
             return
@@ -226,12 +243,12 @@ class Simulation:
         self.queue.at(due, lambda: self._wake(due))
 
     def _wake(self, due: int) -> None:
-        if self._planned != due:
+        if self._planned != due or self.is_down:
             return
         self._planned = None
         for node in self.nodes.values():
             node.renew()
-        for silent in self._liveness.expire(self.queue.now):
+        for silent in self.links.expire(self.queue.now):
             self.handle(silent)
         deadline = self.controller.deadline()
         if deadline is not None and deadline <= self.queue.now:
@@ -245,101 +262,29 @@ class Simulation:
             raise Violation("split brain", f"{replica} runs as attempt {attempt} while attempt {other} does")
         self._running[replica] = attempt
 
+    def attempt_paused(self, replica: ReplicaId, attempt: int) -> None:
+        """It gets no CPU: another may run meanwhile, once the lease of its node is over."""
+        if self._running.get(replica) == attempt:
+            del self._running[replica]
+
+    def check_ghosts(self, node: SimNode) -> None:
+        """A node that was paused goes on: what was replaced meanwhile has to be gone in a moment (R19)."""
+        ran = [key for key, alive in node.workers.items() if alive]
+        for replica, attempt in ran:
+            self._running.setdefault(replica, attempt)
+
+        def check() -> None:
+            for replica, attempt in ran:
+                other = self._running.get(replica, attempt)
+                if node.is_alive and node.workers.get((replica, attempt)) and other != attempt:
+                    raise Violation("split brain", f"{replica} goes on as attempt {attempt} beside attempt {other}")
+
+        self.queue.after(GHOST_NS, check)
+
     def attempt_ended(self, replica: ReplicaId, attempt: int) -> None:
         if self._running.get(replica) == attempt:
             del self._running[replica]
-        for model in self.models.values():
-            start = model.members.get(replica)
-            if start is not None and start.attempt == attempt:
-                model.halt(self.queue.now)
-
-    def workers_run(self, node: SimNode, start: StartReplica) -> None:
-        """The processes of an attempt are there: they start up, get ready, and work."""
-        role = self.graph.role(start.replica.role)
-        load = role.workload
-        delay = round(load.startup_ns * spread(self._seed, f"{start.replica}#{start.attempt}", "startup"))
-        if role.kind == "task":
-            model = self.models.setdefault(start.world, WorldModel(role))
-            model.start(start)
-            delay += load.restore_ns if model.durable else 0
-        self.queue.after(delay, lambda: self._started_up(node, start))
-
-    def _started_up(self, node: SimNode, start: StartReplica) -> None:
-        key = (start.replica, start.attempt)
-        if not node.is_alive or not node.workers.get(key):
-            return
-        role = self.graph.role(start.replica.role)
-        if role.ready is not None and role.ready.how == "call":
-            for local_rank in range(role.procs):
-                node.tell(io.WorkerReady(*key, local_rank))
-        elif role.ready is not None:
-            node.tell(io.ProbePassed(*key))
-        model = self.models.get(start.world)
-        if model is not None and model.is_up(start.replica, self.queue.now):
-            self._faulting.steps_begin(start.world, model)
-            self._plan_work(start.world, model)
-
-    def _plan_work(self, world: str, model: WorldModel) -> None:
-        """The next moment of a world that steps: a checkpoint, or its end."""
-        begun = model.begun_ns
-        checkpoint = model.next_checkpoint()
-        if checkpoint is None:
-            self.queue.at(model.time_of_step(model.role.workload.steps), lambda: self._work_done(model, begun))
-        else:
-            self.queue.at(checkpoint, lambda: self._checkpoint(world, model, begun))
-
-    def report_steps(self, model: WorldModel, begun: int | None) -> None:
-        """Every worker of the world tells how far it is."""
-        if begun is None or model.begun_ns != begun:
-            return
-        step = model.step_at(self.queue.now)
-        for start in list(model.members.values()):
-            node = self.nodes[start.node]
-            for local_rank in range(model.role.procs):
-                node.tell(io.WorkerProgressed(start.replica, start.attempt, local_rank, step))
-
-    def _checkpoint(self, world: str, model: WorldModel, begun: int | None) -> None:
-        if model.begun_ns != begun:
-            return
-        model.offered += 1
-        self.report_steps(model, begun)
-        first = min(model.members)
-        start = model.members[first]
-        step = model.step_at(self.queue.now)
-        offer = io.WorkerOffered(first, start.attempt, start.generation, f"{world}/step-{step}", step)
-        self.nodes[start.node].tell(offer)
-        self._plan_work(world, model)
-
-    def checkpoint_answered(self, answer: io.AnswerWorker) -> None:
-        """What was accepted is what a restart resumes from."""
-        if answer.accepted:
-            world = self.job.replicas[answer.replica].world
-            model = self.models[world]
-            model.durable = max(model.durable, answer.step)
-
-    def _work_done(self, model: WorldModel, begun: int | None) -> None:
-        if model.begun_ns != begun:
-            return
-        self.report_steps(model, begun)
-        model.durable = model.role.workload.steps
-        for start in list(model.members.values()):
-            for local_rank in range(model.role.procs):
-                self.nodes[start.node].exit_worker(start.replica, start.attempt, local_rank)
-
-    def worker_ended(self, replica: ReplicaId, attempt: int, *, failed: bool) -> None:
-        """The others of its world wait for a worker that failed in vain."""
-        for model in self.models.values():
-            start = model.members.get(replica)
-            if failed and start is not None and start.attempt == attempt:
-                model.halt(self.queue.now)
-
-
-def spread(seed: int, entity: str, purpose: str) -> float:
-    """A factor from 0.8 to 1.2 that depends on these three alone: one more fault reshuffles nothing else."""
-    if seed == 0:
-        return 1.0
-    draw = hashlib.blake2b(f"{seed}/{entity}/{purpose}".encode(), digest_size=8).digest()
-    return 0.8 + 0.4 * int.from_bytes(draw) / 2**64
+        self.work.ended(replica, attempt)
 
 
 def with_nodes(graph: RoleGraph) -> RoleGraph:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+
 from flowdist.control import events as ev
-from flowdist.control.controller import Controller
+from flowdist.control.controller import Controller, settle
 from flowdist.control.effects import Effect, FinishJob, Notify, OpenStore, StartReplica, StopReplica
 from flowdist.control.ids import ReplicaId
 from flowdist.graph import (
@@ -47,6 +49,19 @@ def r(name: str) -> ReplicaId:
     return ReplicaId(role, int(index))
 
 
+def assert_settled(controller: Controller) -> None:
+    """Settling visits what an event touched: visiting everything once more must find nothing to do."""
+    job = copy.deepcopy(controller.state)
+    job.effects = []
+    for world in job.worlds.values():
+        job.touch(world)
+    job.reseated = True
+    if job.outcome is None:
+        settle(job)
+    assert not job.effects, f"left undone: {job.effects}"
+    job.check()
+
+
 class Talk:
     """A conversation. Every event is checked against the invariants; with `auto`, agents answer at once.
 
@@ -59,6 +74,7 @@ class Talk:
         self.graph, self.auto, self.now = graph, auto, 0
         self.effects: list[Effect] = []
         self.starts: list[StartReplica] = []
+        self.record: list[tuple[ev.Event, int]] = []
         self.incarnations: dict[str, int] = {}
 
     @property
@@ -67,12 +83,15 @@ class Talk:
 
     def tell(self, event: ev.Event) -> list[Effect]:
         """One event, and with `auto` all the answers to what follows. Returns the effects of the event alone."""
+        self.record.append((event, self.now))
         first = effects = self.controller.handle(event, self.now)
         queue = list(effects)
         self._keep(effects)
         self.job.check()
+        assert_settled(self.controller)
         while self.auto and queue:
             for answer in self._answers(queue.pop(0)):
+                self.record.append((answer, self.now))
                 effects = self.controller.handle(answer, self.now)
                 self._keep(effects)
                 self.job.check()

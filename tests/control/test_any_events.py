@@ -6,6 +6,8 @@ something that it names.
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -13,13 +15,34 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from flowdist.control import events as ev
 from flowdist.control.controller import Controller
-from flowdist.control.effects import CloseStore, Effect, OpenStore, StartReplica, StopReplica
+from flowdist.control.effects import AskStep, CloseStore, Effect, OpenStore, StartReplica, StopAtStep, StopReplica
 from flowdist.control.waiting import waiting_for
-from flowdist.graph import MINUTE, SECOND, Domain, Gate, RestartPolicy, RoleGraph, RoleSpec, Rule
-from tests.control.harness import TCP, graph, role
+from flowdist.graph import (
+    MINUTE,
+    SECOND,
+    Domain,
+    Gate,
+    JointWorld,
+    Placement,
+    RestartPolicy,
+    RoleGraph,
+    RoleSpec,
+    Rule,
+)
+from tests.control.harness import TCP, assert_settled, graph, role
 
 NODES = ("node0", "node1", "node2")
-NEWS_OF_NODES = (ev.NodeJoined, ev.NodeGone, ev.NodeSilent, ev.NodeLeft, ev.ReplicaUnkillable, ev.CancelRequested)
+NEWS_OF_NODES = (
+    ev.NodePreempted,
+    ev.DrainRequested,
+    ev.NodeJoined,
+    ev.NodeGone,
+    ev.NodeSilent,
+    ev.NodeLeft,
+    ev.ReplicaUnkillable,
+    ev.CancelRequested,
+)
+ORDERS = (OpenStore, StartReplica, StopReplica, CloseStore, AskStep, StopAtStep)
 FAILURES = ("exit", "signal", "oom", "start_failed")
 
 
@@ -33,12 +56,15 @@ def policies(draw: st.DrawFn, *, may_ignore: bool) -> RestartPolicy | None:
             st.builds(Rule, st.sampled_from(actions), kind=st.sampled_from([*FAILURES, "node_lost", None])), max_size=2
         )
     )
+    wider = RestartPolicy("job", max_restarts=draw(st.integers(0, 2))) if draw(st.booleans()) else None
+    then = "widen" if wider else "ignore" if may_ignore and draw(st.booleans()) else "fail"
     return RestartPolicy(
         scope=draw(st.sampled_from(["role", "job", "domain"])),
         max_restarts=draw(st.integers(0, 3)),
         within_ns=draw(st.sampled_from([None, MINUTE])),
-        then="ignore" if may_ignore and draw(st.booleans()) else "fail",
+        then=then,  # type: ignore[arg-type]
         rules=tuple(rules),
+        wider=wider,
     )
 
 
@@ -61,7 +87,7 @@ def graphs(draw: st.DrawFn) -> RoleGraph:
         low = draw(st.integers(1, 2))
         policy = draw(policies(may_ignore=not gang or not primary))
         if policy is not None and not gang and draw(st.booleans()):
-            policy = RestartPolicy("replica", policy.max_restarts, policy.within_ns, policy.then, policy.rules)
+            policy = msgspec.structs.replace(policy, scope="replica")
         roles.append(
             role(
                 name,
@@ -75,6 +101,7 @@ def graphs(draw: st.DrawFn) -> RoleGraph:
                 restart=policy,
                 ports=("rpc",) if draw(st.booleans()) else (),
                 ready=TCP if draw(st.booleans()) else None,
+                placement=draw(placements([other.name for other in roles])),
                 address_edges=tuple(gate.role for gate in gates if draw(st.booleans())),
             )
         )
@@ -83,7 +110,29 @@ def graphs(draw: st.DrawFn) -> RoleGraph:
     names = tuple(spec.name for spec in roles)
     domains = (Domain("d", names[:2]),) if len(names) > 1 and draw(st.booleans()) else ()
     roles = [_without_stray_domain(spec, domains) for spec in roles]
-    return graph(*roles, domains=domains, nodes=3, cpu=draw(st.sampled_from([2.0, 4.0, 8.0])))
+    gangs = [spec for spec in roles if spec.gang and spec.kind == "task"]
+    pair = next(((a.name, b.name) for a, b in itertools.combinations(gangs, 2) if _may_be_joint(a, b)), None)
+    worlds = (JointWorld("joint", pair),) if pair and draw(st.booleans()) else ()
+    drawn = graph(*roles, domains=domains, nodes=3, cpu=draw(st.sampled_from([2.0, 4.0, 8.0])))
+    return msgspec.structs.replace(drawn, worlds=worlds)
+
+
+def _may_be_joint(a: RoleSpec, b: RoleSpec) -> bool:
+    """No gate between the two, over others neither, and the end of one is the end of the other."""
+    return not b.gates and a.primary == b.primary and _ignores(a) == _ignores(b)
+
+
+def _ignores(spec: RoleSpec) -> bool:
+    policy = spec.restart
+    return policy is not None and (policy.then == "ignore" or any(rule.do == "ignore" for rule in policy.rules))
+
+
+@st.composite
+def placements(draw: st.DrawFn, others: list[str]) -> Placement:
+    if draw(st.integers(0, 3)):
+        return Placement(draw(st.sampled_from(["spread", "pack"])))
+    names = st.lists(st.sampled_from(others), max_size=1) if others else st.just([])
+    return Placement("spread", tuple(draw(names)), tuple(draw(names)))
 
 
 def _conditions(other: RoleSpec) -> list[str]:
@@ -118,13 +167,14 @@ class AnyEvents(RuleBasedStateMachine):
     def tell(self, event: ev.Event) -> None:
         self.past.append(event)
         for effect in self.controller.handle(event, self.now):
-            if isinstance(effect, OpenStore | StartReplica | StopReplica | CloseStore) and effect.node in self.up:
+            if isinstance(effect, ORDERS) and effect.node in self.up:
                 self.orders.append(effect)
 
     @invariant()
     def holds(self) -> None:
         if hasattr(self, "controller"):
             self.controller.state.check()
+            assert_settled(self.controller)
 
     @rule(index=st.integers(0, 2))
     def join(self, index: int) -> None:
@@ -171,6 +221,11 @@ class AnyEvents(RuleBasedStateMachine):
                 ]
                 self.alive.pop((order.replica, order.attempt), None)
                 self.tell(ev.ReplicaStopped(order.replica, order.attempt))
+            case AskStep():
+                step = order.attempt if order.replica.index else None
+                self.tell(ev.StepTold(order.replica, order.attempt, step))
+            case StopAtStep():
+                self.tell(ev.ReplicaLeftStep(order.replica, order.attempt))
             case _:
                 pass
 
@@ -195,6 +250,9 @@ class AnyEvents(RuleBasedStateMachine):
                         ev.CheckpointOffered(*key, start.generation, "x", step),
                         ev.CheckpointOffered(*key, start.generation - 1, "x", step),
                         ev.StoreLost(start.world, start.generation),
+                        ev.ReplicaStalled(*key, "progress", SECOND, step),
+                        ev.ReplicaStalled(*key, "output", SECOND, was_seen=step > 4),
+                        ev.ReplicaRevived(*key),
                     ]
                 )
             )
@@ -216,6 +274,27 @@ class AnyEvents(RuleBasedStateMachine):
     @rule(data=st.data(), count=st.integers(0, 4))
     def scale(self, data: st.DataObject, count: int) -> None:
         self.tell(ev.ScaleRequested(data.draw(st.sampled_from(self.graph.roles)).name, count))
+
+    @rule(index=st.integers(0, 2), what=st.sampled_from([ev.DrainRequested, ev.CordonRequested, ev.UncordonRequested]))
+    def operate(self, index: int, what: type) -> None:
+        self.tell(what(NODES[index]))
+
+    @rule(index=st.integers(0, 2), seconds=st.sampled_from([0, 30]))
+    def preempt(self, index: int, seconds: int) -> None:
+        self.tell(ev.NodePreempted(NODES[index], seconds * SECOND))
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data())
+    def leave_under_notice(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(sorted(self.alive)))
+        notice = self.controller.state.worlds[self.alive[key].world].notice
+        if notice is not None:
+            del self.alive[key]
+            self.tell(ev.ReplicaStopped(*key))  # type: ignore[arg-type]
+
+    @rule()
+    def restart_controller(self) -> None:
+        self.tell(ev.ControllerStarted(self.controller.state.epoch + 1))
 
     @precondition(lambda self: self.alive)
     @rule(data=st.data())
@@ -268,6 +347,6 @@ class AnyEvents(RuleBasedStateMachine):
 
 
 AnyEvents.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestAnyEvents = AnyEvents.TestCase

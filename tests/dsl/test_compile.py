@@ -127,6 +127,14 @@ def test_nodes_on_the_command_line_are_like_those_of_the_file(tmp_path: Path) ->
     assert [(node.name, node.cpu, node.gpu) for node in nodes] == [("big", 32, 4), ("node1", 32, 4), ("node2", 32, 4)]
 
 
+def test_a_hook_is_a_command_of_the_job(tmp_path: Path) -> None:
+    body = "from flowdist import Topology\nt = Topology('x', on_incident='python train.py \"a b\" ${run_id}')\n"
+    body += "t.role('a', 'true')"
+    assert compiled(tmp_path, body).on_incident == ("python", "train.py", "a b", "${run_id}")
+    assert compiled(tmp_path, body, sets=["on_incident=true --x"]).on_incident == ("true", "--x")
+    assert compiled(tmp_path, body, sets=["on_incident=none"]).on_incident == ()
+
+
 def test_one_of_several_topologies_is_named(tmp_path: Path) -> None:
     body = (
         "from flowdist import Topology\na, b = Topology('a'), Topology('b')\na.role('x', 'true')\nb.role('y', 'true')\n"

@@ -16,7 +16,7 @@ from flowdist.dsl.load import load_topology
 from flowdist.dsl.oneline import one_role_graph
 from flowdist.dsl.problems import Problem, TopologyProblems
 
-HEAD = "from flowdist import Node, On, Resources, Restart, Topology, Workload\n"
+HEAD = "from flowdist import Node, On, Resources, Restart, Secret, Topology, Workload\n"
 SOURCES = sorted((Path(__file__).parents[2] / "flowdist/dsl").glob("*.py"))
 
 
@@ -58,6 +58,10 @@ CASES = [
     ("FD109", MAIN + 't.role("a", ["python", "nope.py"])', '["python", "nope.py"]'),
     ("FD109", MAIN + 't.role("a", module="no.such.module")', '"no.such.module"'),
     ("FD109", MAIN + 't.role("a", "no-such-program --x")', '"no-such-program --x"'),
+    ("FD108", 't = Topology("x", on_incident=[])\nt.role("a", "true")', "[]"),
+    ("FD109", 't = Topology("x", on_incident="python nope.py")\nt.role("a", "true")', '"python nope.py"'),
+    ("FD120", 't = Topology("x", on_incident="echo ${rank}")\nt.role("a", "true")', '"echo ${rank}"'),
+    ("FD134", 't = Topology("x", on_incident=3)\nt.role("a", "true")', "3"),
     ("FD110", MAIN + 't.role("a", "true", resources="big")', '"big"'),
     ("FD111", 't = Topology("x", nodes=[Node(gpu=4)])\nt.role("a", "true", gpu=2, replicas="1x3")', '"1x3"'),
     ("FD112", MAIN + 't.role("a", "true", cpu=99)', "99"),
@@ -88,12 +92,23 @@ CASES = [
     ("FD131", MAIN + 't.role("a", "true", kind="servise")', '"servise"'),
     ("FD131", MAIN + 't.role("a", "true", depends_on=[main.started(on_restart="reset")])', '"reset"'),
     ("FD131", MAIN + 't.role("a", "true", ready_when="udp:x")', '"udp:x"'),
-    ("FD132", MAIN + 't.role("a", "true", replica=3)', 't.role("a", "true", replica=3)'),
+    ("FD132", MAIN + 't.role("a", "true", replica=3)', "replica=3"),
     ("FD134", MAIN + 't.role("a", 7)', "7"),
     ("FD134", MAIN + 't.role("a", "true", primary="maybe")', '"maybe"'),
+    ("FD134", MAIN + 't.role("a", "true", depends_on=3)', "3"),
+    ("FD134", MAIN + 't.role("a", "true", depends_on="main")', '"main"'),
+    ("FD134", MAIN + 't.role("a", "true", restart=Restart(rules=3))', "3"),
+    ("FD134", MAIN + 't.role("a", "true", restart=Restart(rules=[3, On("exit"), On("oom")]))', "3"),
+    ("FD134", 't = Topology("x", nodes=1.5)\nt.role("a", "true")', "1.5"),
+    ("FD102", 't = Topology(3)\nt.role("a", "true")', "3"),
+    ("FD102", 't = Topology("x", nodes=[Node(3)])\nt.role("a", "true")', "3"),
+    ("FD134", MAIN + 't.role("a", "true", env={"A=B": "c"})', '{"A=B": "c"}'),
+    ("FD134", MAIN + 't.role("a", "true", env={"KEY": Secret(env=3)})', "3"),
     ("FD135", MAIN + 't.role("a", "true", depends_on=["main"])', '"main"'),
     ("FD136", MAIN + 't.role("a", "true", depends_on=[main.started(), main.succeeded()])', "main.succeeded()"),
     ("FD137", 't = Topology("x", nodes=[Node("n1"), Node("n1")])\nt.role("a", "true")', '"n1"'),
+    ("FD138", MAIN + 't.role("a", "true", env={"KEY": Secret()})', "Secret"),
+    ("FD138", MAIN + 't.role("a", "true", env={"KEY": Secret(env="A", file="b")})', '"b"'),
     ("FD141", "t = Topologie('x')", "Topologie"),
     ("FD141", "t = Topology('x'", "("),
     ("FD301", 't = Topology("x", nodes=[Node(gpu=1)])\nt.role("a", "true", gpu=1, replicas="1x2")', '"1x2"'),
@@ -102,12 +117,14 @@ CASES = [
         MAIN + 's = t.role("s", "true", ports=["p"])\nt.role("a", ["echo", s.addresses("p")], depends_on=[s])',
         '["echo", s.addresses("p")]',
     ),
-    ("FD901", MAIN + 't.world("core", main)', "t.world"),
-    ("FD902", MAIN + 't.role("a", run=print)', "print"),
-    ("FD903", MAIN + 't.role("a", "true", hang_after="5m")', '"5m"'),
-    ("FD903", MAIN + 't.role("a", "true", restart=Restart(rules=[On("hang")]))', '"hang"'),
-    ("FD904", MAIN + 't.role("a", "true", restart=Restart(rules=[On("preempted")]))', '"preempted"'),
-    ("FD905", MAIN + 't.role("a", "true", restart=Restart(then=Restart("job")))', 'Restart("job")'),
+    ("FD303", MAIN + 't.role("a", "true", env={"KEY": Secret(env="NOBODY_SETS_THIS")})', '"NOBODY_SETS_THIS"'),
+    ("FD303", MAIN + 't.role("a", "true", env={"KEY": Secret(file="no-such-file")})', '"no-such-file"'),
+    ("FD143", MAIN + 't.role("a", "true", restart=Restart("job", then=Restart("role")))', 'Restart("role")'),
+    ("FD144", MAIN + 't.world("core", main)', "t.world"),
+    ("FD145", MAIN + 'a = t.role("a", "true", depends_on=main)\nt.world("core", main, a)', "t.world"),
+    ("FD146", 't = Topology("x", nodes=2)\nt.role("a", "true", where={"zone": "a"})', '{"zone": "a"}'),
+    ("FD147", MAIN + 't.role("a", run=lambda: None)', "lambda: None"),
+    ("FD304", MAIN + 't.role("a", "true", hang_after="1s")', '"1s"'),
     ("FD906", MAIN + 't.role("a", "true", preload=["torch"])', '["torch"]'),
 ]
 
@@ -124,8 +141,8 @@ def test_each_problem_is_found_at_its_argument(tmp_path: Path, code: str, body: 
 
 def test_every_code_of_the_source_has_a_test_and_a_section_in_the_docs() -> None:
     codes = {code for source in SOURCES for code in re.findall(r"FD\d{3}", source.read_text())}
-    tested = {code for code, _, _ in CASES} | {"FD133", "FD140"}  # these have tests of their own
-    documented = set(re.findall(r"^### (FD\d{3})", (SOURCES[0].parents[2] / "docs/errors.md").read_text(), re.M))
+    tested = {code for code, _, _ in CASES} | {"FD133", "FD140", "FD142"}  # these have tests of their own
+    documented = set(re.findall(r"^### (FD\d{3})", (SOURCES[0].parent / "errors.md").read_text(), re.M))
     assert codes == tested
     assert documented == codes
 
@@ -194,7 +211,7 @@ def test_problems_as_json(tmp_path: Path) -> None:
         ({"sets": ["mian.replicas=2"]}, "FD133", 'did you mean "main"?'),
         ({"sets": ["main.replica=2"]}, "FD132", 'did you mean "replicas"?'),
         ({"sets": ["main.restart.max_restart=2"]}, "FD132", 'did you mean "max_restarts"?'),
-        ({"sets": ["main=2"]}, "FD133", "write --set role.field=value"),
+        ({"sets": ["main=2"]}, "FD133", "write --set main.FIELD=2"),
         ({"params": {"x": "1"}}, "FD133", "parameters need a function"),
         ({"sets": ["main.replicas=4:2"]}, "FD103", 'write replicas="2:4"'),
         ({"nodes": "none"}, "FD104", "write nodes=4"),

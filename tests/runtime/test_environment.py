@@ -78,6 +78,8 @@ def test_every_variable_of_torchrun_with_its_meaning_and_flowdists_own() -> None
         "FLOWDIST_LATEST": "/runs/x/checkpoints/trainer/latest.json",
         "FLOWDIST_SOCKET": "/runs/x/node1.sock",
         "FLOWDIST_PEERS": "/runs/x/trainer/1/attempt_3/peers.json",
+        "FLOWDIST_NOTICE": "/runs/x/trainer/1/attempt_3/notice.json",
+        "FLOWDIST_ASKED": "/runs/x/trainer/1/attempt_3/1/asked",
         "FLOWDIST_PORT_RPC_A": "15001",
     }
 

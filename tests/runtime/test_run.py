@@ -15,7 +15,7 @@ from flowdist.cli.replay import command as replay_command
 from flowdist.control.controller import Controller
 from flowdist.control.history import FaultLine, Record
 from flowdist.dsl.load import load_topology
-from flowdist.faults import parse_fault
+from flowdist.faults import Plan, parse_fault
 from flowdist.report.restarts import restart_set
 from flowdist.report.summary import summary_of
 from flowdist.sim.simulation import Simulation, with_nodes
@@ -141,7 +141,7 @@ def test_the_same_faults_lead_to_the_same_decisions_in_simulation_and_for_real(t
         real = replayed(job)
         sizes = world_sizes(job.journal()[1])
     loaded = load_topology(str(topology)).graph
-    result = Simulation(with_nodes(loaded), [parse_fault(text) for text in FAULTS]).run()
+    result = Simulation(with_nodes(loaded), Plan(tuple(parse_fault(text) for text in FAULTS))).run()
     assert result.violation is None and result.unfired == []
     assert decisions(summary_of(result.job, result.lines)) == decisions(real)
     assert world_sizes(result.lines) == sizes

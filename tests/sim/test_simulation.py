@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from flowdist.control.history import FaultLine, Record, encode_line
 from flowdist.dsl.load import load_topology
-from flowdist.faults import parse_add, parse_fault, parse_scale
+from flowdist.faults import Plan, parse_add, parse_fault, parse_scale
 from flowdist.graph import HOUR, SECOND, RoleGraph
 from flowdist.sim.queue import Queue
 from flowdist.sim.simulation import SimResult, Simulation, Violation
-from tests.control.harness import graph, r, restart, role
+from tests.control.harness import r
 
 TOPOLOGIES = Path(__file__).parents[2] / "scenarios/topologies"
 
@@ -29,7 +29,9 @@ def load(name: str, **params: object) -> RoleGraph:
 
 
 def run(graph: RoleGraph, *faults: str, seed: int = 0, play: bool = False, until: int | None = None) -> SimResult:
-    return Simulation(graph, [parse_fault(text) for text in faults], seed=seed, play_heartbeats=play).run(until)
+    return Simulation(graph, Plan(tuple(parse_fault(text) for text in faults)), seed=seed, play_heartbeats=play).run(
+        until
+    )
 
 
 def decisions(result: SimResult) -> list[bytes]:
@@ -91,12 +93,9 @@ def test_every_job_ends_whatever_happens_to_it(faults: list[str], seed: int) -> 
 
 def test_a_job_that_can_never_go_on_is_a_violation_of_liveness() -> None:
     """The trainer waits for a helper that has been given up."""
-    from flowdist.graph import Gate, Readiness
 
-    helper = role("helper", primary=False, ready=Readiness("call"), restart=restart("role", 0, then="ignore"))
-    topology = graph(helper, role("trainer", gates=(Gate("helper", "ready"),)))
-    result = run(topology, "helper/0@1s")
-    assert result.violation is not None and "trainer waits for helper to be ready" in str(result.violation)
+    result = run(load("gang.py"), "trainer/0@1m:hang")  # and nobody said hang_after
+    assert result.violation is not None and "trainer/0 to finish" in str(result.violation)
 
 
 def test_two_attempts_at_once_are_seen() -> None:
@@ -115,7 +114,7 @@ def test_a_lost_node_is_fenced_before_its_replicas_run_elsewhere() -> None:
 
 def test_scale_and_add_are_events_of_the_job() -> None:
     topology = load("gang.py", nodes=3, replicas="1:4")
-    simulation = Simulation(topology, [], [parse_scale("trainer=2@3m")], [parse_add("node9@1m")])
+    simulation = Simulation(topology, Plan((), (parse_scale("trainer=2@3m"),), (parse_add("node9@1m"),)))
     result = simulation.run()
     sizes = [
         len(line.effects) for line in result.lines if isinstance(line, Record) and line.reason.startswith("trainer: s")

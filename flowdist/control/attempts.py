@@ -1,0 +1,107 @@
+"""What an agent knows of one attempt of one replica on its node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from flowdist.control import agent_io as io
+from flowdist.control import events as ev
+from flowdist.control.effects import StartReplica
+from flowdist.graph import FailureKind, RoleSpec
+
+# Linux numbers, for exit codes of 128 + n (R16); `signal` is not imported: control runs anywhere.
+SIGNALS = {1: "HUP", 2: "INT", 3: "QUIT", 4: "ILL", 6: "ABRT", 7: "BUS", 8: "FPE", 9: "KILL", 11: "SEGV", 13: "PIPE"}
+SIGNALS |= {14: "ALRM", 15: "TERM", 10: "USR1", 12: "USR2", 24: "XCPU", 31: "SYS"}
+
+Phase = Literal["starting", "running", "ready", "stopped", "exited"]
+Missed = Literal["progress", "output", "start"]
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One attempt of one replica on this node. `alive` are the local ranks that have not ended."""
+
+    order: StartReplica
+    role: RoleSpec
+    phase: Phase = "starting"
+    alive: dict[int, None] = field(default_factory=dict)
+    ports: tuple[tuple[str, int], ...] = ()
+    stop_grace_ns: int | None = None  # of the stop that it was told; None: nobody asked
+    first_signal: Literal["TERM", "ABRT"] = "TERM"  # of that stop
+    term_due: bool = False  # it has to wait until the workers run
+    kill_at_ns: int | None = None
+    unkillable_at_ns: int | None = None
+    is_unkillable: bool = False
+    failure: io.WorkerExited | None = None  # of the first worker that failed
+    ready_ranks: dict[int, None] = field(default_factory=dict)
+    is_probed: bool = False
+    steps: dict[int, int] = field(default_factory=dict)
+    signs: dict[int, int] = field(default_factory=dict)  # when each rank last got further
+    step_told: int = -1
+    told_ns: int | None = None  # when it was told
+    tell_at_ns: int | None = None  # when a newer one is to be told
+    started_ns: int = 0  # when it was ordered, then when its workers ran
+    look_at_ns: int | None = None  # when it is to be seen whether it hangs
+    stalled: ev.ReplicaStalled | None = None
+    is_noticed: bool = False  # it was asked how far it is: whatever ends from now on has stopped (R16)
+    offers: dict[str, ev.CheckpointOffered] = field(default_factory=dict)  # that nobody has answered
+    left_ranks: dict[int, None] = field(default_factory=dict)  # have left the agreed step
+    exited: ev.ReplicaExited | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.phase in ("stopped", "exited")
+
+    @property
+    def step(self) -> int:
+        """A replica is as far as its least advanced worker; -1 until all have reported."""
+        return min(self.steps.values()) if len(self.steps) == self.role.procs else -1
+
+    def note_step(self, local_rank: int, step: int, now: int) -> None:
+        """A worker reported progress. Saying the same step again is none."""
+        if step > self.steps.get(local_rank, -1):
+            self.steps[local_rank] = step
+            self.signs[local_rank] = now
+
+    def has_left(self) -> bool:
+        return all(rank in self.left_ranks for rank in self.alive)
+
+    def next_look(self) -> int | None:
+        """When it is to be seen whether it hangs, if nothing comes before (R15).
+
+        Once progress is reported only that counts, by the rank that has been quiet for longest; else output does.
+        """
+        if self.phase not in ("running", "ready") or self.stop_grace_ns is not None:
+            return None
+        times = []
+        if self.role.start_timeout_ns is not None and not self.signs:
+            times.append(self.started_ns + self.role.start_timeout_ns)
+        if self.role.hang_after_ns is not None:
+            last = min(self.signs.values()) if self.signs else self.started_ns
+            times.append(last + self.role.hang_after_ns)
+        return min(times, default=None)
+
+    def missed(self, now: int, output_ns: int | None) -> Missed | None:
+        """What has been missed for too long by now; `output_ns` is when there was output last, None: never."""
+        role = self.role
+        if not self.signs and role.start_timeout_ns is not None and self.started_ns + role.start_timeout_ns <= now:
+            return "start"
+        if role.hang_after_ns is None:
+            return None
+        if self.signs:
+            return "progress" if min(self.signs.values()) + role.hang_after_ns <= now else None
+        last = self.started_ns if output_ns is None else max(output_ns, self.started_ns)
+        return "output" if last + role.hang_after_ns <= now else None
+
+
+def exit_event(order: StartReplica, failure: io.WorkerExited | None) -> ev.ReplicaExited:
+    """How the attempt ended, by its first failing worker."""
+    if failure is None:
+        return ev.ReplicaExited(order.replica, order.attempt)
+    signal = failure.signal
+    if signal is None and failure.exit_code > 128:
+        signal = SIGNALS.get(failure.exit_code - 128)  # a shell says it this way (R16)
+    kind: FailureKind = failure.kind or ("signal" if signal else "exit")
+    code = failure.exit_code
+    return ev.ReplicaExited(order.replica, order.attempt, kind, code, signal, failure.local_rank, failure.detail)

@@ -1,0 +1,58 @@
+"""A replica that shows no sign of life is held to hang, and its world restarts (R15).
+
+The agents measure, here it is judged. In a gang one rank that hangs stalls them all, so the first report is not the
+verdict: a moment later whoever is least advanced of those that have stalled is the suspect. By output a world has
+stalled only when none of its members prints any more: many print on one rank alone.
+"""
+
+from __future__ import annotations
+
+from flowdist.control.deadlines import Due
+from flowdist.control.events import ReplicaStalled
+from flowdist.control.judge import Failure
+from flowdist.control.recovery import fail
+from flowdist.control.state import JobState, Replica, World
+from flowdist.graph import format_duration
+
+
+def note_stalled(job: JobState, replica: Replica, event: ReplicaStalled) -> None:
+    """Write it down; the verdict follows when the others have had the time to report as well."""
+    if not replica.is_up:
+        return
+    world = job.worlds[replica.world]
+    replica.stalled, replica.stalled_ns, replica.has_spoken = event.by, job.now, event.was_seen
+    replica.step = max(replica.step, event.step)
+    if world.phase == "running" and _has_stalled(job, world):
+        job.due.set_once(Due("hang", world.name), job.now + job.graph.options.cause_window_ns)
+
+
+def note_revived(job: JobState, replica: Replica) -> None:
+    """It was slow, it does not hang."""
+    replica.stalled = ""
+    if not _has_stalled(job, job.worlds[replica.world]):
+        job.due.clear(Due("hang", replica.world))
+
+
+def _has_stalled(job: JobState, world: World) -> bool:
+    members = [replica for replica in job.members_of(world) if replica.is_up]
+    if any(replica.stalled in ("progress", "start") for replica in members):
+        return True
+    return all(replica.stalled for replica in members) and any(replica.has_spoken for replica in members)
+
+
+def judge_hang(job: JobState, world: World) -> None:
+    """The least advanced of those that have stalled hangs; the stacks of all are written when they are stopped."""
+    if not _has_stalled(job, world):
+        return
+    stalled = [replica for replica in job.members_of(world) if replica.is_up and replica.stalled]
+    # of equals the one that was quiet first: its report came first
+    suspect = min(stalled, key=lambda replica: (replica.stalled == "output", replica.step, replica.stalled_ns))
+    spec = job.role_of(suspect.id).spec
+    if suspect.stalled == "start":
+        limit, what = spec.start_timeout_ns, "it reported no progress within"
+    else:
+        limit, what = spec.hang_after_ns, f"no {suspect.stalled} for"
+    at = f" after step {suspect.step}" if suspect.step >= 0 else ""
+    world.hangs = True
+    suspect.member_since = 0
+    fail(job, Failure(suspect.id, "hang", f"it hangs: {what} {format_duration(limit or 0)}{at}"))

@@ -1,0 +1,109 @@
+"""The controller's side of its connections: what the messages of agents mean, and what is answered.
+
+Drivers, real and simulated, carry messages; that a message is old news, that a heartbeat keeps a lease, that a node
+which was given up has to join anew, and what a controller that took over may expect, is decided here.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, assert_never
+
+from flowdist.control.effects import Order
+from flowdist.control.events import ControllerStarted, Event, NodeGone, NodeJoined, NodeLeft, NodePreempted, NodeSilent
+from flowdist.control.ids import NodeName
+from flowdist.control.liveness import Liveness
+from flowdist.control.messages import (
+    Acked,
+    Dismissed,
+    Heartbeat,
+    Join,
+    Leave,
+    Ordered,
+    Preempted,
+    Rejoin,
+    Report,
+    ToAgent,
+    ToController,
+)
+from flowdist.control.state import JobState
+from flowdist.graph import JobOptions
+
+
+class Heard(NamedTuple):
+    """What follows from a message: answers to the agent that sent it, then events for the controller."""
+
+    answers: tuple[ToAgent, ...] = ()
+    events: tuple[Event, ...] = ()
+
+
+class Links:
+    """`epoch` counts the controllers of the job; it is in every message to agents, who refuse a lower one (R21)."""
+
+    def __init__(self, options: JobOptions, epoch: int = 1) -> None:
+        self.epoch = epoch
+        self._options = options
+        self._liveness = Liveness(options.lease_ns, options.lease_margin_ns)
+        self._incarnations: dict[NodeName, int] = {}
+
+    def take_over(self, job: JobState, now: int) -> ControllerStarted:
+        """After a restart from the journal: every node that was up is up until it has been silent for too long.
+
+        That is the longer of the lease and `controller_outage`: an agent that found nobody listening keeps its workers
+        for so long, and nothing of it may be placed again before (R21).
+        """
+        self.epoch = job.epoch + 1
+        for name, node in job.nodes.items():
+            self._incarnations[name] = node.incarnation
+            if node.usable:
+                self._liveness.watch(name, now, self._options.controller_outage_ns + self._options.lease_margin_ns)
+        return ControllerStarted(self.epoch)
+
+    def hear(self, message: ToController, now: int) -> Heard:
+        """A message of an agent; one of an agent that has lost what it speaks of says nothing (R20)."""
+        node = message.node
+        if message.incarnation < self._incarnations.get(node, 0):
+            return Heard()
+        match message:
+            case Join():
+                self._incarnations[node] = message.incarnation
+                self._liveness.watch(node, now)
+                spec, address, items = message.spec, message.address, message.inventory
+                joined = NodeJoined(node, spec, address, message.incarnation, items)
+                return Heard((Acked(self.epoch, message.incarnation, message.sent_ns),), (joined,))
+            case Heartbeat():
+                heard = tuple(self._liveness.heard(node, now))
+                if self._liveness.is_watched(node):
+                    return Heard((Acked(self.epoch, message.incarnation, message.sent_ns),), heard)
+                return Heard((Rejoin(self.epoch, message.incarnation),), heard)
+            case Report():
+                return Heard((), (message.event,)) if self._liveness.is_watched(node) else Heard()
+            case Preempted():
+                return Heard((), (NodePreempted(node, message.notice_ns),))
+            case Leave():
+                self._liveness.forget(node)
+                return Heard((), (NodeLeft(node),))
+            case _:
+                assert_never(message)
+
+    def order(self, order: Order) -> Ordered:
+        """The message that carries an order to its node."""
+        return Ordered(self.epoch, self._incarnations.get(order.node, 0), order)
+
+    def dismiss(self, node: NodeName) -> Dismissed:
+        """The message that tells an agent that the job is over."""
+        return Dismissed(self.epoch, self._incarnations.get(node, 0))
+
+    def heard(self, node: NodeName, at: int) -> None:
+        """Heartbeats that a simulator did not play: the last of them arrived then."""
+        self._liveness.heard(node, at)
+
+    def note(self, event: Event) -> None:
+        """An event that did not come from an agent: a node that is gone need not be listened for."""
+        if isinstance(event, NodeGone):
+            self._liveness.forget(event.node)
+
+    def expire(self, now: int) -> list[NodeSilent]:
+        return self._liveness.expire(now)
+
+    def deadline(self) -> int | None:
+        return self._liveness.deadline()

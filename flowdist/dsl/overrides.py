@@ -1,0 +1,199 @@
+"""`--set` and `--nodes`: what the command line says wins over the file.
+
+`FIELD=VALUE` is a field of the topology; `ROLE.FIELD=VALUE` one of a role, and a further dot reaches into its restart
+policy, its workload and its environment. A role's name without a dot is never taken for a field of the topology.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping, Sequence
+from itertools import count, islice
+from typing import Any
+
+from flowdist.dsl.compile import MOST
+from flowdist.dsl.places import CLI, COMMAND_LINE, CallSite
+from flowdist.dsl.problems import Problems, did_you_mean
+from flowdist.dsl.topology import ROLE_DEFAULTS, Gate, Node, Restart, Role, Topology, Workload, replaced_by
+
+HERE = CallSite(COMMAND_LINE, 1, ())
+NESTED = {"restart": Restart, "workload": Workload}
+NOT_SET = ("run", "like")  # of a role: what has no spelling as text
+CONDITIONS = ("started", "ready", "succeeded")
+
+
+def apply_nodes(topology: Topology, nodes: str, problems: Problems, given: str) -> None:
+    """`--nodes N`: that many of the nodes that the topology declares, if it says what one is like."""
+    declared = topology.fields["nodes"]
+    declared = [declared] if isinstance(declared, Node) else declared
+    value: int | str = int(nodes) if re.fullmatch(r"\d{1,9}", nodes) else nodes
+    is_list = isinstance(declared, Sequence) and not isinstance(declared, str) and len(declared) > 0
+    if not is_list or not isinstance(value, int) or not 1 <= value <= MOST:
+        topology.fields["nodes"] = value
+        topology.overridden["nodes"] = CLI
+    elif all(isinstance(node, Node) for node in declared):  # others are a problem of the file
+        if any(_size(node) != _size(declared[0]) for node in declared):
+            problems.error("FD104", f"{given}: the topology's nodes are not alike", "change nodes= in the file", CLI)
+            return
+        topology.fields["nodes"] = [*declared[:value], *_more_like(declared, value - len(declared))]
+
+
+def _size(node: Node) -> tuple[Any, Any, Any]:
+    return node.cpu, node.gpu, node.memory
+
+
+def _more_like(declared: Sequence[Node], missing: int) -> list[Node]:
+    """Nodes of the same size, with names that are free."""
+    cpu, gpu, memory = _size(declared[0])
+    taken = {node.name or f"node{i}" for i, node in enumerate(declared)}
+    free = (name for i in count(len(declared)) if (name := f"node{i}") not in taken)
+    return [Node(name, cpu=cpu, gpu=gpu, memory=memory) for name in islice(free, max(0, missing))]
+
+
+def apply_sets(topology: Topology, sets: Sequence[str], problems: Problems) -> None:
+    """Each override in its order, so that the last one wins; unknown names are problems."""
+    for text in sets:
+        _Override(topology, text, problems).apply()
+
+
+class _Override:
+    """One `--set`."""
+
+    def __init__(self, topology: Topology, text: str, problems: Problems) -> None:
+        self._topology, self._text, self._problems = topology, text, problems
+        self._key, self._equals, self._value = text.partition("=")
+
+    def apply(self) -> None:
+        owner, dot, field = self._key.partition(".")
+        roles: dict[str, Role] = {}
+        for role in self._topology.roles:
+            roles.setdefault(role.name, role)
+        if not self._equals or not owner or (dot and not field):
+            self._error("FD133", "cannot be read", "write --set ROLE.FIELD=VALUE, or --set FIELD=VALUE")
+        elif dot and owner in roles:
+            self._set_in_role(roles[owner], field)
+        elif dot:
+            self._error("FD133", f"no role {owner!r}", did_you_mean(owner, roles))
+        elif owner in roles:
+            self._error("FD133", f"{owner!r} is a role", f"write --set {owner}.FIELD={self._value}")
+        else:
+            self._set_in_topology(owner, [*roles])
+
+    def _error(self, code: str, message: str, help: str) -> None:
+        self._problems.error(code, f"--set {self._text}: {message}", help, CLI)
+
+    @property
+    def _is_none(self) -> bool:
+        return self._value.lower() == "none"
+
+    def _set_in_topology(self, field: str, roles: list[str]) -> None:
+        topology = self._topology
+        known = [name for name in topology.fields if name != "resources"]
+        if field == "resources":
+            help = "set cpu, gpu or memory of a role, or change flowdist.toml"
+            self._error("FD132", "a table of resources has no spelling here", help)
+        elif field not in known:
+            self._error("FD132", f"the topology has no {field!r} to set", did_you_mean(field, [*known, *roles]))
+        elif field == "nodes" and not self._is_none:
+            apply_nodes(topology, self._value, self._problems, f"--set {self._text}")
+        else:
+            topology.fields[field] = None if self._is_none else self._value
+            topology.overridden[field] = CLI
+            topology.name = str(topology.fields["name"])
+
+    def _set_in_role(self, role: Role, field: str) -> None:
+        head, dot, rest = field.partition(".")
+        plain = [name for name in ROLE_DEFAULTS if name not in (*NOT_SET, *NESTED, "env", "depends_on")]
+        if dot and head in NESTED:
+            self._set_nested(role, head, rest)
+        elif dot and head == "env":
+            self._set_env(role, rest)
+        elif head in (*NESTED, "env") and not dot:
+            self._set_whole(role, head)
+        elif field == "depends_on":
+            self._set_gates(role)
+        elif field in ("near", "apart", "where"):
+            self._set_placement(role, field)
+        elif field in plain:
+            self._set_plain(role, field)
+        else:
+            known = [*plain, "depends_on", "env", *NESTED]
+            self._error("FD132", f"a role has no {field!r} to set", did_you_mean(head, known))
+
+    def _set_plain(self, role: Role, field: str) -> None:
+        """What the file gives is replaced as a template's is; what the command line has set before is kept."""
+        for name in replaced_by(field) if not self._is_none else ():
+            if name not in role.overridden:
+                role.fields[name] = ROLE_DEFAULTS[name]
+        role.fields[field] = ROLE_DEFAULTS[field] if self._is_none else self._value
+        role.overridden[field] = CLI
+
+    def _set_whole(self, role: Role, field: str) -> None:
+        if not self._is_none:
+            part = "NAME" if field == "env" else "FIELD"
+            self._error("FD132", f"{field} is set part by part", f"write --set {role.name}.{field}.{part}=...")
+            return
+        role.fields[field] = None
+        role.overridden[field] = CLI
+
+    def _set_nested(self, role: Role, head: str, rest: str) -> None:
+        """Reaches into the role's own policy or workload, and makes one where there was none."""
+        kind = NESTED[head]
+        default: Any = kind()
+        default.site = HERE
+        if head == "workload":
+            default.startup = None  # as of the role's kind
+        given = role.fields[head]
+        if given is not None and not isinstance(given, kind):
+            return  # the compiler refuses what the file says
+        known = [name for name in vars(default) if name not in ("site", "rules")]
+        if rest not in known:
+            self._error("FD132", f"a {head} has no {rest!r}", did_you_mean(rest, known))
+            return
+        changed: Any = copy.copy(given) if given is not None else default  # other roles may have the same object
+        setattr(changed, rest, getattr(default, rest) if self._is_none else self._value)
+        role.fields[head] = changed
+        role.overridden[f"{head}.{rest}"] = CLI
+
+    def _set_env(self, role: Role, name: str) -> None:
+        env = role.fields["env"]
+        if not name:
+            self._error("FD133", "the variable has no name", f"write --set {role.name}.env.NAME=VALUE")
+        elif env is None or isinstance(env, Mapping):
+            role.fields["env"] = {**(env or {}), name: self._value}
+            role.overridden[f"env.{name}"] = CLI
+
+    def _set_placement(self, role: Role, field: str) -> None:
+        """`near=ps,data`, `apart=true`, `where=zone=a,rack=7`."""
+        words = [word.strip() for word in self._value.split(",") if word.strip()]
+        roles = {other.name: other for other in self._topology.roles}
+        if self._is_none:
+            role.fields[field] = ROLE_DEFAULTS[field]
+        elif field == "where":
+            role.fields[field] = dict(word.partition("=")[::2] for word in words)
+        elif field == "apart" and self._value.lower() in ("true", "false"):
+            role.fields[field] = self._value.lower() == "true"
+        elif unknown := [word for word in words if word not in roles]:
+            self._error("FD133", f"no role {unknown[0]!r}", did_you_mean(unknown[0], roles))
+            return
+        else:
+            role.fields[field] = [roles[word] for word in words]
+        role.overridden[field] = CLI
+
+    def _set_gates(self, role: Role) -> None:
+        """`ps.ready,data.succeeded`: gates on roles, `started` where nothing is said."""
+        gates = []
+        upstreams = {other.name: other for other in self._topology.roles if other is not role}
+        for word in [] if self._is_none else self._value.split(","):
+            name, _, rest = word.strip().partition(".")
+            condition, _, on_restart = rest.partition(":")
+            if name not in upstreams:
+                self._error("FD133", f"no role {name!r}", did_you_mean(name, upstreams))
+                return
+            if (condition or "started") not in CONDITIONS:
+                self._error("FD131", f"condition {condition!r} is unknown", did_you_mean(condition, CONDITIONS))
+                return
+            gates.append(Gate(upstreams[name], condition or "started", on_restart or "reconnect", HERE))
+        role.fields["depends_on"] = gates
+        role.overridden["depends_on"] = CLI

@@ -1,0 +1,165 @@
+"""The role graph as text that other programs draw: Mermaid, and the dot language of graphviz.
+
+An arrow points from what is waited for to who waits: starts and restarts go along it. Roles are numbered in the file,
+`r0`, `r1`, ..., so that no name can be a word of the language; names stand in labels only, escaped. The same graph
+gives the same text.
+"""
+
+from __future__ import annotations
+
+import json
+import string
+from collections.abc import Callable
+from typing import Any, Literal
+
+from flowdist.graph import Domain, Gate, RoleGraph, RoleSpec, format_memory
+
+TextFormat = Literal["mermaid", "dot"]
+_PLAIN = frozenset(string.ascii_letters + string.digits + " .,:/+-_()=")
+
+
+def graph_of(graph: RoleGraph) -> dict[str, Any]:
+    """Nodes, edges and restart domains as plain values, for --json. Memory in bytes."""
+    return {
+        "name": graph.name,
+        "nodes": [_node(graph, spec) for spec in graph.roles],
+        "edges": [
+            {"from": gate.role, "to": spec.name, "condition": gate.condition, "on_restart": gate.on_restart}
+            for spec in graph.roles
+            for gate in spec.gates
+        ],
+        "domains": [{"name": domain.name, "roles": list(domain.roles)} for domain in graph.domains],
+    }
+
+
+def _node(graph: RoleGraph, spec: RoleSpec) -> dict[str, Any]:
+    return {
+        "name": spec.name,
+        "kind": spec.kind,
+        "size": size_text(spec),
+        "min_replicas": spec.min_replicas,
+        "max_replicas": spec.max_replicas,
+        "procs": spec.procs,
+        "cpu": spec.resources.cpu,
+        "gpu": spec.resources.gpu,
+        "memory": spec.resources.memory,
+        "gang": spec.gang,
+        "primary": spec.primary,
+        "domains": [domain.name for domain in graph.domains if spec.name in domain.roles],
+    }
+
+
+def size_text(spec: RoleSpec) -> str:
+    """The size as the DSL writes it: `2:4x2`, without what is 1 or said twice."""
+    low = f"{spec.min_replicas}:" if spec.min_replicas != spec.max_replicas else ""
+    return f"{low}{spec.max_replicas}" + (f"x{spec.procs}" if spec.procs != 1 else "")
+
+
+def mermaid(graph: RoleGraph) -> str:
+    """A Mermaid flowchart."""
+    ids = _ids(graph)
+    lines = ["---", f"title: {_quote_yaml(graph.name)}", "---", "flowchart LR"]
+
+    def node(spec: RoleSpec) -> str:
+        label = "<br/>".join(_escape_mermaid(line) for line in _label(graph, spec))
+        opening, closing = ("([", "])") if spec.kind == "service" else ("[", "]")
+        return f'{ids[spec.name]}{opening}"{label}"{closing}'
+
+    def box(number: int, domain: Domain) -> str:
+        return f'subgraph d{number}["{_escape_mermaid(f"restart together: {domain.name}")}"]'
+
+    lines += _boxes(graph, node, box, "end")
+    for spec, gate in _edges(graph):
+        arrow = "==>" if gate.on_restart == "restart" else "-.->"
+        lines.append(f'    {ids[gate.role]} {arrow}|"{_edge_label(gate)}"| {ids[spec.name]}')
+    if auxiliary := [ids[spec.name] for spec in graph.roles if _is_auxiliary(spec)]:
+        lines += ["    classDef auxiliary stroke-dasharray: 4 3", f"    class {','.join(auxiliary)} auxiliary"]
+    return "\n".join(lines) + "\n"
+
+
+def dot(graph: RoleGraph) -> str:
+    """A digraph in the dot language."""
+    ids = _ids(graph)
+    lines = [f"digraph {_quote_dot(graph.name)} {{", "    rankdir=LR", f"    label={_quote_dot(graph.name)}"]
+    lines += ["    labelloc=t", '    node [shape=box, fontname="sans-serif"]', '    edge [fontname="sans-serif"]']
+
+    def node(spec: RoleSpec) -> str:
+        styles = [*(["rounded"] if spec.kind == "service" else []), *(["dashed"] if _is_auxiliary(spec) else [])]
+        style = f', style="{",".join(styles)}"' if styles else ""
+        label = "\\n".join(_escape_dot(line) for line in _label(graph, spec))
+        return f'{ids[spec.name]} [label="{label}"{style}]'
+
+    def box(number: int, domain: Domain) -> str:
+        return f"subgraph cluster_{number} {{ label={_quote_dot(f'restart together: {domain.name}')}"
+
+    lines += _boxes(graph, node, box, "}")
+    for spec, gate in _edges(graph):
+        style = "bold" if gate.on_restart == "restart" else "dashed"
+        lines.append(f'    {ids[gate.role]} -> {ids[spec.name]} [label="{_edge_label(gate)}", style={style}]')
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+DRAWERS: dict[TextFormat, Callable[[RoleGraph], str]] = {"mermaid": mermaid, "dot": dot}
+
+
+def _ids(graph: RoleGraph) -> dict[str, str]:
+    return {spec.name: f"r{i}" for i, spec in enumerate(graph.roles)}
+
+
+def _edges(graph: RoleGraph) -> list[tuple[RoleSpec, Gate]]:
+    return [(spec, gate) for spec in graph.roles for gate in spec.gates]
+
+
+def _boxes(
+    graph: RoleGraph, node: Callable[[RoleSpec], str], box: Callable[[int, Domain], str], closing: str
+) -> list[str]:
+    """The nodes, those of a domain in its box. A role is drawn once: in the first domain that names it."""
+    lines = []
+    for number, domain in enumerate(graph.domains):
+        members = [spec for spec in graph.roles if graph.domain_of(spec.name) is domain]
+        if members:
+            lines += [f"    {box(number, domain)}", *(f"        {node(spec)}" for spec in members), f"    {closing}"]
+    return lines + [f"    {node(spec)}" for spec in graph.roles if graph.domain_of(spec.name) is None]
+
+
+def _label(graph: RoleGraph, spec: RoleSpec) -> list[str]:
+    """`trainer`, `task 2:4x2, not primary`, `each 1 cpu, 2 gpu`, and the domains that have no box around it."""
+    kind = f"{spec.kind} {size_text(spec)}" + (", not primary" if _is_auxiliary(spec) else "")
+    needs = [f"{spec.resources.cpu:g} cpu"]
+    needs += [f"{spec.resources.gpu} gpu"] if spec.resources.gpu else []
+    needs += [format_memory(spec.resources.memory)] if spec.resources.memory else []
+    others = [domain.name for domain in graph.domains if spec.name in domain.roles][1:]
+    lines = [spec.name, kind, f"each {', '.join(needs)}"]
+    return lines + [f"restarts together with {name} too" for name in others]
+
+
+def _edge_label(gate: Gate) -> str:
+    return f"{gate.condition}, {gate.on_restart}"
+
+
+def _is_auxiliary(spec: RoleSpec) -> bool:
+    """A task that the job does not wait for. Services are never waited for."""
+    return spec.kind == "task" and not spec.primary
+
+
+def _escape_mermaid(text: str) -> str:
+    """Whatever could end a label or be markup in it becomes a character entity."""
+    return "".join(char if char in _PLAIN else f"#{ord(char)};" for char in _one_line(text))
+
+
+def _quote_yaml(text: str) -> str:
+    """In double quotes; a `%` is written as its number, since `%%` begins a directive anywhere in a Mermaid text."""
+    return json.dumps(_one_line(text), ensure_ascii=False).replace("%", "\\x25")
+
+
+def _escape_dot(text: str) -> str:
+    return _one_line(text).replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _quote_dot(text: str) -> str:
+    return f'"{_escape_dot(text)}"'
+
+
+def _one_line(text: str) -> str:
+    """Without line breaks and other characters that do not print."""
+    return "".join(char if char.isprintable() else " " for char in text)

@@ -1,0 +1,122 @@
+"""What `flowdist explain --fail` names: something that fails, and how, but not when.
+
+    TARGET[:KIND[=ARG]]        ps/0   ps   node1   ps/0:oom   ps/0:exit=2   ps/0:signal=SEGV   node1:lost
+
+The words are those of the fault grammar and of `On(...)`. What is read is plain data; nothing is decided here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from flowdist.dsl.problems import did_you_mean
+from flowdist.errors import FlowdistError
+from flowdist.graph import FailureKind, RoleGraph, RoleSpec, format_duration
+
+REPLICA_KINDS = ("kill", "exit", "signal", "oom", "start_failed", "unready")
+NODE_KINDS = ("kill", "lost", "leave")
+# Linux numbers, for exit codes of 128 + n (R16): they mean the same on every machine that explains.
+SIGNALS = {1: "HUP", 2: "INT", 3: "QUIT", 4: "ILL", 6: "ABRT", 7: "BUS", 8: "FPE", 9: "KILL", 10: "USR1", 11: "SEGV"}
+SIGNALS |= {12: "USR2", 13: "PIPE", 14: "ALRM", 15: "TERM", 24: "XCPU", 31: "SYS"}
+
+
+class Failing(NamedTuple):
+    """`role` is empty for a node; `number` None stands for every replica of the role. `how` is for people."""
+
+    spec: str
+    role: str
+    number: int | None
+    node: str
+    kind: FailureKind
+    exit: int
+    signal: str | None
+    how: str
+
+
+def parse_failing(text: str, graph: RoleGraph) -> Failing:
+    """FlowdistError, with the user's own words, for what cannot be read or is not there.
+
+    A job without nodes has one, `node0`: this machine.
+    """
+    if "@" in text:
+        target, _, rest = text.partition("@")
+        kind = "".join(rest.partition(":")[1:])
+        raise _wrong(text, "when it happens makes no difference here", f"write {target or 'ps/0'}{kind}")
+    target, colon, kind_text = text.partition(":")
+    if "/" in kind_text:
+        raise _wrong(text, "how long it lasts makes no difference here", f"write {text.rpartition('/')[0]}")
+    nodes = [node.name for node in graph.cluster.nodes] if graph.cluster.given else ["node0"]
+    kind, equals, argument = (kind_text if colon else "kill").partition("=")
+    if target in nodes:
+        return _node(text, target, kind, equals)
+    name, slash, number = target.partition("/")
+    roles = {spec.name: spec for spec in graph.roles}
+    if name in nodes:
+        raise _wrong(text, f"{name} is a node: it has no replicas", f"write {name}")
+    if name not in roles:
+        raise _wrong(text, f"there is no {name!r}", did_you_mean(name, [*roles, *nodes]))
+    index = _index(text, roles[name], number) if slash else None
+    return _replica(text, roles[name], index, kind, equals, argument)
+
+
+def _node(text: str, node: str, kind: str, equals: str) -> Failing:
+    if kind not in NODE_KINDS:
+        raise _wrong(text, f"a node does not fail by {kind!r}", did_you_mean(kind, NODE_KINDS))
+    if equals:
+        raise _wrong(text, f"{kind} takes no argument", f"write {node}:{kind}")
+    how = {"kill": "is gone", "lost": "falls silent", "leave": "leaves"}[kind]
+    return Failing(text, "", None, node, "node_lost", 0, None, f"{node} {how}")
+
+
+def _index(text: str, spec: RoleSpec, number: str) -> int:
+    """Of `0`, or of `0.1`: who loses a worker has failed."""
+    match = re.fullmatch(r"(\d+)(?:\.(\d+))?", number)
+    if match is None:
+        raise _wrong(text, f"{number!r} is no number of a replica", f"write {spec.name}/0")
+    index = int(match[1])
+    if index >= spec.max_replicas:
+        known = f"{spec.name}/0 to {spec.name}/{spec.max_replicas - 1}" if spec.max_replicas > 1 else f"{spec.name}/0"
+        raise _wrong(text, f"{spec.name} has {spec.max_replicas} replicas at most", f"write {known}")
+    if match[2] is not None and int(match[2]) >= spec.procs:
+        help = f"write {spec.name}/{index}.0" + (f" to {spec.name}/{index}.{spec.procs - 1}" if spec.procs > 1 else "")
+        raise _wrong(text, f"a replica of {spec.name} has {spec.procs} workers", help)
+    return index
+
+
+def _replica(text: str, spec: RoleSpec, index: int | None, kind: str, equals: str, argument: str) -> Failing:
+    if kind == "node_lost":
+        raise _wrong(text, "a replica is lost with its node", "name the node: node1")
+    if kind not in REPLICA_KINDS:
+        raise _wrong(text, f"kind {kind!r} is unknown", did_you_mean(kind, REPLICA_KINDS))
+    if equals and kind not in ("exit", "signal"):
+        raise _wrong(text, f"{kind} takes no argument", f"write {text.partition('=')[0]}")
+    who = text.partition(":")[0] if index is not None else f"every replica of {spec.name}"
+
+    def failing(kind: FailureKind, how: str, exit: int = 0, signal: str | None = None) -> Failing:
+        return Failing(text, spec.name, index, "", kind, exit, signal, f"{who} {how}")
+
+    if kind == "exit":
+        if not (argument.isdecimal() and 1 <= int(argument) <= 255):
+            target = text.partition(":")[0]
+            raise _wrong(text, f"{argument!r} is no exit code of a failure", f"write {target}:exit=1 to exit=255")
+        code, named = int(argument), SIGNALS.get(int(argument) - 128)
+        if named is not None:
+            return failing("signal", f"exits with {code}, which stands for signal SIG{named}", code, named)
+        return failing("exit", f"exits with {code}", code)
+    if kind in ("signal", "kill"):
+        signal = "KILL" if kind == "kill" else argument.removeprefix("SIG")
+        if signal not in SIGNALS.values():
+            raise _wrong(text, f"signal {argument!r} is unknown", did_you_mean(signal, SIGNALS.values()))
+        return failing("signal", f"is killed by signal SIG{signal}", signal=signal)
+    if kind == "unready":
+        if spec.ready is None:
+            raise _wrong(text, f"{spec.name} has no readiness check that it could fail", "give it ready_when=")
+        return failing("unready", f"does not get ready within {format_duration(spec.ready_timeout_ns)}")
+    if kind == "oom":
+        return failing("oom", "runs out of memory")
+    return failing("start_failed", "cannot be started")
+
+
+def _wrong(text: str, message: str, help: str) -> FlowdistError:
+    return FlowdistError(f"--fail {text}: {message}", help=help)

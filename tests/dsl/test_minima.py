@@ -1,0 +1,71 @@
+"""Whether the minima have room: `check` seats them as the controller does, and is done in reasonable time."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowdist.dsl.compile import compile_topology
+from flowdist.dsl.problems import Problems
+from flowdist.dsl.topology import Node, Role, Topology
+from tests.control.harness import Talk
+
+
+def codes(topology: Topology) -> list[str]:
+    problems = Problems()
+    compile_topology(topology, problems)
+    return [problem.code for problem in problems.sorted()]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    nodes=st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=4),
+    roles=st.lists(st.tuples(st.sampled_from([0, 0.5, 1, 2, 3]), st.integers(1, 4)), min_size=1, max_size=4),
+)
+def test_check_finds_no_room_exactly_where_the_controller_finds_none(
+    nodes: list[int], roles: list[tuple[float, int]]
+) -> None:
+    topology = Topology("x", nodes=[Node(cpu=cpu) for cpu in nodes])
+    for i, (cpu, replicas) in enumerate(roles):
+        topology.role(f"r{i}", "true", cpu=min(cpu, max(nodes)), replicas=replicas)
+    problems = Problems()
+    talk = Talk(compile_topology(topology, problems))
+    talk.join(*(f"node{i}" for i in range(len(nodes))))
+    fits = all(replica.node is not None for replica in talk.job.replicas.values())
+    assert [problem.code for problem in problems.sorted()] == ([] if fits else ["FD113"])
+
+
+def test_small_replicas_are_spread_so_that_a_large_one_may_find_no_room() -> None:
+    """They would fit if the two were packed onto one node; the controller takes the node with most room for each."""
+    topology = Topology("x", nodes=[Node(cpu=4), Node(cpu=4)])
+    topology.role("small", "true", replicas=2)
+    topology.role("large", "true", cpu=4)
+    assert codes(topology) == ["FD113"]
+
+
+def test_who_has_succeeded_leaves_its_seats_even_to_those_who_wait_for_it_over_others() -> None:
+    topology = Topology("x", nodes=[Node(cpu=4)])
+    prepare = topology.role("prepare", "true", cpu=4)
+    train = topology.role("train", "true", cpu=3, depends_on=[prepare.succeeded()])
+    topology.role("evaluate", "true", cpu=4, depends_on=[train.started()])
+    assert codes(topology) == []
+    topology.role("watch", "true", cpu=1)
+    assert codes(topology) == ["FD113"]
+
+
+def test_a_ladder_of_gates_is_checked_in_no_time() -> None:
+    """Each role waits for two of the one before: two to the sixty ways lead from the first to the last."""
+    topology = Topology("x", nodes=[Node(cpu=130)])
+    rungs: list[Role] = []
+    for i in range(60):
+        gates = [role.started() for role in rungs[-2:]]
+        rungs += [topology.role(f"{side}{i}", "true", depends_on=gates) for side in ("left", "right")]
+    assert codes(topology) == []
+
+
+def test_a_circle_of_gates_is_refused_once_for_the_gate_that_closes_it() -> None:
+    topology = Topology("x", nodes=1)
+    first = topology.role("first", "true")
+    second = topology.role("second", "true", depends_on=[first.succeeded()])
+    first.fields["depends_on"] = [second.succeeded()]
+    assert codes(topology) == ["FD117"]

@@ -1,0 +1,116 @@
+"""Where a problem is: the very argument, or as near to it as can be known."""
+
+from __future__ import annotations
+
+import linecache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowdist.dsl.compile import compile_topology
+from flowdist.dsl.places import COMMAND_LINE, Place
+from flowdist.dsl.problems import Problem, Problems, TopologyProblems, did_you_mean
+from tests.dsl.test_load import HEAD, refused, underlined
+
+TOPOLOGY = HEAD + 't = Topology("x", nodes=4)\nmain = t.role("main", "true")\n'
+
+
+def problems_of_cell(tmp_path: Path, name: str, executed: str, shown: str) -> list[Problem]:
+    """Of code that ran under the name of a file that holds something else, as a cell of a notebook does."""
+    file = tmp_path / name
+    file.write_text(shown)
+    linecache.checkcache(str(file))
+    names: dict[str, Any] = {}
+    exec(compile(executed, str(file), "exec"), names)
+    problems = Problems()
+    compile_topology(names["t"], problems)
+    return problems.sorted()
+
+
+@pytest.mark.parametrize(
+    ("statement", "argument"),
+    [
+        ('t.role("a", "true", grace="x").started()', '"x"'),
+        ('(t\n    .role("a", "true", grace="x"))', '"x"'),
+        ('roles = [t.role(name, "true", grace="x") for name in ("a",)]', '"x"'),
+        ('t.role("a", "true", **{"grace": "x"})', "t.role"),
+        ('def add(grace): t.role("a", "true", grace=grace)\nadd("x")', "grace"),
+        ('t.role("a",\n  "true", env={"K": "ü"}, grace="ü")', '"ü"'),
+    ],
+)
+def test_the_argument_is_found_however_the_call_is_written(tmp_path: Path, statement: str, argument: str) -> None:
+    problem = refused(tmp_path, TOPOLOGY + statement)
+    assert problem.code == "FD106" and underlined(problem) == argument
+
+
+@pytest.mark.parametrize(("arguments", "argument"), [("replica=3", "replica=3"), ('**{"replica": 3}', "t.role")])
+def test_an_unknown_argument_is_found_with_its_name(tmp_path: Path, arguments: str, argument: str) -> None:
+    problem = refused(tmp_path, TOPOLOGY + f't.role("a", "true", {arguments})')
+    assert problem.code == "FD132" and underlined(problem) == argument
+
+
+def test_of_an_argument_over_several_lines_the_first_is_underlined(tmp_path: Path) -> None:
+    problem = refused(tmp_path, TOPOLOGY + 't.role("a", [\n    "no-such-program",\n    "--x",\n])')
+    assert problem.code == "FD109" and underlined(problem) == "["
+
+
+@pytest.mark.parametrize(
+    ("env", "argument"),
+    [
+        ('{"A": "1", "B": "${rnak}"}', '"${rnak}"'),
+        ('{**base, "B": "${rnak}"}', '"${rnak}"'),
+        ('{key: "${rnak}"}', '{key: "${rnak}"}'),
+        ("given", "given"),
+        ('dict(B="${rnak}")', 'dict(B="${rnak}")'),
+    ],
+)
+def test_a_variable_is_shown_where_its_value_is_written(tmp_path: Path, env: str, argument: str) -> None:
+    text = TOPOLOGY + 'key, base, given = "B", {"A": "1"}, {"B": "${rnak}"}\n'
+    problem = refused(tmp_path, text + f't.role("a", "true", env={env})')
+    assert problem.code == "FD120" and underlined(problem) == argument
+
+
+def test_an_element_of_a_list_that_has_a_name_is_shown_by_the_name(tmp_path: Path) -> None:
+    problem = refused(tmp_path, TOPOLOGY + 'gates = [main.ready()]\nt.role("a", "true", depends_on=gates)')
+    assert problem.code == "FD115" and underlined(problem) == "gates"
+
+
+@pytest.mark.parametrize("shown", ["%time run()\n\n!ls", "", "\0"])
+def test_where_the_text_is_not_the_code_that_ran_the_line_is_told(tmp_path: Path, shown: str) -> None:
+    executed = HEAD + 't = Topology("x")\nt.role(\n    "a", "true", grace="x")'
+    (found,) = problems_of_cell(tmp_path, "cell", executed, shown)
+    assert found.place == Place(str(tmp_path / "cell"), 3)
+    assert ":3:1: error[FD106]" in found.format()
+
+
+def test_a_problem_elsewhere_is_shown_with_its_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "inside").mkdir()
+    file = tmp_path / "topology.py"
+    file.write_text("x\n")
+    problem = Problem("FD100", "it is so", "do this", Place(str(file), 1, 1, 2))
+    monkeypatch.chdir(tmp_path / "inside")
+    assert problem.format().startswith(f"{file}:1:1: error[FD100]: it is so\n")
+    monkeypatch.chdir(tmp_path)
+    assert problem.format().startswith("topology.py:1:1: error[FD100]: it is so\n")
+
+
+def test_a_problem_of_the_command_line_has_no_line() -> None:
+    problem = Problem("FD300", "it is so", "do this", Place(COMMAND_LINE, 1), "warning")
+    assert problem.format() == "warning[FD300]: it is so\n  = help: do this"
+
+
+def test_warnings_alone_are_no_error() -> None:
+    problems = Problems()
+    problems.warn("FD300", "it is so", "do this", Place(COMMAND_LINE, 1))
+    problems.raise_errors()
+    problems.error("FD100", "it is not", "do that", Place(COMMAND_LINE, 1))
+    with pytest.raises(TopologyProblems, match="1 error in the topology") as caught:
+        problems.raise_errors()
+    assert [problem.severity for problem in caught.value.problems] == ["error", "warning"]
+
+
+def test_did_you_mean_lists_what_there_is_where_nothing_is_near() -> None:
+    assert did_you_mean("trianer", ["ps", "trainer"]) == 'did you mean "trainer"?'
+    assert did_you_mean("zzz", ["ps", "trainer"]) == "known: ps, trainer"
+    assert did_you_mean("zzz", []) == "there is none"

@@ -1,0 +1,249 @@
+"""What `flowdist explain` tells of small topologies, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flowdist.control.attempts import SIGNALS as SIGNALS_OF_CONTROL
+from flowdist.errors import FlowdistError
+from flowdist.graph import Domain, Gate, Readiness, RoleGraph, Rule
+from flowdist.report.explain import explanation_of
+from flowdist.report.failing import SIGNALS, parse_failing
+from flowdist.report.plan import plan_of
+from flowdist.report.telling import explanation_text
+from tests.control.harness import graph, restart, role
+
+
+def explained(topology: RoleGraph, fault: str) -> dict[str, Any]:
+    return explanation_of(topology, parse_failing(fault, topology), plan_of(topology)["placement"])
+
+
+def who(entries: list[dict[str, Any]]) -> list[str]:
+    return [entry["who"] for entry in entries]
+
+
+def waves(told: dict[str, Any], key: str) -> list[list[str]]:
+    return [who(layer) for layer in told[key]]
+
+
+def because(entries: list[dict[str, Any]], name: str) -> str:
+    (found,) = [entry["because"] for entry in entries if entry["who"] == name]
+    return str(found)
+
+
+def ps_train(on_restart: str = "restart", **trainer: Any) -> RoleGraph:
+    """Two servers, three trainers on them, an evaluator that looks on; three nodes with room to spare."""
+    ps = role(
+        "ps", kind="service", min_replicas=2, max_replicas=2, ready=Readiness("tcp", "rpc"), ports=("rpc",),
+        restart=restart("replica"),
+    )  # fmt: skip
+    trainer.setdefault("restart", restart("role", 5, within_ns=3600 * 10**9))
+    gates = (Gate("ps", "ready", on_restart),)  # type: ignore[arg-type]
+    trainers = role("trainer", min_replicas=2, max_replicas=3, gates=gates, **trainer)
+    evaluator = role("evaluator", primary=False, gates=(Gate("trainer", "started"),), restart=restart("replica", 1))
+    return graph(ps, trainers, evaluator, nodes=3, cpu=4)
+
+
+def test_a_killed_server_takes_the_trainers_along_because_their_gate_says_so() -> None:
+    told = explained(ps_train(), "ps/0")
+    assert told["outcome"] == "restart" and who(told["restarts"]) == ["ps/0", "trainer"]
+    assert because(told["restarts"], "ps/0") == 'the scope of the policy of ps is "replica"'
+    assert because(told["restarts"], "trainer") == 'its gate on ps says on_restart="restart"'
+    assert waves(told, "stops") == [["trainer"]]
+    assert waves(told, "starts") == [["ps/0"], ["trainer"]] and told["starts"][1][0]["after"] == ["ps ready"]
+    assert (told["charged"]["role"], told["charged"]["times"], told["charged"]["budget"]) == ("ps", 1, 3)
+    assert [(entry["who"], entry["told"]) for entry in told["goes_on"]] == [("ps/1", False), ("evaluator", True)]
+
+
+def test_reconnecting_trainers_run_on_and_are_told_the_address() -> None:
+    told = explained(ps_train("reconnect"), "ps/0")
+    assert who(told["restarts"]) == ["ps/0"] and told["stops"] == []
+    text = 'its gate on ps says on_restart="reconnect"; it is told the addresses of ps should they change'
+    assert because(told["goes_on"], "trainer") == text
+    assert because(told["goes_on"], "evaluator") == "no gate, domain or scope leads to it"
+
+
+def test_an_address_in_the_command_is_a_reason_to_restart_once_it_changes() -> None:
+    told = explained(ps_train("reconnect", address_edges=("ps",)), "ps/1")
+    assert "should that change, it restarts" in because(told["goes_on"], "trainer")
+
+
+def test_the_first_rule_that_matches_is_named() -> None:
+    rules = (
+        Rule("fail", kind="oom"),
+        Rule("restart", exit=3, counted=False),
+        Rule("fail", signal="SEGV"),
+        Rule("fail", exit=2),
+    )
+    topology = ps_train(restart=restart("role", 5, rules=rules))
+    told = explained(topology, "trainer/0:oom")
+    assert told["outcome"] == "fail" and told["verdicts"][0]["rule"] == 'On("oom", do="fail")'
+    assert waves(told, "stops") == [["evaluator"], ["the rest of trainer"], ["ps"]] and told["starts"] == []
+    told = explained(topology, "trainer/0:exit=3")
+    assert told["charged"] is None and told["verdicts"][0]["rule"] == "On(exit=3, counted=False)"
+    assert "nobody's: it is not counted" in explanation_text(told)
+    assert explained(topology, "trainer/0:exit=139")["verdicts"][0]["rule"] == 'On(signal="SEGV", do="fail")'
+    assert explained(topology, "trainer/0:signal=ABRT")["verdicts"][0]["because"] == (
+        "no rule matches; its policy is restart the role, 5 times, then fail"
+    )
+
+
+def test_without_a_policy_a_failure_fails_the_job_and_a_lost_node_does_not() -> None:
+    topology = ps_train(restart=None)
+    told = explained(topology, "trainer/1")
+    assert told["outcome"] == "fail" and "no restart policy" in told["verdicts"][0]["because"]
+    assert explained(topology, "node2")["outcome"] == "restart"
+
+
+def test_every_replica_of_a_role_without_gang_pays_for_itself() -> None:
+    told = explained(ps_train(), "ps")
+    assert told["hits"] == ["ps/0", "ps/1"] and told["charged"]["times"] == 2
+    assert told["charged"]["words"][0] == "ps pays 2 of its 3 restarts, one for each replica: each fails by itself"
+    assert explained(ps_train(), "trainer")["charged"]["times"] == 1
+
+
+def test_too_many_at_once_use_the_budget_up() -> None:
+    loose = role("actor", min_replicas=1, max_replicas=3, restart=restart("replica", 2))
+    told = explained(graph(loose), "actor")
+    assert told["outcome"] == "fail" and told["verdicts"][0]["exhausted"]
+    patient = role("actor", min_replicas=1, max_replicas=3, restart=restart("replica", 2, then="ignore"))
+    told = explained(graph(patient), "actor")
+    assert (told["outcome"], who(told["restarts"]), who(told["ended"])) == (
+        "restart",
+        ["actor/0, actor/1"],
+        ["actor/2"],
+    )
+    needed = role("actor", min_replicas=3, max_replicas=3, restart=restart("replica", 0, then="ignore"))
+    told = explained(graph(needed), "actor/1")
+    assert told["outcome"] == "fail" and "fewer than the 3 that actor needs" in told["verdicts"][0]["because"]
+
+
+def test_a_used_up_budget_can_be_excused_by_what_is_upstream() -> None:
+    told = explained(ps_train(restart=restart("role", 0)), "trainer/0")
+    assert told["notes"] == ["unless ps fails within 2s too: that is then the cause, and pays"]
+
+
+def test_an_ignored_gang_is_ended() -> None:
+    alone = role("look", primary=False, max_replicas=2, restart=restart("role", rules=(Rule("ignore"),)))
+    told = explained(graph(alone, role("main")), "look/1")
+    assert (told["outcome"], who(told["ended"]), told["restarts"]) == ("ignore", ["look"], [])
+    assert who(told["goes_on"]) == ["main"]
+
+
+def test_a_domain_and_the_whole_job_are_given_as_reasons() -> None:
+    a, b = role("a", restart=restart("domain")), role("b", restart=restart("job"))
+    topology = graph(a, b, role("c"), domains=(Domain("core", ("a", "c")),))
+    told = explained(topology, "a/0")
+    assert because(told["restarts"], "c") == 'the scope of the policy of a is "domain", which is core'
+    assert because(told["goes_on"], "b") == "no gate, domain or scope leads to it"
+    told = explained(topology, "b/0")
+    assert who(told["restarts"]) == ["a", "b", "c"]
+    assert because(told["restarts"], "a") == 'the scope of the policy of b is "job"'
+
+
+def test_a_replica_brings_the_rest_of_its_role_along_when_a_domain_says_so() -> None:
+    a = role("a", max_replicas=2, restart=restart("replica"))
+    told = explained(graph(a, role("b"), domains=(Domain("core", ("a", "b")),)), "a/1")
+    assert who(told["restarts"]) == ["a", "b"]
+    assert because(told["restarts"], "a").endswith('all of it restarts: it is in the restart domain "core" with b')
+    assert because(told["restarts"], "b") == 'it is in the restart domain "core" with a'
+
+
+def test_what_waits_for_success_has_not_started_and_what_has_succeeded_is_not_run_again() -> None:
+    first = role("first", restart=restart("job"))
+    second = role("second", gates=(Gate("first", "succeeded", "restart"),), restart=restart("job"))
+    topology = graph(first, second, role("aside"))
+    told = explained(topology, "first/0")
+    assert who(told["restarts"]) == ["first", "aside"]
+    assert because(told["spared"], "second") == "it has not started by then: it waits for first to succeed"
+    told = explained(topology, "second/0")
+    assert who(told["restarts"]) == ["second", "aside"]
+    assert because(told["spared"], "first").startswith("it has succeeded by then: second waits for that")
+
+
+def test_what_may_not_run_by_then_is_told_with_its_condition() -> None:
+    late = role("late", gates=(Gate("slow", "succeeded"), Gate("ps", "started", "restart")))
+    mate = role("mate")
+    topology = graph(
+        role("ps", restart=restart("role")), role("slow"), late, mate, domains=(Domain("core", ("late", "mate")),)
+    )
+    told = explained(topology, "ps/0")
+    assert [(entry["who"], entry["if"]) for entry in told["restarts"]] == [
+        ("ps", None),
+        ("late", "if slow has succeeded by then"),
+        ("mate", "if what leads to it runs by then"),
+    ]
+    assert ", if slow has succeeded by then" in explanation_text(told)
+
+
+def test_who_waits_for_what_is_ended_is_stuck() -> None:
+    look = role(
+        "look", primary=False, restart=restart("replica", 0, then="ignore", rules=(Rule("ignore", kind="oom"),))
+    )
+    topology = graph(look, role("after", primary=False, gates=(Gate("look", "succeeded"),)), role("main"))
+    told = explained(topology, "look/0:oom")
+    assert who(told["ended"]) == ["look/0"]
+    assert because(told["stuck"], "after") == (
+        "it waits for look to succeed, of which too few are left: it cannot start, and is ended, too"
+    )
+
+
+def test_a_lost_node_hits_what_is_seated_there_and_tells_of_the_room_elsewhere() -> None:
+    topology = ps_train("reconnect")
+    told = explained(topology, "node1")
+    assert plan_of(topology)["placement"]["ps/1"] == "node1"
+    assert set(told["hits"]) == {name for name, seat in plan_of(topology)["placement"].items() if seat == "node1"}
+    assert told["charged"] is None and "ps has 1 of 2 left, and needs 2" in told["notes"][0]
+    told = explained(graph(role("main", min_replicas=2, max_replicas=2), nodes=2, cpu=1), "node0:lost")
+    assert told["notes"][0].startswith("a silent node counts as lost after 5s; its agent has killed")
+    assert told["notes"][1] == (
+        "main has 1 of 2 left, and needs 2; the other nodes have no room for more: "
+        "it waits up to 10m for a node, then the job fails"
+    )
+
+
+def test_a_node_without_replicas_touches_nobody() -> None:
+    told = explained(graph(role("main"), nodes=2), "node1")
+    assert told["outcome"] == "nothing" and who(told["goes_on"]) == ["main"]
+    assert explanation_text(told).startswith("node1 is gone: nothing runs there, the job goes on\n")
+
+
+def test_an_unready_replica_still_runs_and_is_stopped() -> None:
+    told = explained(ps_train("reconnect"), "ps/0:unready")
+    assert waves(told, "stops") == [["ps/0"]] and told["how"] == "ps/0 does not get ready within 5m"
+
+
+@pytest.mark.parametrize(
+    ("fault", "message", "help"),
+    [
+        ("pss/0", "there is no 'pss'", 'did you mean "ps"?'),
+        ("ps/2", "ps has 2 replicas at most", "write ps/0 to ps/1"),
+        ("ps/x", "'x' is no number of a replica", "write ps/0"),
+        ("ps/0.1", "a replica of ps has 1 workers", "write ps/0.0"),
+        ("node7", "there is no 'node7'", "did you mean"),
+        ("node1/0", "node1 is a node: it has no replicas", "write node1"),
+        ("node1:oom", "a node does not fail by 'oom'", "known: kill, lost, leave"),
+        ("node1:lost=3", "lost takes no argument", "write node1:lost"),
+        ("ps/0:omm", "kind 'omm' is unknown", 'did you mean "oom"?'),
+        ("ps/0:", "kind '' is unknown", "known: kill"),
+        ("ps/0:node_lost", "a replica is lost with its node", "name the node: node1"),
+        ("ps/0:exit", "'' is no exit code", "write ps/0:exit=1 to exit=255"),
+        ("ps/0:exit=0", "'0' is no exit code", "write ps/0:exit=1"),
+        ("ps/0:signal=SEVG", "signal 'SEVG' is unknown", 'did you mean "SEGV"?'),
+        ("ps/0:oom=1", "oom takes no argument", "write ps/0:oom"),
+        ("trainer/0:unready", "trainer has no readiness check", "ready_when="),
+        ("ps/0@20s:oom", "when it happens makes no difference here", "write ps/0:oom"),
+        ("node1:kill/30s", "how long it lasts makes no difference here", "write node1:kill"),
+        ("", "there is no ''", "known:"),
+    ],
+)
+def test_what_cannot_fail_is_refused_in_the_users_words(fault: str, message: str, help: str) -> None:
+    with pytest.raises(FlowdistError) as caught:
+        parse_failing(fault, ps_train())
+    assert caught.value.message.startswith(f"--fail {fault}: {message}") and help in caught.value.help
+
+
+def test_exit_codes_above_128_mean_the_signals_that_they_mean_to_control() -> None:
+    assert SIGNALS == SIGNALS_OF_CONTROL

@@ -1,0 +1,148 @@
+"""What `flowdist explain` tells is what control does: the two share no code, and are held against each other here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from flowdist.control import events as ev
+from flowdist.control.effects import StopReplica
+from flowdist.graph import Domain, Gate, RestartPolicy, RoleGraph, Rule
+from flowdist.report.explain import explanation_of
+from flowdist.report.failing import Failing, parse_failing
+from flowdist.report.plan import plan_of
+from flowdist.report.restarts import restart_set
+from tests.control.harness import Talk, graph, r, role
+
+NODES = ("node0", "node1", "node2")
+
+
+@st.composite
+def policies(draw: st.DrawFn, *, gang: bool, in_domain: bool, may_ignore: bool) -> RestartPolicy | None:
+    if draw(st.integers(0, 5)) == 0:
+        return None
+    scopes = ["role", "job"] + (["domain"] if in_domain else []) + ([] if gang else ["replica", "replica"])
+    actions = ["restart", "fail"] + (["ignore"] if may_ignore else [])
+    matches = [{"kind": "oom"}, {"exit": 2}, {"kind": "node_lost"}, {"signal": "SEGV"}, {}]
+    rules = draw(st.lists(st.tuples(st.sampled_from(matches), st.sampled_from(actions), st.booleans()), max_size=2))
+    return RestartPolicy(
+        draw(st.sampled_from(scopes)),
+        max_restarts=draw(st.integers(0, 4)),
+        then=draw(st.sampled_from(["fail", "ignore"] if may_ignore else ["fail"])),
+        rules=tuple(Rule(do, counted=counted, **match) for match, do, counted in rules),  # type: ignore[arg-type]
+    )
+
+
+@st.composite
+def topologies(draw: st.DrawFn) -> RoleGraph:
+    """The first role is one that the job needs; all have room on any two of three nodes."""
+    names = ["a", "b", "c", "d", "e"][: draw(st.integers(2, 5))]
+    domains = (Domain("x", tuple(draw(st.permutations(names))[:2])),) if draw(st.booleans()) else ()
+    conditions = draw(st.sampled_from([["started"], ["started", "started", "succeeded"]]))
+    roles = []
+    for i, name in enumerate(names):
+        gates = tuple(
+            Gate(other, draw(st.sampled_from(conditions)), draw(st.sampled_from(["restart", "reconnect"])))
+            for other in names[:i]
+            if draw(st.booleans())
+        )
+        gang, primary = draw(st.booleans()), i == 0 or draw(st.booleans())
+        in_domain = any(name in domain.roles for domain in domains)
+        policy = draw(policies(gang=gang, in_domain=in_domain, may_ignore=not (gang and primary)))
+        low, more = draw(st.integers(1, 2)), draw(st.integers(0, 1))
+        sizes = {"min_replicas": low, "max_replicas": low + more}
+        roles.append(role(name, gang=gang, primary=primary, gates=gates, restart=policy, **sizes))
+    return graph(*roles, domains=domains, nodes=3, cpu=20)
+
+
+def needed_before(topology: RoleGraph, name: str) -> set[str]:
+    """The roles that have to succeed before this one starts."""
+    gates = topology.role(name).gates
+    found = {gate.role for gate in gates if gate.condition == "succeeded"}
+    return found.union(*(needed_before(topology, gate.role) for gate in gates))
+
+
+def too_few_at_once(told: dict[str, Any]) -> bool:
+    """Several replicas of a role are lost together, and a rule says ignore."""
+    ignored = [verdict["role"] for verdict in told["verdicts"] if verdict["action"] == "ignore"]
+    return any(sum(hit.partition("/")[0] == name for hit in told["hits"]) > 1 for name in ignored)
+
+
+def happen(talk: Talk, failing: Failing, hits: list[str]) -> list[StopReplica]:
+    """Let it fail, all of it at one moment; then everybody answers. Returns what was told to stop at that moment."""
+    talk.auto, start = False, len(talk.effects)
+    if failing.node:
+        talk.tell(ev.NodeGone(failing.node))
+    attempts = talk.attempts()
+    for name in hits if not failing.node else []:
+        talk.tell(ev.ReplicaExited(r(name), attempts[name], failing.kind, failing.exit, failing.signal))
+    effects = talk.effects[start:]
+    talk.auto = True
+    for effect in effects:
+        for answer in talk._answers(effect):
+            talk.tell(answer)
+    talk.wait(60)
+    return [effect for effect in effects if isinstance(effect, StopReplica)]
+
+
+def replicas_of(talk: Talk, entries: list[dict[str, Any]]) -> set[str]:
+    """`trainer` stands for its replicas, `ps/0, ps/1` for themselves."""
+    named = {name for entry in entries for name in entry["who"].split(", ")}
+    return {name for name in talk.attempts() if name in named or name.partition("/")[0] in named}
+
+
+@given(topologies(), st.data())
+@settings(deadline=None, max_examples=300)
+def test_control_does_what_is_told_beforehand(topology: RoleGraph, data: st.DataObject) -> None:
+    talk = Talk(topology)
+    talk.join(*NODES)
+    failing_role = data.draw(st.sampled_from(topology.roles))
+    for name in [spec.name for spec in topology.roles if spec.name in needed_before(topology, failing_role.name)]:
+        talk.finish(*(str(replica.id) for replica in talk.job.replicas.values() if replica.id.role == name))
+    assume(talk.job.ending is None)
+    replica = f"{failing_role.name}/{data.draw(st.integers(0, failing_role.max_replicas - 1))}"
+    by_node = data.draw(st.booleans()) and not needed_before(topology, failing_role.name)
+    kind = data.draw(st.sampled_from(["exit=1", "exit=2", "oom", "signal=SEGV"]))
+    target = replica if data.draw(st.booleans()) else failing_role.name
+    failing = parse_failing(talk.replica(replica).node if by_node else f"{target}:{kind}", topology)
+    told = explanation_of(topology, failing, plan_of(topology)["placement"])
+
+    assume(not (by_node and too_few_at_once(told)))
+    before, live = talk.attempts(), set(talk.up())
+    stops = happen(talk, failing, told["hits"])
+
+    assert (told["outcome"] == "fail") == (talk.job.ending == "failed"), talk.texts()
+    if told["outcome"] == "fail":
+        return
+    restarted = {name for name, attempt in talk.attempts().items() if 0 < before[name] < attempt}
+    expected = replicas_of(talk, told["restarts"]) - replicas_of(talk, told["ended"])
+    certain = replicas_of(talk, [entry for entry in told["restarts"] if entry["if"] is None])
+    assert expected & certain & live <= restarted <= expected & live
+    if all(gate.condition == "started" for spec in topology.roles for gate in spec.gates):
+        assert expected <= certain
+    if told["stuck"]:
+        return  # the incident does not close
+    charges = {name: len(state.charges) for name, state in talk.job.roles.items() if state.charges}
+    assert charges == ({told["charged"]["role"]: told["charged"]["times"]} if told["charged"] else {})
+    everyone = {name for told_set in ("restarts", "spared", "stuck") for name in [e["role"] for e in told[told_set]]}
+    if not by_node and not told["ended"]:
+        assert everyone == set(restart_set(topology, failing_role.name, "failure"))
+    _check_order(talk, told, stops, before)
+
+
+def _check_order(talk: Talk, told: dict[str, Any], stops: list[StopReplica], before: dict[str, int]) -> None:
+    layer_of = {entry["role"]: number for number, layer in enumerate(told["stops"]) for entry in layer}
+    if not told["ended"] and len(told["hits"]) == 1:
+        layers = [layer_of[stop.replica.role] for stop in stops]
+        assert layers == sorted(layers)
+    starts = [start for start in talk.starts if start.attempt > before[str(start.replica)] > 0]
+    order = [start.replica.role for start in starts]
+    for wave in told["starts"]:
+        for entry in wave:
+            for gate in entry["after"]:
+                upstream = gate.partition(" ")[0]
+                if upstream in order and entry["role"] in order and len(told["hits"]) == 1:
+                    last = len(order) - 1 - order[::-1].index(upstream)
+                    assert last < order.index(entry["role"]), (gate, order)

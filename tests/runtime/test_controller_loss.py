@@ -1,0 +1,122 @@
+"""R21 on real processes: the controller dies, and what runs goes on; the whole run dies, and is resumed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from flowdist.control.controller import Controller
+from flowdist.control.effects import StartReplica
+from flowdist.control.events import ControllerStarted
+from flowdist.control.history import Header, Line, Record
+from tests.runtime.harness import Deaths, Job
+
+pytestmark = pytest.mark.real
+
+# Steps until it is told to end; commits every fifth step, which a controller has to answer.
+COUNTER = """
+import json, os, sys, time
+from flowdist import worker
+
+start = json.loads(worker.latest().read_text())["step"] if worker.latest() else 0
+print(f"from step {start}", flush=True)
+step = start
+while step < start + 30 or not os.path.exists("enough"):
+    step += 1
+    worker.progress(step)
+    if step % 5 == 0:
+        path = worker.checkpoint_dir() / f"step-{step}.json"
+        path.write_text(json.dumps({"step": step}))
+        print("committed" if worker.commit(path, step=step) else "refused", flush=True)
+    time.sleep(0.01)
+print("done", flush=True)
+"""
+
+
+def counter_job(folder: Path, *more: str) -> Job:
+    (folder / "counter.py").write_text(COUNTER)
+    return Job(folder, "counter.py", *more)
+
+
+def starts_of(lines: list[Line]) -> list[str]:
+    effects = [effect for line in lines if isinstance(line, Record) for effect in line.effects]
+    return [f"{e.replica}#{e.attempt}" for e in effects if isinstance(e, StartReplica)]
+
+
+def assert_replays(header: Header, lines: list[Line]) -> None:
+    controller = Controller(header.graph, header.known_nodes)
+    for line in lines:
+        if isinstance(line, Record):
+            assert tuple(controller.handle(line.event, line.t_ns)) == line.effects
+
+
+def test_r21_a_controller_that_is_killed_again_and_again_is_noticed_by_no_worker(tmp_path: Path) -> None:
+    with counter_job(tmp_path) as job:
+        job.until("from step 0")
+        for kill in range(4):
+            job.until("committed", 1 + kill)
+            os.kill(job.named("flowdist.runtime.controller_main")[0], signal.SIGKILL)
+            job.until("the controller is back")
+        (tmp_path / "enough").touch()
+        assert job.finish() == 0
+        header, lines = job.journal()
+        assert starts_of(lines) == ["trainer/0#1"] and "refused" not in job.text
+        epochs = [
+            line.event.epoch for line in lines if isinstance(line, Record) and isinstance(line.event, ControllerStarted)
+        ]
+        assert epochs == [2, 3, 4, 5]
+        assert_replays(header, lines)
+        assert job.alive() == []
+
+
+def test_r21_a_failure_while_no_controller_listens_is_dealt_with_by_the_next(tmp_path: Path) -> None:
+    (tmp_path / "fragile.py").write_text(
+        "import os, signal\n"
+        "print(f'attempt {os.environ[\"FLOWDIST_ATTEMPT\"]}', flush=True)\n"
+        "if os.environ['FLOWDIST_ATTEMPT'] == '1':\n"
+        "    signal.pause()\n"
+    )
+    with Job(tmp_path, "fragile.py", "--max-restarts", "1") as job:
+        job.until("attempt 1")
+        worker = int((job.run_dir / "trainer/0/attempt_1/0/pid").read_text())
+        with Deaths([worker]) as deaths:
+            os.kill(job.named("flowdist.runtime.controller_main")[0], signal.SIGKILL)
+            os.kill(worker, signal.SIGKILL)
+            assert deaths.survivors(2.0) == []
+        job.until("attempt 2")
+        assert job.finish() == 0
+        header, lines = job.journal()
+        assert starts_of(lines) == ["trainer/0#1", "trainer/0#2"]
+        assert_replays(header, lines)
+
+
+def test_r21_a_run_that_was_killed_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
+    with counter_job(tmp_path) as job:
+        job.until("committed", 3)
+        with Deaths(job.alive()) as deaths:
+            job.process.kill()
+            assert deaths.survivors(2.0) == []
+    (tmp_path / "enough").touch()
+    with Job(tmp_path, "--resume", "latest") as again:
+        line = again.until("from step")
+        assert int(line.rpartition(" ")[2]) >= 15
+        assert again.finish() == 0
+        header, lines = again.journal()
+        assert starts_of(lines) == ["trainer/0#1", "trainer/0#2"]
+        assert_replays(header, lines)
+    with Job(tmp_path, "--resume", "latest") as over:
+        assert over.finish() == 2 and "it has succeeded" in over.text
+
+
+def test_a_run_that_goes_on_cannot_be_resumed_beside_itself(tmp_path: Path) -> None:
+    with counter_job(tmp_path) as job:
+        job.until("from step 0")
+        with Job(tmp_path, "--resume", "latest") as second:
+            assert second.finish() == 2 and "is still going on" in second.text
+        (tmp_path / "enough").touch()
+        assert job.finish() == 0
+    with Job(tmp_path, "--resume", "nothing") as missing:
+        assert missing.finish() == 2 and "there is no run 'nothing'" in missing.text
