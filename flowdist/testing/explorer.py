@@ -160,7 +160,7 @@ def _lines(move: Move) -> list[str]:
 def explore(part: Part, how: How = PRODUCTION) -> Explored:
     """Everything that can happen to the job of that part, with at most its faults."""
     begun = time.perf_counter()
-    space = Space(part.job.graph, part.faults, how)
+    space = Space(part.job, part.faults, how)
     search = _Search(space, space.running() if part.is_running else space.first, part.states_max)
     violation = search.run()
     return Explored(
@@ -185,7 +185,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     unknown = [name for name in names if name not in JOBS]
     if unknown:
         parser.error(f"argument --roles: no such job: {', '.join(unknown)}; known: {', '.join(JOBS)}")
-    how = How(cancels=args.cancel, reorders=args.reorder, obeys_late=args.late_orders, loses_stops=args.lost_stops)
+    how = How(not args.no_crash, not args.no_drain, args.cancel, args.reorder)
     found = []
     with planted(args.plant):
         for part in _parts(names, args.faults, args.running, args.states):
@@ -231,8 +231,8 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--reorder", action="store_true", help="messages overtake each other on one connection, which a stream excludes"
     )
-    add("--late-orders", action="store_true", help="agents hear what was meant for an earlier incarnation of theirs")
-    add("--lost-stops", action="store_true", help="a stop that a connection took along is not said again")
+    add("--no-crash", action="store_true", help="the controller does not die")
+    add("--no-drain", action="store_true", help="no node is drained, or to be taken away")
     add("--plant", choices=list(PLANTS), metavar="NAME", help=f"switch a safeguard off and find that out ({plants})")
     add("--json", action="store_true", help="one object on stdout")
     return parser

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flowdist.graph import (
+    MINUTE,
     Cluster,
     Domain,
     Gate,
+    JobOptions,
     NodeSpec,
     Readiness,
     Resources,
@@ -17,15 +19,17 @@ from flowdist.graph import (
 )
 
 READY = Readiness("tcp", "rpc")
+OPTIONS = JobOptions(bad_node_window_ns=2 * MINUTE)  # an hour is a long time to tell moments apart
 
 
 @dataclass(frozen=True)
 class SmallJob:
-    """`about` is one line for people."""
+    """`about` is one line for people. `asks`: its workers ask should_stop() before each step."""
 
     name: str
     about: str
     graph: RoleGraph
+    asks: bool = False
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,7 @@ class Part:
 
 def _graph(*roles: RoleSpec, slots: int, domains: tuple[Domain, ...] = ()) -> RoleGraph:
     nodes = tuple(NodeSpec(f"node{i}", cpu=float(slots)) for i in range(2))
-    return RoleGraph("small", roles, domains, Cluster(nodes))
+    return RoleGraph("small", roles, domains, Cluster(nodes), OPTIONS)
 
 
 def _role(name: str, restart: RestartPolicy, **fields: object) -> RoleSpec:
@@ -91,6 +95,7 @@ JOBS = {
     job.name: job
     for job in (
         SmallJob("gang", "an elastic gang of 1 to 2, a node each", _gang()),
+        SmallJob("asking", "the same gang, whose workers ask should_stop()", _gang(), asks=True),
         SmallJob("gate", "a service, and a gang of 2 that waits for it and restarts with it", _gate()),
         SmallJob("loose", "two replicas without a gang, a node each", _loose()),
         SmallJob("domain", "two roles that restart together", _domain()),

@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import msgspec
+
 from flowdist.control import controller, nodes
 from flowdist.control.agent import Agent
 from flowdist.control.effects import StartReplica
 from flowdist.control.events import InventoryItem
-from flowdist.control.ids import ReplicaId
+from flowdist.control.ids import NodeName, ReplicaId, WorldName
 from flowdist.control.liveness import Liveness
+from flowdist.control.messages import ToAgent
 from flowdist.control.state import JobState, Replica
 
 
@@ -33,10 +36,10 @@ def _any_attempt(_: Any) -> Any:
 
 
 def _not_gone(advance: Any) -> Any:
-    def planted(job: JobState) -> None:
+    def planted(job: JobState, names: list[WorldName]) -> None:
         for incident in job.open_incidents():
             incident.phase = "starting"
-        advance(job)
+        advance(job, names)
 
     return planted
 
@@ -70,6 +73,27 @@ def _says_nothing(_: Any) -> Any:
     return say_again
 
 
+def _no_orders_again(_: Any) -> Any:
+    def repeat_orders(job: JobState, replica: Replica, item: InventoryItem) -> None:
+        pass
+
+    return repeat_orders
+
+
+def _hears_late(hear: Any) -> Any:
+    def planted(agent: Agent, message: ToAgent) -> None:
+        hear(agent, msgspec.structs.replace(message, incarnation=agent.incarnation))
+
+    return planted
+
+
+def _no_patience(watch: Any) -> Any:
+    def planted(liveness: Liveness, node: NodeName, now: int, patience_ns: int = 0) -> None:
+        watch(liveness, node, now)
+
+    return planted
+
+
 def _never_fences(_: Any) -> Any:
     def fence_at_ns(agent: Agent) -> int | None:
         return None
@@ -90,6 +114,11 @@ PLANTS = {
     "over-at-once": Plant("a job is over when all was told to stop", controller, "settle_ending", _over_at_once),
     "start-again": Plant("an agent obeys an order for an attempt that is over", Agent, "_start", _start_again),
     "say-nothing": Plant("orders that a connection took along are not repeated", nodes, "_say_again", _says_nothing),
+    "lost-stops": Plant(
+        "a stop that a connection took along is not repeated", nodes, "_repeat_orders", _no_orders_again
+    ),
+    "late-orders": Plant("an agent obeys what was meant for an earlier incarnation", Agent, "_hear", _hears_late),
+    "no-patience": Plant("a controller that took over waits no longer than ever", Liveness, "watch", _no_patience),
     "no-fence": Plant("an agent works on when its lease is over", Agent, "_fence_at_ns", _never_fences),
     "too-soon": Plant("a node counts as silent before it has fenced", Liveness, "__init__", _silent_too_soon),
 }

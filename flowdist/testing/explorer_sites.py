@@ -12,15 +12,18 @@ from typing import Literal
 import msgspec
 
 from flowdist.control import agent_io as io
+from flowdist.control.agent import Agent
 from flowdist.control.effects import StartReplica
 from flowdist.control.ids import ReplicaId
-from flowdist.control.messages import Acked, Heartbeat, Join, Ordered, ToController
-from flowdist.graph import NodeSpec, RoleGraph
-from flowdist.testing.explorer_machines import Bodies, Body, Did, How, Numbered, Process, Stamped
+from flowdist.control.messages import Acked, Heartbeat, Join, Ordered, ToAgent, ToController
+from flowdist.graph import MINUTE, NodeSpec, RoleGraph
+from flowdist.testing.explorer_bodies import Bodies, Body, Did
+from flowdist.testing.explorer_machines import Hears, How, Numbered, Process
 from flowdist.testing.explorer_words import describe
 
 WORKER_PORT = 20_000
-Messages = Numbered[ToController | Stamped]
+NOTICE_NS = MINUTE  # of a node that is to be taken away
+Messages = Numbered[ToController | ToAgent]
 
 
 class Pace(Enum):
@@ -46,12 +49,16 @@ class Site:
 
 @dataclass(slots=True, frozen=True)
 class Step:
-    """What happens, in words, and what becomes of the site. `broken` is what must not be."""
+    """What happens, in words, and what becomes of the site. `broken` is what must not be.
+
+    `listens`: only while a controller does, or only while none does; None: whether or not.
+    """
 
     text: str
     pace: Pace
     site: int
     broken: str | None = None
+    listens: bool | None = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -66,21 +73,22 @@ class View:
     is_soon: bool
     is_empty: bool  # nothing runs or is about to, even by an order that is on its way
     can_be_heard: bool
-    deadline_heard_ns: int | None  # while heartbeats come and go
-    deadline_ns: int | None  # while they don't
+    was_refused: bool  # by a host on which nobody listens
+    deadlines_ns: dict[Hears, int | None]
     broken: str | None
 
 
 class Sites:
     """Every state of one node that was met."""
 
-    def __init__(self, graph: RoleGraph, spec: NodeSpec, messages: Messages, how: How) -> None:
-        self._graph, self._name, self._messages, self._reorders = graph, spec.name, messages, how.reorders
-        self._bodies = Bodies(graph, spec, how)
+    def __init__(self, graph: RoleGraph, spec: NodeSpec, messages: Messages, how: How, *, asks: bool) -> None:
+        self._graph, self._name, self._messages, self._how = graph, spec.name, messages, how
+        self._bodies = Bodies(graph, spec, asks=asks)
         self._known: Numbered[Site] = Numbered()
         self._views: dict[int, View] = {}
         self._pushed: dict[tuple[int, tuple[int, ...]], int] = {}
-        self._aged_by: dict[tuple[int, int, bool], int] = {}
+        self._aged_by: dict[tuple[int, int, Hears], int] = {}
+        self._cut: dict[int, int] = {}
         did = self._bodies.tell(self._bodies.first, io.Connected())
         self.first = self._moved(Site(self._bodies.first, link="open"), did)
 
@@ -117,18 +125,29 @@ class Sites:
     def proven(self, number: int) -> int:
         return self._number(replace(self._known.items[number], is_unproven=False))
 
-    def later(self, number: int, by_ns: int, *, is_heard: bool) -> int:
-        """After some time without any other step."""
-        found = self._aged_by.get((number, by_ns, is_heard))
+    def cut(self, number: int) -> int:
+        """The controller's end of the connection is gone, with what is in flight."""
+        found = self._cut.get(number)
         if found is None:
-            found = self._later(self._known.items[number], by_ns, is_heard)
-            self._aged_by[number, by_ns, is_heard] = found
+            site = self._known.items[number]
+            cut = replace(site, up=(), down=(), link="none")
+            if site.link != "none":
+                found = self._moved(cut, self._bodies.tell(site.body, io.Disconnected()))
+            self._cut[number] = found = self._number(cut) if found is None else found
         return found
 
-    def _later(self, site: Site, by_ns: int, is_heard: bool) -> int:
+    def later(self, number: int, by_ns: int, hears: Hears) -> int:
+        """After some time without any other step."""
+        found = self._aged_by.get((number, by_ns, hears))
+        if found is None:
+            found = self._later(self._known.items[number], by_ns, hears)
+            self._aged_by[number, by_ns, hears] = found
+        return found
+
+    def _later(self, site: Site, by_ns: int, hears: Hears) -> int:
         beats = any(isinstance(self._messages.items[message], Heartbeat) for message in site.up)
         may_beat = site.link != "none" and not beats
-        did = self._bodies.later(site.body, by_ns, is_heard=is_heard, may_beat=may_beat)
+        did = self._bodies.later(site.body, by_ns, hears, may_beat=may_beat)
         up, down = (tuple(self._aged(message, by_ns) for message in side) for side in (site.up, site.down))
         return self._moved(replace(site, up=up, down=down), did)
 
@@ -137,10 +156,8 @@ class Sites:
         old = self._messages.items[message]
         lease_ns = self._graph.options.lease_ns
         match old:
-            case Join() | Heartbeat():
+            case Join() | Heartbeat() | Acked():
                 return self._messages.of(msgspec.structs.replace(old, sent_ns=max(old.sent_ns - by_ns, -lease_ns)))
-            case Stamped(incarnation, Acked(epoch, sent_ns)):
-                return self._messages.of(Stamped(incarnation, Acked(epoch, max(sent_ns - by_ns, -lease_ns))))
             case _:
                 return message
 
@@ -172,30 +189,42 @@ class Sites:
             is_prompt=any(step.pace is Pace.PROMPT for step in steps),
             is_soon=bool(site.up) or site.is_unproven or any(step.pace is Pace.SOON for step in steps),
             is_empty=not body.lives and not any(self._starts(message) for message in site.down),
-            can_be_heard=is_up and heard and agent.acked_ns is not None,
-            deadline_heard_ns=_from(agent.duty(), body.now) if is_up else None,
-            deadline_ns=_from(_deadline(site, body), body.now) if is_up else None,
+            can_be_heard=is_up and heard and agent.lease.acked_ns is not None,
+            was_refused=agent.lease.outage_since_ns is not None,
+            deadlines_ns={
+                "answered": _from(agent.duty(), body.now) if is_up else None,
+                "refused": _from(self._deadline_refused(agent), body.now) if is_up else None,
+                "nothing": _from(_deadline(site, body), body.now) if is_up else None,
+            },
             broken=f"split brain: two attempts of {twice} run on {self._name}" if twice else None,
         )
 
     def _starts(self, message: int) -> bool:
         match self._messages.items[message]:
-            case Stamped(_, Ordered(_, StartReplica())):
+            case Ordered(order=StartReplica()):
                 return True
             case _:
                 return False
 
-    def _step(self, text: str, pace: Pace, site: Site, did: Did) -> Step:
-        return Step(text, pace, self._moved(site, did), did.broken)
+    def _deadline_refused(self, agent: Agent) -> int | None:
+        """What the agent waits for while it is refused again and again."""
+        since, options = agent.lease.outage_since_ns, self._graph.options
+        if since is None or agent.is_fencing:
+            return agent.duty()
+        times = [agent.duty(), since + options.controller_outage_ns - options.lease_margin_ns]
+        return min(time for time in times if time is not None)
+
+    def _step(self, text: str, pace: Pace, site: Site, did: Did, listens: bool | None = None) -> Step:
+        return Step(text, pace, self._moved(site, did), did.broken, listens)
 
     def _deliveries(self, site: Site) -> list[Step]:
         steps = []
-        for at, message in enumerate(site.down if self._reorders else site.down[:1]):
+        for at, message in enumerate(site.down if self._how.reorders else site.down[:1]):
             content = self._messages.items[message]
-            assert isinstance(content, Stamped)
+            assert isinstance(content, ToAgent)
             did = self._bodies.message(site.body, content)
             rest = site.down[:at] + site.down[at + 1 :]
-            text = f"{self._name} <- controller: {describe(content.message)}"
+            text = f"{self._name} <- controller: {describe(content)}"
             steps.append(self._step(text, Pace.SOON, replace(site, down=rest), did))
             repeated = replace(site, down=(*rest, message))
             steps.append(self._step(f"{text} (it will come again)", Pace.FAULT, repeated, did))
@@ -225,7 +254,11 @@ class Sites:
                 if life == "up" and role.ready is not None:
                     ready = self._bodies.live(site.body, process, "ready", io.ProbePassed(*process))
                     add("gets ready", Pace.SOON, ready)
-                if role.kind == "task":
+                if life == "asked":
+                    add("waits for the step at which all stop", Pace.SOON, self._bodies.wait(site.body, process))
+                if life == "saving":
+                    add("leaves the agreed step", Pace.SOON, self._bodies.leave_step(site.body, process))
+                if role.kind == "task" and life != "waits":
                     add("finishes", Pace.FREE, self._ends(site, process))
                 add("fails", Pace.FAULT, self._ends(site, process, code=1))
         return steps
@@ -239,7 +272,7 @@ class Sites:
             if site.is_unproven or site.up:
                 return []
             back = replace(site, link="open")
-            return [self._step(f"{name} comes back", Pace.FREE, back, bodies.come_back(site.body))]
+            return [self._step(f"{name} comes back", Pace.FREE, back, bodies.come_back(site.body), listens=True)]
         if body.agent.is_over:
             return []
         steps = []
@@ -251,10 +284,11 @@ class Sites:
             steps += [woken] if woken.broken or woken.site != self._number(site) else []
         cut = replace(site, up=(), down=(), link="none")
         if site.link == "none":
-            again = self._step(
-                f"{name} connects again", Pace.FREE, replace(site, link="open"), bodies.tell(site.body, io.Connected())
-            )
-            steps.append(again)
+            back, again = replace(site, link="open"), bodies.tell(site.body, io.Connected())
+            steps.append(self._step(f"{name} connects again", Pace.FREE, back, again, listens=True))
+            if body.agent.lease.outage_since_ns is None and body.agent.lease.acked_ns is not None:
+                refused = bodies.tell(site.body, io.Refused())
+                steps.append(self._step(f"{name} is refused: nobody listens", Pace.FREE, site, refused, listens=False))
         else:
             lost = bodies.tell(site.body, io.Disconnected())
             steps.append(self._step(f"{name} loses its connection, with what is in flight", Pace.FAULT, cut, lost))
@@ -264,6 +298,9 @@ class Sites:
         if not body.agent.is_leaving:
             leaves = bodies.tell(site.body, io.LeaveRequested())
             steps.append(self._step(f"{name} is told to leave", Pace.FAULT, site, leaves))
+        if self._how.drains and site.link == "known":
+            noticed = bodies.tell(site.body, io.PreemptionNoticed(NOTICE_NS))
+            steps.append(self._step(f"{name} is to be taken away in 1m", Pace.FAULT, site, noticed))
         dead = replace(cut, up=site.up, is_unproven=True)
         steps.append(self._step(f"{name} dies", Pace.FAULT, dead, bodies.die(site.body)))
         return steps

@@ -5,10 +5,12 @@ from __future__ import annotations
 from flowdist.control import events as ev
 from flowdist.control.effects import (
     AnswerCheckpoint,
+    AskStep,
     CloseStore,
     OpenStore,
     Order,
     StartReplica,
+    StopAtStep,
     StopReplica,
     TellPeers,
 )
@@ -19,6 +21,7 @@ from flowdist.control.messages import (
     Join,
     Leave,
     Ordered,
+    Preempted,
     Rejoin,
     Report,
     ToAgent,
@@ -35,6 +38,8 @@ def describe(message: ToController | ToAgent) -> str:
             return "heartbeat"
         case Report():
             return _event(message.event)
+        case Preempted():
+            return "is to be taken away"
         case Leave():
             return "leaves"
         case Acked():
@@ -54,7 +59,15 @@ def _event(event: ev.Event) -> str:
             return f"{name} {event.world} generation {event.generation}"
         case ev.ReplicaExited():
             return f"{name} {event.replica}#{event.attempt} {event.kind or 'success'}"
-        case ev.ReplicaStarted() | ev.ReplicaReady() | ev.ReplicaStopped() | ev.ReplicaUnkillable():
+        case ev.StepTold():
+            return f"{name} {event.replica}#{event.attempt} {event.step}"
+        case (
+            ev.ReplicaStarted()
+            | ev.ReplicaReady()
+            | ev.ReplicaStopped()
+            | ev.ReplicaUnkillable()
+            | ev.ReplicaLeftStep()
+        ):
             return f"{name} {event.replica}#{event.attempt}"
         case _:
             return name
@@ -67,5 +80,7 @@ def _order(order: Order) -> str:
             return f"{name} {order.world} generation {order.generation}"
         case StartReplica():
             return f"{name} {order.replica}#{order.attempt} of generation {order.generation}"
-        case StopReplica() | TellPeers() | AnswerCheckpoint():
+        case StopAtStep():
+            return f"{name} {order.replica}#{order.attempt} {order.step}"
+        case StopReplica() | AskStep() | TellPeers() | AnswerCheckpoint():
             return f"{name} {order.replica}#{order.attempt}"
