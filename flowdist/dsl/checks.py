@@ -6,9 +6,22 @@ from heapq import heapify, heappop, heapreplace
 
 from flowdist.dsl.commands import macros_of
 from flowdist.dsl.fields import Fields
+from flowdist.dsl.placing import allowed_nodes, check_placement
 from flowdist.dsl.problems import Problems, did_you_mean
 from flowdist.dsl.topology import Gate, Role, Topology
-from flowdist.graph import Capacity, RoleGraph, RoleSpec, add, fits, format_memory, needed, offered, slots, subtract
+from flowdist.graph import (
+    Capacity,
+    RoleGraph,
+    RoleSpec,
+    add,
+    fits,
+    format_duration,
+    format_memory,
+    needed,
+    offered,
+    slots,
+    subtract,
+)
 from flowdist.graph import Gate as GateSpec
 
 # after these, sizes or the order of the roles are unknown: no room would be a guess
@@ -26,6 +39,8 @@ def check_graph(topology: Topology, graph: RoleGraph, problems: Problems) -> Non
         _check_scope(fields, spec, graph)
         _check_ignore(fields, spec)
         _check_fits(fields, spec, graph)
+        check_placement(fields, spec, graph)
+        _check_hang(fields, spec)
     _check_minima(topology, graph, problems)
     _check_can_end(topology, graph, problems)
 
@@ -95,6 +110,13 @@ def _check_ignore(fields: Fields, spec: RoleSpec) -> None:
         fields.error("FD130", "restart", message, "write primary=False or gang=False, or fail instead")
 
 
+def _check_hang(fields: Fields, spec: RoleSpec) -> None:
+    if spec.hang_after_ns is not None and spec.hang_after_ns <= spec.workload.step_ns and spec.kind == "task":
+        step = format_duration(spec.workload.step_ns)
+        message = f"a step of its workload takes {step}: it will be held to hang whenever nothing is wrong"
+        fields.warn("FD304", "hang_after", message, "make hang_after= several steps long")
+
+
 def _check_fits(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
     need = needed(spec.resources)
     nodes = graph.cluster.nodes
@@ -126,7 +148,7 @@ def _check_minima(topology: Topology, graph: RoleGraph, problems: Problems) -> N
         for name in ended[spec.name]:
             for node in seats.get(name, ()):
                 trial[node] = add(trial[node], needs[name])
-        seated = _seat(needs[spec.name], spec.min_replicas, trial)
+        seated = _seat(spec, needs[spec.name], trial, _allowed(spec, graph, seats))
         if len(seated) < spec.min_replicas:
             fields = Fields.of_role(role, problems)
             message = f"its minimum of {spec.min_replicas} has no room beside the roles before it"
@@ -137,19 +159,32 @@ def _check_minima(topology: Topology, graph: RoleGraph, problems: Problems) -> N
             free = trial
 
 
-def _seat(need: Capacity, count: int, free: dict[str, Capacity]) -> list[str]:
-    """Takes up to `count` seats from `free`, each on the node with most of them left, the first of several."""
+def _allowed(spec: RoleSpec, graph: RoleGraph, seats: dict[str, list[str]]) -> set[str]:
+    """The nodes that the role's placement allows, when those before it sit where they do."""
+    names = {node.name for node in allowed_nodes(spec, graph.cluster.nodes)}
+    for near in spec.placement.near:
+        names &= set(seats.get(near, names))  # one that is gone by then is for control to judge
+    for apart in spec.placement.apart:
+        names -= set(seats.get(apart, ()))
+    return names
+
+
+def _seat(spec: RoleSpec, need: Capacity, free: dict[str, Capacity], allowed: set[str]) -> list[str]:
+    """Takes the minimum of seats from `free`, each where control would: the first of the nodes with most, or fewest."""
+    sign = 1 if spec.placement.strategy == "pack" else -1
     left = [
-        (-slots(need, capacity), i, name) for i, (name, capacity) in enumerate(free.items()) if fits(need, capacity)
+        (sign * slots(need, capacity), i, name)
+        for i, (name, capacity) in enumerate(free.items())
+        if name in allowed and fits(need, capacity)
     ]
     heapify(left)
     seats: list[str] = []
-    while left and len(seats) < count:
+    while left and len(seats) < spec.min_replicas:
         _, i, name = left[0]
         seats.append(name)
         free[name] = subtract(free[name], need)
-        if fits(need, free[name]):
-            heapreplace(left, (-slots(need, free[name]), i, name))
+        if fits(need, free[name]) and spec.name not in spec.placement.apart:
+            heapreplace(left, (sign * slots(need, free[name]), i, name))
         else:
             heappop(left)
     return seats

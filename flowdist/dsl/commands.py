@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flowdist.dsl.fields import Fields
+from flowdist.dsl.functions import function_of
 from flowdist.dsl.problems import did_you_mean
 
 MACRO = re.compile(r"\$\{([^}]*)\}")
@@ -29,7 +30,7 @@ MACROS = (
     "run_id",
 )
 HOOK_MACROS = ("checkpoint_dir", "run_id")
-WAYS = ("command", "script", "module")  # to give it; the first that is given counts
+WAYS = ("command", "script", "module", "run")  # to give it; the first that is given counts
 INTERPRETERS = ("python", "python3")
 
 
@@ -40,10 +41,13 @@ def read_command(fields: Fields) -> tuple[str, ...]:
     if len(ways) > 1:
         fields.error("FD108", ways[1], f"both {ways[0]}= and {ways[1]}= are given", f"keep one of {' and '.join(ways)}")
     if not ways:
-        if values.get("run") is None:
-            fields.error("FD108", "command", "it has no command", 'write command=["python", "train.py"]')
+        fields.error("FD108", "command", "it has no command", 'write command=["python", "train.py"]')
         return ("true",)
     args = split(fields, "args")
+    if ways[0] == "run":
+        if args:
+            fields.error("FD108", "args", "args= goes with script= or module=", "a function takes no arguments")
+        return ("python", "-m", "flowdist.call", function_of(fields))
     if ways[0] != "command":
         target = fields.path(ways[0])
         if values[ways[0]] == "":
@@ -167,7 +171,7 @@ def macros_in(texts: Sequence[str]) -> Iterator[str]:
 def macros_of(fields: Fields, command: Sequence[str], env: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Every macro of a role with the argument that it stands in, each pair once."""
     way = way_of(fields)
-    first_of_args = {"command": len(command), "script": 2, "module": 3}[way]
+    first_of_args = {"command": len(command), "script": 2, "module": 3, "run": len(command)}[way]
     texts = [(way if i < first_of_args else "args", word) for i, word in enumerate(command)]
     texts += [(f"env.{name}", value) for name, value in env]
     return list(dict.fromkeys((argument, macro) for argument, text in texts for macro in macros_in([text])))

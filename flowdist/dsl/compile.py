@@ -14,12 +14,14 @@ from flowdist.dsl.checks import check_graph
 from flowdist.dsl.commands import MACROS, check_found, macros_of, read_command, read_hook, way_of
 from flowdist.dsl.env import read_env
 from flowdist.dsl.fields import Fields
+from flowdist.dsl.placing import read_placement
 from flowdist.dsl.policy import compile_restart
 from flowdist.dsl.problems import Problems, did_you_mean
 from flowdist.dsl.resources import NamedResources
 from flowdist.dsl.settings import load_settings
 from flowdist.dsl.topology import ROLE_DEFAULTS, Gate, Node, Role, Topology, Workload
 from flowdist.dsl.units import parse_sizes
+from flowdist.dsl.worlds import check_worlds
 from flowdist.graph import (
     MINUTE,
     MS,
@@ -27,6 +29,7 @@ from flowdist.graph import (
     Cluster,
     Domain,
     JobOptions,
+    JointWorld,
     NodeSpec,
     Readiness,
     Resources,
@@ -66,20 +69,25 @@ def compile_topology(topology: Topology, problems: Problems) -> RoleGraph:
         name=topology.name,
         roles=roles,
         domains=_domains(topology, problems),
+        worlds=tuple(
+            JointWorld(name, tuple(role.name for role in members if isinstance(role, Role)))
+            for name, members, _ in topology.worlds
+        ),
         cluster=cluster,
         options=JobOptions(
             heartbeat_ns=top.duration("heartbeat", 500 * MS, zero=False),
             lease_ns=top.duration("lease", 4 * SECOND, zero=False),
             cause_window_ns=top.duration("cause_window", 2 * SECOND),
             min_uptime_ns=top.duration("min_uptime", MINUTE),
+            controller_outage_ns=top.duration("controller_outage", 10 * MINUTE, zero=False),
+            move_after=top.whole("move_after", least=1),
+            cordon_after=top.whole("cordon_after", least=1),
         ),
         on_incident=read_hook(top, "on_incident", folder),
         checkpoint_dir=top.path("checkpoint_dir"),
         source=topology.site.file,
     )
-    for name, site in topology.worlds:
-        help = "leave it out; roles restart together with restart_together()"
-        problems.error("FD901", f"world {name!r}: joint worlds are not honoured yet", help, site.place())
+    check_worlds(topology, graph, problems)
     check_graph(topology, graph, problems)
     return graph
 
@@ -191,6 +199,7 @@ class _RoleCompiler:
             max_replicas=high,
             procs=procs,
             resources=resources,
+            placement=read_placement(fields, self._topology),
             env=env,
             secrets=secrets,
             ports=ports,
@@ -202,6 +211,8 @@ class _RoleCompiler:
             ready=self._ready(fields, ports),
             state=state,
             **self._times(fields),
+            hang_after_ns=_optional(fields, "hang_after"),
+            start_timeout_ns=_optional(fields, "start_timeout"),
             warm=fields.flag("warm", True),
             workload=self._workload(fields, kind),
             address_edges=_roles_in(macros),
@@ -234,9 +245,6 @@ class _RoleCompiler:
 
     def _refuse_what_is_not_honoured(self, fields: Fields) -> None:
         for name, code, help in (
-            ("run", "FD902", "write script= or command="),
-            ("hang_after", "FD903", "leave it out; hangs are not detected yet"),
-            ("start_timeout", "FD903", "leave it out; hangs are not detected yet"),
             ("preload", "FD906", "leave it out; workers start cold for now"),
             ("warm", "FD906", "leave it out; workers start cold for now"),
         ):
@@ -338,6 +346,11 @@ class _RoleCompiler:
             checkpoint_ns=work.duration("checkpoint_time", SECOND),
             restore_ns=work.duration("restore_time", 0),
         )
+
+
+def _optional(fields: Fields, name: str) -> int | None:
+    """A duration that is off unless it is given."""
+    return None if fields.values[name] is None else fields.duration(name, MINUTE, zero=False)
 
 
 def _roles_in(macros: list[tuple[str, str]]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 from flowdist.dsl.places import CallSite, Place
@@ -49,6 +49,11 @@ class Fields:
             key.removeprefix(prefix): place for key, place in self._overridden.items() if key.startswith(prefix)
         }
         return Fields(self.who, vars(given), given.site, self.problems, overridden)
+
+    @property
+    def folder(self) -> str:
+        """That of the file in which the call stands."""
+        return str(Path(self._site.file).resolve().parent)
 
     def place(self, name: str) -> Place:
         argument, _, part = name.partition(".")
@@ -189,7 +194,7 @@ class Fields:
             return ()
         for key, text in value.items():
             if not str(key) or any(letter in str(key) for letter in "=\0"):
-                self.error("FD102", name, f"{name}[{key!r}] is no name that the system takes", "use letters and digits")
+                self.error("FD102", name, f"{name}[{key!r}] has no usable name", "use letters and digits")
             if text is None:
                 self.error("FD134", name, f"{name}[{key!r}] is None", 'write "" for an empty one, or leave it out')
         return tuple((str(key), str(text)) for key, text in value.items())

@@ -19,7 +19,7 @@ from flowdist.dsl.topology import ROLE_DEFAULTS, Gate, Node, Restart, Role, Topo
 
 HERE = CallSite(COMMAND_LINE, 1, ())
 NESTED = {"restart": Restart, "workload": Workload}
-NOT_SET = ("name", "run", "like")  # of a role: who it is, and what has no spelling as text
+NOT_SET = ("run", "like")  # of a role: what has no spelling as text
 CONDITIONS = ("started", "ready", "succeeded")
 
 
@@ -104,7 +104,7 @@ class _Override:
 
     def _set_in_role(self, role: Role, field: str) -> None:
         head, dot, rest = field.partition(".")
-        plain = [name for name in role.fields if name not in (*NOT_SET, *NESTED, "env", "depends_on")]
+        plain = [name for name in ROLE_DEFAULTS if name not in (*NOT_SET, *NESTED, "env", "depends_on")]
         if dot and head in NESTED:
             self._set_nested(role, head, rest)
         elif dot and head == "env":
@@ -113,6 +113,8 @@ class _Override:
             self._set_whole(role, head)
         elif field == "depends_on":
             self._set_gates(role)
+        elif field in ("near", "apart", "where"):
+            self._set_placement(role, field)
         elif field in plain:
             self._set_plain(role, field)
         else:
@@ -161,6 +163,23 @@ class _Override:
         elif env is None or isinstance(env, Mapping):
             role.fields["env"] = {**(env or {}), name: self._value}
             role.overridden[f"env.{name}"] = CLI
+
+    def _set_placement(self, role: Role, field: str) -> None:
+        """`near=ps,data`, `apart=true`, `where=zone=a,rack=7`."""
+        words = [word.strip() for word in self._value.split(",") if word.strip()]
+        roles = {other.name: other for other in self._topology.roles}
+        if self._is_none:
+            role.fields[field] = ROLE_DEFAULTS[field]
+        elif field == "where":
+            role.fields[field] = dict(word.partition("=")[::2] for word in words)
+        elif field == "apart" and self._value.lower() in ("true", "false"):
+            role.fields[field] = self._value.lower() == "true"
+        elif unknown := [word for word in words if word not in roles]:
+            self._error("FD133", f"no role {unknown[0]!r}", did_you_mean(unknown[0], roles))
+            return
+        else:
+            role.fields[field] = [roles[word] for word in words]
+        role.overridden[field] = CLI
 
     def _set_gates(self, role: Role) -> None:
         """`ps.ready,data.succeeded`: gates on roles, `started` where nothing is said."""

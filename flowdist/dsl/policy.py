@@ -8,8 +8,10 @@ from flowdist.dsl.fields import Fields
 from flowdist.dsl.problems import did_you_mean
 from flowdist.dsl.topology import FailureWord, On, Restart
 from flowdist.graph import MINUTE, SECOND, RestartPolicy, Rule, format_duration
+from flowdist.graph.model import Then
 
 KINDS: tuple[str, ...] = get_args(FailureWord)
+SCOPES = ("replica", "role", "domain", "job")  # from narrow to wide
 SIGNALS: tuple[str, ...] = (
     "ABRT",
     "ALRM",
@@ -36,34 +38,46 @@ def compile_restart(role: Fields, given: Any) -> RestartPolicy | None:
     if not isinstance(given, Restart):
         role.error("FD134", "restart", "restart= must be a Restart", 'write restart=Restart("role", max_restarts=3)')
         return None
-    fields = role.nested("restart", given)
-    then = given.then
-    if isinstance(then, Restart):
-        help = 'write then="fail" or then="ignore"'
-        fields.error("FD905", "then", "wider escalation (then=Restart(...)) is not honoured yet", help)
-        then = "fail"
-    else:
-        then = fields.choice("then", ("fail", "ignore"))
-    within = given.within
+    return _policy(role.nested("restart", given), given)
+
+
+def _policy(fields: Fields, given: Restart) -> RestartPolicy:
+    wider = _policy(fields.nested("then", given.then), given.then) if isinstance(given.then, Restart) else None
+    then: Then = "widen" if wider is not None else fields.choice("then", ("fail", "ignore"))
     help = 'write rules=[On("oom", do="fail")]'
     written = fields.items("rules", help=help)
     rules = [(i, rule, _rule(fields, rule)) for i, rule in enumerate(written) if isinstance(rule, On)]
     policy = RestartPolicy(
-        scope=fields.choice("scope", ("replica", "role", "domain", "job")),
+        scope=fields.choice("scope", SCOPES),
         max_restarts=fields.whole("max_restarts"),
-        within_ns=None if within is None else fields.duration("within", MINUTE, zero=False),
+        within_ns=None if given.within is None else fields.duration("within", MINUTE, zero=False),
         then=then,
         rules=tuple(rule for _, _, rule in rules),
         backoff_ns=fields.duration("backoff", SECOND),
         backoff_max_ns=fields.duration("backoff_max", MINUTE),
         backoff_reset_ns=fields.duration("backoff_reset", 10 * MINUTE),
+        wider=wider,
     )
     for i, rule in enumerate(written):
         if not isinstance(rule, On):
             fields.error_at(fields.element("rules", i), "FD134", f"rules[{i}] is no On(...)", help)
     _check_reachable(fields, rules)
     _check_budget(fields, policy)
+    _check_wider(fields, policy)
     return policy
+
+
+def _check_wider(fields: Fields, policy: RestartPolicy) -> None:
+    """What comes when a budget is used up restarts more; it has no rules, as those of the first decide."""
+    wider = policy.wider
+    if wider is None:
+        return
+    if SCOPES.index(wider.scope) <= SCOPES.index(policy.scope):
+        message = f"after {policy.scope!r} comes {wider.scope!r}, which restarts no more than that"
+        fields.error("FD143", "then", message, f'write then=Restart("{SCOPES[-1]}", max_restarts=2)')
+    if wider.rules:
+        message = "the rules of a wider restart never decide: those of the first do"
+        fields.error("FD125", "then", message, "put them into the rules= of the role's own Restart")
 
 
 def _rule(policy: Fields, rule: On) -> Rule:
@@ -72,11 +86,6 @@ def _rule(policy: Fields, rule: On) -> Rule:
     if kind is not None and kind not in KINDS:
         fields.error("FD121", "kind", f"failure kind {kind!r} is unknown", did_you_mean(str(kind), KINDS))
         kind = None
-    if kind == "hang":
-        fields.error("FD903", "kind", "hangs are not detected yet, so the rule would never decide", "leave it out")
-    if kind == "preempted":
-        help = 'leave it out; a node that is taken away is "node_lost" for now'
-        fields.error("FD904", "kind", "notices of preemption are not honoured yet", help)
     if rule.exit is not None:
         if not isinstance(rule.exit, int) or isinstance(rule.exit, bool) or not 0 <= rule.exit <= 255:
             fields.error("FD105", "exit", f"exit={rule.exit!r} is no exit code", "exit codes are 1 to 255")

@@ -82,7 +82,8 @@ class Restart:
         scope: `replica` (roles without gang), `role`, `domain` or `job`.
         max_restarts: The budget; 0 means that a failure is final.
         within: The window of the budget; None: the whole job.
-        then: What happens when the budget is used up: `fail` the job, or `ignore` the replica.
+        then: What happens when the budget is used up: `fail` the job, `ignore` the replica, or a wider Restart
+            with a budget of its own, such as `Restart("job", max_restarts=2)`.
         rules: Exceptions by kind of failure, the first match decides.
         backoff: Wait before the second counted restart; it doubles from there. The first waits for nothing.
         backoff_max: The longest wait.
@@ -95,7 +96,7 @@ class Restart:
         *,
         max_restarts: int = 0,
         within: Duration | None = None,
-        then: Literal["fail", "ignore"] = "fail",
+        then: Literal["fail", "ignore"] | Restart = "fail",
         rules: Sequence[On] = (),
         backoff: Duration = "1s",
         backoff_max: Duration = "1m",
@@ -166,6 +167,10 @@ class RoleFields(TypedDict, total=False):
     cpu: float | None
     gpu: int | None
     memory: Memory | None
+    placement: Literal["spread", "pack"]
+    near: Role | Sequence[Role]
+    apart: bool | Role | Sequence[Role]
+    where: Mapping[str, str] | None
     env: Mapping[str, str | Secret] | None
     ports: Sequence[str]
     workdir: str
@@ -199,6 +204,9 @@ ROLE_DEFAULTS: dict[str, Any] = {
     "workdir": "",
     "depends_on": (),
     "primary": True,
+    "placement": "spread",
+    "near": (),
+    "apart": (),
     "state": "none",
     "preload": (),
 }
@@ -298,7 +306,9 @@ class Topology:
         nodes: A number, `"2:4"`, or a list of `Node`. None: this machine in `run`, one large enough in `simulate`.
         resources: Named sizes for `resources=` of roles.
         heartbeat, lease: How often an agent is heard, and how long it may go unheard.
-        cause_window, min_uptime: See the restart rules R7 and R8 in docs/restarts.md.
+        cause_window, min_uptime, controller_outage: See the restart rules R7, R8 and R21 in docs/restarts.md.
+        move_after: So many failures of one kind on one node within an hour, and the replica runs elsewhere.
+        cordon_after: So many of any replicas, and the node takes no more, if the job can do without it.
         checkpoint_dir: Where `${checkpoint_dir}` points; default: a folder of the run.
         on_incident: A command, written as a role's, that `run` starts for each incident when it closes, and when the
             job ends, with a JSON object on its stdin. It neither delays nor fails the job.
@@ -316,6 +326,9 @@ class Topology:
         lease: Duration = "4s",
         cause_window: Duration = "2s",
         min_uptime: Duration = "1m",
+        controller_outage: Duration = "10m",
+        move_after: int = 2,
+        cordon_after: int = 3,
         checkpoint_dir: str = "",
         on_incident: str | Sequence[str] | None = None,
         grace: Duration | None = None,
@@ -333,7 +346,7 @@ class Topology:
         self.name = str(name)
         self.roles: list[Role] = []
         self.domains: list[tuple[str, tuple[Role, ...], CallSite]] = []
-        self.worlds: list[tuple[str, CallSite]] = []
+        self.worlds: list[tuple[str, tuple[Role, ...], CallSite]] = []
 
     def role(
         self,
@@ -350,10 +363,14 @@ class Topology:
             command: A list or a string (split by shlex, never given to a shell). `python` is this interpreter.
             like: A template: what is given here wins over it.
             script, module, args: Instead of a command: `python script.py args` or `python -m module args`.
-            run: A function. Not honoured yet.
+            run: Instead of a command: a function that can be imported and takes no arguments, or `"module:function"`.
             kind: A task ends, a service must not.
             replicas: `[MIN:]MAX[xPROCS]`; a bare N means N replicas.
             resources, cpu, gpu, memory: What one replica needs.
+            placement: `spread` takes the node with most room first, `pack` the one with least.
+            near: Roles of which a replica has to be on the same node.
+            apart: True: no two of its replicas on one node; roles: not on a node with one of theirs.
+            where: Labels that a node has to have: `where={"zone": "a"}`.
             env: Added to the environment of its workers: text, or a `Secret`.
             ports: Names of ports; each replica gets its own number, kept for later attempts on that node.
             workdir: Default: the folder of the topology file.
@@ -370,7 +387,10 @@ class Topology:
             pending_timeout: How long a role may be below its minimum.
             finish_timeout: How long the rest of a gang may run after its first member has finished.
             cooldown: Between a formation and growing.
-            hang_after, start_timeout, preload: Not honoured yet.
+            hang_after: No sign of it for so long is a failure of kind `hang`: no further `flowdist.worker.progress()`
+                once that is used, else no output of its world. The stacks of its Python workers go to their logs.
+            start_timeout: So long after its start without a first `progress()` is one, too.
+            preload, warm: Not honoured yet.
             workload: How the simulator plays it.
         """
         site = call_site(("name", "command"))
@@ -384,5 +404,8 @@ class Topology:
         self.domains.append((str(name), roles, call_site(("name",))))
 
     def world(self, name: str, *roles: Role) -> None:
-        """One RANK space over several roles. Not honoured yet."""
-        self.worlds.append((name, call_site(("name",))))
+        """One RANK space and one process group over several roles: they form, restart and end as one.
+
+        RANK counts over all of them, in the order of their declaration; ROLE_RANK within the role.
+        """
+        self.worlds.append((str(name), roles, call_site(("name",))))

@@ -45,8 +45,8 @@ def explanation_of(graph: RoleGraph, failing: Failing, seats: Mapping[str, str])
         "goes_on": [],
         "notes": _notes(graph, failing, hits, outcome, seats),
     }
+    everything: dict[str, Extent] = {spec.name: "role" for spec in graph.roles}
     if outcome == "fail":
-        everything: dict[str, Extent] = {spec.name: "role" for spec in graph.roles}
         return found | {"stops": _stops(graph, everything, hits, failing)}
     restarted = [role for role, those in hits.items() if any(verdict.action == "restart" for _, verdict in those)]
     extents, reasons = restarting(graph, restarted, cause)
@@ -55,6 +55,11 @@ def explanation_of(graph: RoleGraph, failing: Failing, seats: Mapping[str, str])
     stops = {name: extent for name, extent in extents.items() if name not in spared and name not in gone}
     ifs = uncertain(graph, restarted, extents, cause)
     stuck = _stuck(graph, stops, hits)
+    needed = [name for name in stuck if graph.role(name).primary and graph.role(name).kind == "task"]
+    if needed:
+        note = f"the job cannot do without {', '.join(needed)}: {stuck[needed[0]]}"
+        stopped = _stops(graph, everything, hits, failing)
+        return found | {"outcome": "fail", "ended": [], "stops": stopped, "notes": [*found["notes"], note]}
     alive = {name: extent for name, extent in stops.items() if name not in stuck}
     payers = [role for role, those in hits.items() if any(verdict.counted for _, verdict in those)]
     if payers:
@@ -151,7 +156,9 @@ def _stuck(graph: RoleGraph, stops: Mapping[str, Extent], hits: Hits) -> dict[st
             if waits and (gate.role in stuck or _too_few_left(graph.role(gate.role), hits.get(gate.role, []))):
                 few = "which does not start" if gate.role in stuck else "of which too few are left"
                 so_far = "succeed" if gate.condition == "succeeded" else f"be {gate.condition}"
-                stuck.setdefault(spec.name, f"it waits for {gate.role} to {so_far}, {few}: it cannot start")
+                stuck.setdefault(
+                    spec.name, f"it waits for {gate.role} to {so_far}, {few}: it cannot start, and is ended, too"
+                )
     return stuck
 
 

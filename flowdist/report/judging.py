@@ -73,7 +73,8 @@ def _rule_text(rule: Rule) -> str:
 def policy_text(policy: RestartPolicy) -> str:
     """`restart the role, 3 times within 1h, then fail`"""
     times = "once" if policy.max_restarts == 1 else f"{policy.max_restarts} times"
-    return f"restart the {policy.scope}, {times}{_window(policy)}, then {policy.then}"
+    then = policy_text(policy.wider) if policy.wider is not None else policy.then
+    return f"restart the {policy.scope}, {times}{_window(policy)}, then {then}"
 
 
 def charge_of(graph: RoleGraph, spec: RoleSpec, times: int) -> dict[str, Any]:
@@ -104,6 +105,8 @@ def _charge_words(graph: RoleGraph, spec: RoleSpec, policy: RestartPolicy, times
     else:
         words.append("back-off: none")
     end = "the job fails" if policy.then == "fail" else ended_text(graph, spec)
+    if policy.wider is not None:
+        end = policy_text(policy.wider)
     words.append(f"when the budget is used up: {end}")
     if others := upstream_of(graph, spec.name):
         window = format_duration(graph.options.cause_window_ns)

@@ -9,6 +9,7 @@ from flowdist.control.effects import OpenStore, StartReplica
 from flowdist.control.events import Event, NodeJoined, ReplicaReady, ReplicaStarted, StoreOpened
 from flowdist.control.placement import explain
 from flowdist.graph import RoleGraph, RoleSpec, format_duration, format_memory
+from flowdist.report.judging import policy_text
 from flowdist.report.restarts import restart_set, start_waves
 
 
@@ -56,6 +57,8 @@ def plan_text(graph: RoleGraph, plan: dict[str, Any]) -> str:
     lines += [
         f"  {i}. {', '.join(_with_gates(graph, name) for name in wave)}" for i, wave in enumerate(plan["waves"], 1)
     ]
+    for world in graph.worlds:
+        lines.append(f"     {' and '.join(world.roles)} are one world, {world.name}: one RANK space, and one fate")
     lines += ["", "Placement", *_placement_lines(graph, plan["placement"])]
     lines += ["", "Policies"]
     for spec in graph.roles:
@@ -118,9 +121,8 @@ def _policy_lines(spec: RoleSpec) -> list[str]:
     if policy is None:
         text = "a failure fails the job; lost nodes and growth restart it without counting"
     else:
-        window = f" within {format_duration(policy.within_ns)}" if policy.within_ns is not None else ""
-        text = f"restart the {policy.scope}, {policy.max_restarts} times{window}, then {policy.then}; "
-        text += f"back-off {format_duration(policy.backoff_ns)} to {format_duration(policy.backoff_max_ns)}"
+        base, most = format_duration(policy.backoff_ns), format_duration(policy.backoff_max_ns)
+        text = f"{policy_text(policy)}; back-off {base} to {most}"
     lines = [f"  {spec.name}: {text}"]
     for rule in policy.rules if policy is not None else ():
         what: str = rule.kind or ("exit" if rule.exit is not None else "signal" if rule.signal else "any failure")
@@ -133,8 +135,24 @@ def _policy_lines(spec: RoleSpec) -> list[str]:
     if spec.gang:
         times += [("join_window", spec.join_window_ns), ("cooldown", spec.cooldown_ns)]
     times += [("pending_timeout", spec.pending_timeout_ns)]
+    if spec.hang_after_ns is not None:
+        times += [("hang_after", spec.hang_after_ns)]
+    if spec.start_timeout_ns is not None:
+        times += [("start_timeout", spec.start_timeout_ns)]
     lines.append("    " + ", ".join(f"{name} {format_duration(ns)}" for name, ns in times))
+    if rules := _seating_words(spec):
+        lines.append(f"    placed {rules}")
     return lines
+
+
+def _seating_words(spec: RoleSpec) -> str:
+    """Where its replicas may sit, where that is not anywhere."""
+    placement = spec.placement
+    words = ["packed"] if placement.strategy == "pack" else []
+    words += [f"on the node of {' and '.join(placement.near)}"] if placement.near else []
+    words += ["one a node" if name == spec.name else f"not on a node with {name}" for name in placement.apart]
+    words += [f"where {key}={value}" for key, value in placement.where]
+    return ", ".join(words)
 
 
 def _set_text(spec: RoleSpec, extents: dict[str, str], *, fails: bool = False) -> str:

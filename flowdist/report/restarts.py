@@ -31,6 +31,8 @@ def restart_set(graph: RoleGraph, role: str, cause: Cause) -> dict[str, Extent]:
         whole.update(other.name for other in graph.roles)
     elif not alone:
         whole.add(role)
+    world = graph.world_of(role)
+    whole.update(world.roles if world is not None else ())
     for start in sorted(whole | {role}):
         # a walk of at least one step: a role in a circle, or in a domain, comes back to itself
         for successor in edges.successors(start):
@@ -51,15 +53,18 @@ def _passing_on(graph: RoleGraph) -> nx.DiGraph[str]:
     edges.add_nodes_from(spec.name for spec in graph.roles)
     for spec in graph.roles:
         edges.add_edges_from((gate.role, spec.name) for gate in spec.gates if gate.on_restart == "restart")
-    for domain in graph.domains:
-        edges.add_edges_from((a, b) for a in domain.roles for b in domain.roles)
+    for roles in [*(domain.roles for domain in graph.domains), *(world.roles for world in graph.worlds)]:
+        edges.add_edges_from((a, b) for a in roles for b in roles)
     return edges
 
 
 def start_waves(graph: RoleGraph) -> list[list[str]]:
     """The roles in the order in which they can start: each wave waits for gates into earlier ones."""
+    joint = {role: world.name for world in graph.worlds for role in world.roles}  # all of a world start together
     gates: nx.DiGraph[str] = nx.DiGraph()
-    gates.add_nodes_from(spec.name for spec in graph.roles)
-    gates.add_edges_from((gate.role, spec.name) for spec in graph.roles for gate in spec.gates)
-    order = {spec.name: i for i, spec in enumerate(graph.roles)}
-    return [sorted(wave, key=order.__getitem__) for wave in nx.topological_generations(gates)]
+    gates.add_nodes_from(joint.get(spec.name, spec.name) for spec in graph.roles)
+    for spec in graph.roles:
+        mine = joint.get(spec.name, spec.name)
+        gates.add_edges_from((joint.get(gate.role, gate.role), mine) for gate in spec.gates)
+    waves = [set(wave) for wave in nx.topological_generations(gates)]
+    return [[spec.name for spec in graph.roles if joint.get(spec.name, spec.name) in wave] for wave in waves]

@@ -24,7 +24,7 @@ def explanation_text(told: dict[str, Any]) -> str:
         (e["who"], e["because"] + (f", {e['if']}" if e["if"] else "")) for e in told["restarts"]
     ]
     lines += _section("What restarts", rows)
-    lines += _section("What is stuck", [(entry["who"], entry["because"]) for entry in told["stuck"]])
+    lines += _section("What is ended with it", [(entry["who"], entry["because"]) for entry in told["stuck"]])
     if told["stops"] or told["starts"]:
         lines += ["", "In which order", *_order(told)]
     if told["restarts"]:

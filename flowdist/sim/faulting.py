@@ -15,7 +15,6 @@ from flowdist.graph import RoleGraph, parse_duration
 if TYPE_CHECKING:
     from flowdist.sim.node import SimNode
     from flowdist.sim.simulation import Simulation
-    from flowdist.sim.workload import WorldModel
 
 KINDS = {
     "node": ("kill", "lost", "leave", "preempt"),
@@ -48,6 +47,8 @@ class Faulting:
                 self._sim.queue.at(when.every_ns + fault.offset_ns, self._firing(fault))
             else:
                 self._waiting.append(fault)
+                if when.event == "step":
+                    self._sim.work.wait_for_step(when.role, when.number)
 
     def hear(self, line: Record) -> None:
         """A record was written: a fault may have waited for it."""
@@ -57,16 +58,6 @@ class Faulting:
             if has_come(self._sim.job, line.event, when.event, when.role, when.number):
                 self._waiting.remove(fault)
                 self._sim.queue.after(fault.offset_ns, self._firing(fault))
-
-    def steps_begin(self, world: str, model: WorldModel) -> None:
-        """A world begins to step: have it report the steps that faults wait for, when it gets there."""
-        begun = model.begun_ns
-        for fault in self._waiting:
-            if fault.when.event != "step" or fault.when.role != model.pace.name:
-                continue
-            if model.first_step < fault.when.number <= model.pace.workload.steps:
-                at = model.time_of_step(fault.when.number)
-                self._sim.queue.at(at, lambda: self._sim.report_steps(model, begun))
 
     def never_fired(self) -> list[Fault]:
         return [fault for fault in self._faults if fault.spec not in self._fired]
@@ -143,7 +134,7 @@ class Faulting:
         if ranks:
             self._tell(fault, str(replica))
         if ranks and fault.kind == "hang":
-            self._sim.hang(node, replica, state.attempt)
+            self._sim.work.hang(node, replica, state.attempt)
             return
         for rank in ranks:
             match fault.kind:

@@ -116,7 +116,8 @@ class SimNode:
         del alive[local_rank]
         if not alive:
             self._sim.attempt_ended(replica, attempt)
-        self._sim.worker_ended(replica, attempt, failed=bool(code or signal))
+        if code or signal:
+            self._sim.work.worker_failed(replica, attempt)
         self.tell(io.WorkerExited(replica, attempt, local_rank, code, signal, kind))  # type: ignore[arg-type]
 
     def _plan(self) -> None:
@@ -150,15 +151,15 @@ class SimNode:
                 bound = io.StoreBound(output.world, output.generation, port)
                 self._sim.queue.after(BIND_NS, lambda: self.tell(bound))
             case io.AnswerWorker():
-                self._sim.checkpoint_answered(output)
+                self._sim.work.checkpoint_answered(output)
             case io.LookForSigns():
-                self._sim.show_signs(self, output.replica, output.attempt)
+                self._sim.work.show_signs(self, output.replica, output.attempt)
             case io.AskWorkers():
-                step = self._sim.step_of(output.replica, output.attempt)
+                step = self._sim.work.step_of(output.replica, output.attempt)
                 answer = io.WorkersAsked(output.replica, output.attempt, step)
                 self._sim.queue.after(BIND_NS, lambda: self.tell(answer))
             case io.TellWorkers():
-                self._sim.stop_at(self, output.replica, output.attempt, output.step)
+                self._sim.work.stop_at(self, output.replica, output.attempt, output.step)
             case io.KillStore() | io.WritePeers():
                 pass
             case io.EndAgent():
@@ -183,7 +184,7 @@ class SimNode:
         self._sim.attempt_began(*key)
         ports = tuple((name, self._port(start.replica, name)) for name in role.ports)
         self.tell(io.WorkersSpawned(*key, ports))
-        self._sim.workers_run(self, start)
+        self._sim.work.workers_run(self, start)
 
     def _port(self, replica: ReplicaId, name: str) -> int:
         """As in production: chosen once, kept for later attempts on the node."""

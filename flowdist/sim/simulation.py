@@ -6,15 +6,13 @@ Faults act on nodes and processes only; the controller is never told and has to 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
 
-from flowdist.control import agent_io as io
 from flowdist.control.controller import Controller
-from flowdist.control.effects import Effect, FinishJob, Notify, StartReplica
+from flowdist.control.effects import Effect, FinishJob, Notify
 from flowdist.control.events import DrainRequested, Event, NodeGone, ScaleRequested, TimePassed
 from flowdist.control.history import FaultLine, Header, Line, Record, digest, encode_line, record
 from flowdist.control.ids import NodeName, ReplicaId
@@ -23,10 +21,11 @@ from flowdist.control.messages import Heartbeat, ToAgent, ToController
 from flowdist.control.state import JobState
 from flowdist.control.waiting import waiting_for
 from flowdist.faults import NOTHING, Add, Drain, Fault, Plan, Scale
-from flowdist.graph import MS, Cluster, NodeSpec, RoleGraph, RoleSpec
+from flowdist.graph import MS, Cluster, NodeSpec, RoleGraph
 from flowdist.sim.faulting import Faulting
 from flowdist.sim.node import LATENCY_NS, SimNode
 from flowdist.sim.queue import Queue
+from flowdist.sim.work import Work
 from flowdist.sim.workload import WorldModel
 
 PROOF_NS = 10 * MS  # from the death of an agent to the guardian's proof of it
@@ -75,12 +74,12 @@ class Simulation:
         seed: int = 0,
         play_heartbeats: bool = False,
     ) -> None:
-        self.graph, self.plays_heartbeats, self._seed = graph, play_heartbeats, seed
+        self.graph, self.plays_heartbeats, self.seed = graph, play_heartbeats, seed
         self.queue = Queue()
         names = tuple(node.name for node in graph.cluster.nodes)
         self.controller = Controller(graph, names)
         self.nodes: dict[NodeName, SimNode] = {}
-        self.models: dict[str, WorldModel] = {}
+        self.work = Work(self, seed)
         self.links = Links(graph.options)
         self.is_down = False  # the controller
         self._unheard: list[Event] = []
@@ -120,7 +119,7 @@ class Simulation:
             lines=self._lines,
             digest=digest(lines),
             now=self.queue.now,
-            models=self.models,
+            models=self.work.models,
             unfired=self._faulting.never_fired(),
             violation=violation,
             waiting=waiting_for(self.job),
@@ -264,159 +263,7 @@ class Simulation:
     def attempt_ended(self, replica: ReplicaId, attempt: int) -> None:
         if self._running.get(replica) == attempt:
             del self._running[replica]
-        for model in self.models.values():
-            start = model.members.get(replica)
-            if start is not None and start.attempt == attempt:
-                model.halt(self.queue.now)
-
-    def workers_run(self, node: SimNode, start: StartReplica) -> None:
-        """The processes of an attempt are there: they start up, get ready, and work."""
-        role = self.graph.role(start.replica.role)
-        load = role.workload
-        delay = round(load.startup_ns * spread(self._seed, f"{start.replica}#{start.attempt}", "startup"))
-        if role.kind == "task":
-            model = self.models.get(start.world)
-            if model is None:
-                model = self.models[start.world] = WorldModel(self._pace_of(role))
-            model.start(start)
-            delay += load.restore_ns if model.durable else 0
-        self.queue.after(delay, lambda: self._started_up(node, start))
-
-    def _pace_of(self, role: RoleSpec) -> RoleSpec:
-        """The role whose workload says how its world steps: of a joint world the one that takes longest."""
-        joint = self.graph.world_of(role.name)
-        roles = [self.graph.role(name) for name in joint.roles] if joint is not None else [role]
-        return max(roles, key=lambda role: role.workload.steps * role.workload.step_ns)
-
-    def _started_up(self, node: SimNode, start: StartReplica) -> None:
-        key = (start.replica, start.attempt)
-        if not node.is_alive or not node.workers.get(key):
-            return
-        role = self.graph.role(start.replica.role)
-        if role.ready is not None and role.ready.how == "call":
-            for local_rank in range(role.procs):
-                node.tell(io.WorkerReady(*key, local_rank))
-        elif role.ready is not None:
-            node.tell(io.ProbePassed(*key))
-        model = self.models.get(start.world)
-        if model is not None and model.is_up(start.replica, self.queue.now):
-            self._faulting.steps_begin(start.world, model)
-            self._plan_work(start.world, model)
-
-    def step_of(self, replica: ReplicaId, attempt: int) -> int | None:
-        """The step that the workers of an attempt are at; None for those that do not step, or not yet."""
-        model = self._model_of(replica, attempt)
-        return model.step_at(self.queue.now) if model is not None and model.begun_ns is not None else None
-
-    def _model_of(self, replica: ReplicaId, attempt: int) -> WorldModel | None:
-        model = self.models.get(self.job.replicas[replica].world)
-        start = model.members.get(replica) if model is not None else None
-        return model if start is not None and start.attempt == attempt else None
-
-    def show_signs(self, node: SimNode, replica: ReplicaId, attempt: int) -> None:
-        """Progress that was not played one by one: a worker that steps has just told where it is."""
-        model = self._model_of(replica, attempt)
-        key = (replica, attempt)
-        if model is not None and model.begun_ns is not None and key not in node.hung:
-            for local_rank in range(self.graph.role(replica.role).procs):
-                node.tell(io.WorkerProgressed(*key, local_rank, model.step_at(self.queue.now)))
-        node.tell(io.SignsSeen(*key, None))
-
-    def hang(self, node: SimNode, replica: ReplicaId, attempt: int) -> None:
-        """The replica does nothing any more; the others of its world wait for it in vain, a step further."""
-        node.hung[replica, attempt] = None
-        model = self._model_of(replica, attempt)
-        if model is None or model.begun_ns is None:
-            return
-        step = model.step_at(self.queue.now)
-        for start in list(model.members.values()):
-            ahead = start.replica != replica
-            for local_rank in range(self.graph.role(start.replica.role).procs):
-                message = io.WorkerProgressed(start.replica, start.attempt, local_rank, step + ahead)
-                self.nodes[start.node].tell(message)
-        model.halt(self.queue.now)
-
-    def stop_at(self, node: SimNode, replica: ReplicaId, attempt: int, step: int | None) -> None:
-        """The workers are told the step at which should_stop() turns true: there they save, then they have left it."""
-        model = self._model_of(replica, attempt)
-        if step is None or model is None or model.begun_ns is None:
-            return
-        begun = model.begun_ns
-        at = model.time_of_step(min(step, model.pace.workload.steps))
-
-        def save() -> None:
-            if model.begun_ns == begun:
-                model.durable = max(model.durable, step)
-                model.halt(self.queue.now)  # saved at that step: nothing is lost
-
-        def leave() -> None:
-            for local_rank in range(self.graph.role(replica.role).procs):
-                node.tell(io.WorkerLeftStep(replica, attempt, local_rank))
-
-        self.queue.at(at, save)
-        self.queue.at(at + model.pace.workload.checkpoint_ns, leave)
-
-    def _plan_work(self, world: str, model: WorldModel) -> None:
-        """The next moment of a world that steps: a checkpoint, or its end."""
-        begun = model.begun_ns
-        checkpoint = model.next_checkpoint()
-        if checkpoint is None:
-            self.queue.at(model.time_of_step(model.pace.workload.steps), lambda: self._work_done(model, begun))
-        else:
-            self.queue.at(checkpoint, lambda: self._checkpoint(world, model, begun))
-
-    def report_steps(self, model: WorldModel, begun: int | None) -> None:
-        """Every worker of the world tells how far it is."""
-        if begun is None or model.begun_ns != begun:
-            return
-        step = model.step_at(self.queue.now)
-        for start in list(model.members.values()):
-            node = self.nodes[start.node]
-            for local_rank in range(self.graph.role(start.replica.role).procs):
-                node.tell(io.WorkerProgressed(start.replica, start.attempt, local_rank, step))
-
-    def _checkpoint(self, world: str, model: WorldModel, begun: int | None) -> None:
-        if model.begun_ns != begun:
-            return
-        model.offered += 1
-        self.report_steps(model, begun)
-        first = min(model.members)
-        start = model.members[first]
-        step = model.step_at(self.queue.now)
-        offer = io.WorkerOffered(first, start.attempt, start.generation, f"{world}/step-{step}", step)
-        self.nodes[start.node].tell(offer)
-        self._plan_work(world, model)
-
-    def checkpoint_answered(self, answer: io.AnswerWorker) -> None:
-        """What was accepted is what a restart resumes from."""
-        if answer.accepted:
-            world = self.job.replicas[answer.replica].world
-            model = self.models[world]
-            model.durable = max(model.durable, answer.step)
-
-    def _work_done(self, model: WorldModel, begun: int | None) -> None:
-        if model.begun_ns != begun:
-            return
-        self.report_steps(model, begun)
-        model.durable = model.pace.workload.steps
-        for start in list(model.members.values()):
-            for local_rank in range(self.graph.role(start.replica.role).procs):
-                self.nodes[start.node].exit_worker(start.replica, start.attempt, local_rank)
-
-    def worker_ended(self, replica: ReplicaId, attempt: int, *, failed: bool) -> None:
-        """The others of its world wait for a worker that failed in vain."""
-        for model in self.models.values():
-            start = model.members.get(replica)
-            if failed and start is not None and start.attempt == attempt:
-                model.halt(self.queue.now)
-
-
-def spread(seed: int, entity: str, purpose: str) -> float:
-    """A factor from 0.8 to 1.2 that depends on these three alone: one more fault reshuffles nothing else."""
-    if seed == 0:
-        return 1.0
-    draw = hashlib.blake2b(f"{seed}/{entity}/{purpose}".encode(), digest_size=8).digest()
-    return 0.8 + 0.4 * int.from_bytes(draw) / 2**64
+        self.work.ended(replica, attempt)
 
 
 def with_nodes(graph: RoleGraph) -> RoleGraph:

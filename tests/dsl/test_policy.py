@@ -137,7 +137,16 @@ def test_a_window_of_nothing_is_refused_and_an_argument_of_none_is_its_default()
     assert found == RestartPolicy() and problems == []
 
 
-def test_wider_escalation_is_refused_and_the_rest_is_read() -> None:
-    found, problems = policy(Restart(max_restarts=3, then=Restart("job"), within="soon"))  # type: ignore[arg-type]
-    assert [code for code, _ in problems] == ["FD905", "FD106"]
-    assert found is not None and (found.then, found.max_restarts) == ("fail", 3)
+def test_a_wider_restart_is_read_with_a_budget_of_its_own_and_its_problems_are_its_own() -> None:
+    found, problems = policy(Restart(max_restarts=3, then=Restart("job", max_restarts=1, within="1h")))
+    assert problems == [] and found is not None and found.wider is not None
+    assert (found.then, found.max_restarts, found.wider.scope, found.wider.max_restarts) == ("widen", 3, "job", 1)
+    _, problems = policy(Restart(then=Restart("job", within="soon"), within="late"))
+    assert [code for code, _ in problems] == ["FD106", "FD106"]
+
+
+def test_a_wider_restart_has_to_be_wider_and_has_no_rules() -> None:
+    _, problems = policy(Restart("job", then=Restart("job")))
+    assert problems == [("FD143", "after 'job' comes 'job', which restarts no more than that")]
+    _, problems = policy(Restart(then=Restart("job", rules=[On("oom", do="fail")])))
+    assert [code for code, _ in problems] == ["FD125"]

@@ -119,12 +119,12 @@ CASES = [
     ),
     ("FD303", MAIN + 't.role("a", "true", env={"KEY": Secret(env="NOBODY_SETS_THIS")})', '"NOBODY_SETS_THIS"'),
     ("FD303", MAIN + 't.role("a", "true", env={"KEY": Secret(file="no-such-file")})', '"no-such-file"'),
-    ("FD901", MAIN + 't.world("core", main)', "t.world"),
-    ("FD902", MAIN + 't.role("a", run=print)', "print"),
-    ("FD903", MAIN + 't.role("a", "true", hang_after="5m")', '"5m"'),
-    ("FD903", MAIN + 't.role("a", "true", restart=Restart(rules=[On("hang")]))', '"hang"'),
-    ("FD904", MAIN + 't.role("a", "true", restart=Restart(rules=[On("preempted")]))', '"preempted"'),
-    ("FD905", MAIN + 't.role("a", "true", restart=Restart(then=Restart("job")))', 'Restart("job")'),
+    ("FD143", MAIN + 't.role("a", "true", restart=Restart("job", then=Restart("role")))', 'Restart("role")'),
+    ("FD144", MAIN + 't.world("core", main)', "t.world"),
+    ("FD145", MAIN + 'a = t.role("a", "true", depends_on=main)\nt.world("core", main, a)', "t.world"),
+    ("FD146", 't = Topology("x", nodes=2)\nt.role("a", "true", where={"zone": "a"})', '{"zone": "a"}'),
+    ("FD147", MAIN + 't.role("a", run=lambda: None)', "lambda: None"),
+    ("FD304", MAIN + 't.role("a", "true", hang_after="1s")', '"1s"'),
     ("FD906", MAIN + 't.role("a", "true", preload=["torch"])', '["torch"]'),
 ]
 

@@ -186,7 +186,7 @@ def test_who_waits_for_what_is_ended_is_stuck() -> None:
     told = explained(topology, "look/0:oom")
     assert who(told["ended"]) == ["look/0"]
     assert because(told["stuck"], "after") == (
-        "it waits for look to succeed, of which too few are left: it cannot start"
+        "it waits for look to succeed, of which too few are left: it cannot start, and is ended, too"
     )
 
 
