@@ -98,8 +98,11 @@ class WorldModel:
 
     def go_on(self, why: str, now: int) -> bool:
         """That reason is gone. Returns whether it was the last: they get on again."""
+        if why not in self.stalls:
+            return False  # what is planned still holds
         self._rebase(now)
-        return self.stalls.pop(why, why) is None and not self.stalls
+        del self.stalls[why]
+        return not self.stalls
 
     def slow_down(self, replica: ReplicaId, factor: Fraction, now: int) -> None:
         """A member takes so many times as long for a step, and with it all; 1 is its own speed again."""
