@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from flowdist.control import events as ev
 from flowdist.control.controller import Controller
 from flowdist.control.effects import AskStep, CloseStore, OpenStore, Order, StartReplica, StopAtStep, StopReplica
-from flowdist.control.history import Header, Line, record
+from flowdist.control.history import Header, Line, Record, record
 from flowdist.control.ids import NodeName, ReplicaId
 from flowdist.control.waiting import waiting_for
-from flowdist.graph import SECOND, RoleGraph
+from flowdist.graph import SECOND, FailureKind, RoleGraph
 from flowdist.testing.history import Complaint, complaints
 from flowdist.testing.strategies import FAILURES, NODES, topologies
 
@@ -158,9 +158,19 @@ class Player:
             case _:
                 raise AssertionError(f"nobody plays {move.verb}")
 
-    def _end(self, key: tuple[ReplicaId, int], kind: str | None) -> None:
+    def _end(self, key: tuple[ReplicaId, int], kind: FailureKind | None) -> None:
+        self.fail(key, kind, 1 if kind else 0)
+
+    def fail(self, key: tuple[ReplicaId, int], kind: FailureKind | None, code: int, signal: str | None = None) -> None:
         del self.alive[key]
-        self.tell(ev.ReplicaExited(*key, kind, 1 if kind else 0))  # type: ignore[arg-type]
+        self.orders = [o for o in self.orders if not (isinstance(o, StopReplica) and (o.replica, o.attempt) == key)]
+        self.tell(ev.ReplicaExited(*key, kind, code, signal))
+
+    def tell_gone(self, name: NodeName) -> None:
+        self._lose(name, ev.NodeGone)
+
+    def records(self) -> list[Record]:
+        return [line for line in self.lines if isinstance(line, Record)]
 
     def join(self, name: NodeName) -> None:
         if name in self.up:

@@ -48,7 +48,6 @@ class Facts:
         self.formed_ns: dict[WorldName, int] = {}
         self.scaled: dict[str, None] = {}  # roles that the operator has scaled since their world formed
         self.stuck: list[StartReplica] = []  # outlive SIGKILL
-        self.unkillable: dict[ReplicaId, None] = {}
         self.last_ns = -1  # of the record before
         self.quiet_until_ns = -1  # until then a controller that took over expects nothing of anybody
         self.is_ending = False
@@ -149,13 +148,15 @@ class Facts:
         del self.runs[replica]
         if isinstance(event, ev.ReplicaUnkillable):
             self.stuck.append(run.start)
-            self.unkillable[replica] = None
             self.nodes.pop(run.start.node, None)
+            for other in self.runs.values():
+                if other.start.node == run.start.node and not other.is_told_to_stop:
+                    self.since.get(other.start.world, {}).pop(other.start.replica, None)
         is_success = isinstance(event, ev.ReplicaExited) and event.kind is None
         if is_success and self.specs[replica.role].kind == "task":
             self.done[replica] = run.start.generation
             self.world_done.setdefault(world, {})[replica] = line.t_ns
-        elif not (isinstance(event, ev.ReplicaStopped) and run.is_told_to_stop) and replica not in self.unkillable:
+        elif not (isinstance(event, ev.ReplicaStopped) and run.is_told_to_stop):
             self.since.get(world, {}).pop(replica, None)
 
     def _joined(self, line: Record, event: ev.NodeJoined) -> None:

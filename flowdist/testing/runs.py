@@ -20,7 +20,7 @@ from flowdist.graph import HOUR, MINUTE, SECOND, RoleGraph
 from flowdist.report.restarts import Cause, restart_set
 from flowdist.sim.simulation import Simulation, SimResult
 from flowdist.testing.history import Complaint, complaints
-from flowdist.testing.strategies import fault_plans, restarting_topologies, topologies
+from flowdist.testing.strategies import fault_plans, restarting_topologies, topologies, with_steady_services
 
 CRASHES = (AssertionError, KeyError, ValueError, StopIteration, TypeError, AttributeError)
 UNTIL_NS = 3 * HOUR
@@ -36,7 +36,7 @@ class Run(NamedTuple):
 
 
 def runs() -> st.SearchStrategy[Run]:
-    graphs = st.one_of(topologies(), topologies(gpus=True))
+    graphs = st.one_of(topologies(), topologies(gpus=True)).map(with_steady_services)
     return graphs.flatmap(lambda graph: st.builds(Run, st.just(graph), fault_plans(graph), st.integers(0, 2)))
 
 

@@ -15,6 +15,7 @@ from flowdist.graph import (
     SECOND,
     Cluster,
     Domain,
+    FailureKind,
     Gate,
     JointWorld,
     NodeSpec,
@@ -30,7 +31,7 @@ from flowdist.graph import (
 from flowdist.graph.model import GateCondition
 
 NODES = ("node0", "node1", "node2")
-FAILURES = ("exit", "signal", "oom", "start_failed")
+FAILURES: tuple[FailureKind, ...] = ("exit", "signal", "oom", "start_failed")
 BRISK = WorkloadSpec(
     steps=40, step_ns=SECOND, startup_ns=2 * SECOND, checkpoint_every_ns=15 * SECOND, checkpoint_ns=SECOND
 )
@@ -183,6 +184,19 @@ def restarting_topologies(draw: st.DrawFn) -> RoleGraph:
     return RoleGraph("test", tuple(roles), domains, cluster)
 
 
+def with_steady_services(graph: RoleGraph) -> RoleGraph:
+    """In simulation whoever needs a service waits for every replica of it: none may be gone for good."""
+    roles = []
+    for role in graph.roles:
+        if role.kind == "service":
+            role = msgspec.structs.replace(role, max_replicas=role.min_replicas)
+            if role.restart is not None and _ignores(role):
+                policy = RestartPolicy(role.restart.scope, role.restart.max_restarts)
+                role = msgspec.structs.replace(role, restart=policy)
+        roles.append(role)
+    return msgspec.structs.replace(graph, roles=tuple(roles))
+
+
 def fault_plans(graph: RoleGraph, *, most: int = 4, operator: bool = True) -> st.SearchStrategy[Plan]:
     """What may befall the graph in simulation: up to `most` faults, and with `operator` scaling and draining.
 
@@ -192,7 +206,7 @@ def fault_plans(graph: RoleGraph, *, most: int = 4, operator: bool = True) -> st
     if not operator:
         return faults.map(Plan)
     at_ns = st.sampled_from([1, 12, 40]).map(lambda seconds: seconds * SECOND)
-    may_scale = [role.name for role in graph.roles if role.gang or not _ignores(role)]  # see docs/proof.md
+    may_scale = [role.name for role in graph.roles if role.kind == "task" and (role.gang or not _ignores(role))]
     scale = st.builds(Scale, st.sampled_from(may_scale or [""]), st.integers(1, 4), at_ns)
     drain = st.builds(Drain, st.sampled_from([node.name for node in graph.cluster.nodes]), at_ns)
     return st.builds(
