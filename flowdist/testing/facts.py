@@ -5,7 +5,7 @@ The controller's state is never asked, so that what is found here can be held ag
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from flowdist.control import events as ev
 from flowdist.control.effects import FinishJob, Notify, OpenStore, StartReplica, StopReplica
@@ -60,7 +60,9 @@ class Facts:
         return replica.role if self.specs[replica.role].gang else str(replica)
 
     def roles_in(self, world: WorldName) -> list[RoleSpec]:
-        return [spec for spec in self.graph.roles if self.world_of(ReplicaId(spec.name, 0)).split("/")[0] == _own(world)]
+        return [
+            spec for spec in self.graph.roles if self.world_of(ReplicaId(spec.name, 0)).split("/")[0] == _own(world)
+        ]
 
     def members(self, world: WorldName) -> list[Run]:
         return [run for run in self.runs.values() if run.start.world == world]
@@ -143,7 +145,9 @@ class Facts:
         if all(member.is_up for member in members) and not any(member.is_told_to_stop for member in members):
             self.formed_ns[world] = line.t_ns
 
-    def _ended(self, line: Record, run: Run, event: ev.ReplicaExited | ev.ReplicaStopped | ev.ReplicaUnkillable) -> None:
+    def _ended(
+        self, line: Record, run: Run, event: ev.ReplicaExited | ev.ReplicaStopped | ev.ReplicaUnkillable
+    ) -> None:
         replica, world = run.start.replica, run.start.world
         del self.runs[replica]
         if isinstance(event, ev.ReplicaUnkillable):
@@ -197,7 +201,9 @@ class Facts:
         """What the effects make of it."""
         self.last_ns = line.t_ns
         starts = [effect for effect in line.effects if isinstance(effect, StartReplica)]
-        for world in dict.fromkeys(start.world for start in starts if self.attempts.get(start.replica) != start.attempt):
+        for world in dict.fromkeys(
+            start.world for start in starts if self.attempts.get(start.replica) != start.attempt
+        ):
             self._began(world, [start for start in starts if start.world == world])
         for effect in line.effects:
             match effect:

@@ -42,7 +42,9 @@ def complaints(lines: Iterable[Line]) -> list[Complaint]:
     records = [line for line in lines if isinstance(line, Record)]
     found: list[Complaint] = []
     for line in records:
-        found += [Complaint(rule, f"{text} (at {line.t_ns / 1e9:g}s, line {line.n})") for rule, text in _judge(facts, line)]
+        found += [
+            Complaint(rule, f"{text} (at {line.t_ns / 1e9:g}s, line {line.n})") for rule, text in _judge(facts, line)
+        ]
     return found + [Complaint(rule, text) for rule, text in _all_gone_first(header, records)]
 
 
@@ -168,7 +170,10 @@ def _ranks(facts: Facts, starts: list[StartReplica]) -> Found:
         yield "R3", f"the source of {world} is rank {starts[0].source_rank}, the first of no replica"
     stayed = [start.replica for start in starts if start.replica in before]
     if stayed and sources and sources[0] not in stayed:
-        yield "R3", f"the source of {world} is {sources[0]}, which has just come, not one of {', '.join(map(str, stayed))}"
+        yield (
+            "R3",
+            f"the source of {world} is {sources[0]}, which has just come, not one of {', '.join(map(str, stayed))}",
+        )
 
 
 def _stops_in_order(facts: Facts, line: Record) -> Found:
@@ -244,7 +249,10 @@ def _steps(facts: Facts, line: Record) -> Found:
         if isinstance(effect, StopAtStep) and effect.step is not None:
             for run in facts.members(facts.world_of(effect.replica)):
                 if run.has_told and (run.told_step is None or run.told_step >= effect.step):
-                    yield "R14", f"{effect.replica} is to stop at {effect.step}, {run.start.replica} is at {run.told_step}"
+                    yield (
+                        "R14",
+                        f"{effect.replica} is to stop at {effect.step}, {run.start.replica} is at {run.told_step}",
+                    )
 
 
 def _hangs(facts: Facts, line: Record) -> Found:

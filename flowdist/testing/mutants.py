@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -39,7 +38,7 @@ class Found(NamedTuple):
 
 
 class Hunt(NamedTuple):
-    """What became of a mutant; `name` is empty for the unmutated build. `examples` are those of all properties."""
+    """What became of a mutant, with the examples of all properties; of the unmutated build `name` is the property."""
 
     name: str
     examples: int
@@ -55,17 +54,17 @@ class _Wrong(Exception):
     """The case is a finding."""
 
 
-def hunt(name: Property, examples: int | None = None) -> tuple[Found | None, int]:
+def hunt(name: Property, share: float = 1.0) -> tuple[Found | None, int]:
     """Look for a case that the property does not hold for, and make it small. Returns it with how many were tried.
 
     Args:
-        examples: How many to try; None: as many as the property says.
+        share: Of the examples that the property is worth.
     """
     checked = PROPERTIES[name]
     hunted = _Hunted(checked)
     search = given(checked.cases())(hunted.try_case)
     search = settings(
-        max_examples=examples or checked.examples,
+        max_examples=max(1, round(checked.examples * share)),
         database=None,
         deadline=None,
         suppress_health_check=list(HealthCheck),
@@ -109,27 +108,28 @@ class _Hunted:
 
 
 def _by(complaint: Complaint) -> str:
-    """`invariant`, `liveness`, `split brain`; or that the judge of the record, or the model, has found a rule broken."""
+    """`invariant`, `liveness`, `split brain`; or which rule a checker of the record, or the model, has found broken."""
     return complaint.rule if not complaint.rule[0].isupper() else f"checker {complaint.rule}"
 
 
-def bench(mutant: Mutant | None) -> Hunt:
-    """Hunt one mutant with all properties; None is the unmutated build."""
-    begun, examples = time.perf_counter(), 0
-    names = sorted(PROPERTIES, key=lambda name: mutant is None or name != mutant.first)
-    with mutated(mutant) if mutant is not None else nullcontext():
-        for name in names:
-            found, tried = hunt(name)
+def bench(mutant: Mutant, share: float = 1.0) -> Hunt:
+    """Hunt one mutant, with the property that it names first and then with all others."""
+    begun, examples = time.process_time(), 0
+    found = None
+    with mutated(mutant):
+        for name in sorted(PROPERTIES, key=lambda name: name != mutant.first):
+            found, tried = hunt(name, share)
             examples += tried
             if found is not None:
                 break
-    return Hunt(mutant.name if mutant is not None else "", examples, time.perf_counter() - begun, found)
+    return Hunt(mutant.name, examples, time.process_time() - begun, found)
 
 
-def _bench_unmutated(name: Property) -> Hunt:
-    begun = time.perf_counter()
-    found, tried = hunt(name)
-    return Hunt(name, tried, time.perf_counter() - begun, found)
+def bench_unmutated(name: Property, share: float = 1.0) -> Hunt:
+    """Hunt the unmutated build with one property."""
+    begun = time.process_time()
+    found, tried = hunt(name, share)
+    return Hunt(name, tried, time.process_time() - begun, found)
 
 
 def table(hunts: Sequence[Hunt], mutants: Sequence[Mutant]) -> Iterator[str]:
@@ -151,20 +151,29 @@ def main(args: Sequence[str] | None = None, mutants: Sequence[Mutant] = MUTANTS)
     parser = argparse.ArgumentParser(prog="python -m flowdist.testing.mutants", description=__doc__)
     parser.add_argument("--only", action="append", metavar="NAME", choices=[mutant.name for mutant in mutants])
     parser.add_argument("--jobs", type=int, default=2, help="processes (default: 2)")
+    parser.add_argument("--share", type=float, default=1.0, help="of the examples that each property is worth")
     parser.add_argument("--json", action="store_true", help="one object on stdout, with the shrunk cases")
     options = parser.parse_args(args)
     chosen = [mutant for mutant in mutants if options.only is None or mutant.name in options.only]
-    begun = time.perf_counter()
+    begun = time.process_time()
     with ProcessPoolExecutor(max(1, options.jobs), multiprocessing.get_context("spawn")) as pool:
-        clean = list(pool.map(_bench_unmutated, PROPERTIES))
+        clean = list(_told(pool.map(bench_unmutated, PROPERTIES, [options.share] * len(PROPERTIES))))
         wrong = [done for done in clean if done.found is not None]
-        hunts = list(pool.map(bench, chosen)) if not wrong else []
-    seconds = time.perf_counter() - begun
+        hunts = list(_told(pool.map(bench, chosen, [options.share] * len(chosen)))) if not wrong else []
+    seconds = time.process_time() - begun
     if options.json:
         print(json.dumps(_as_json(clean, hunts, seconds), indent=2))
     else:
         _print(clean, hunts, chosen, seconds)
     return 1 if wrong or any(done.found is None for done in hunts) else 0
+
+
+def _told(hunts: Iterator[Hunt]) -> Iterator[Hunt]:
+    """One line each on stderr, as they come."""
+    for done in hunts:
+        what = f"{done.found.property}: {done.found.text}" if done.found is not None else "nothing found"
+        print(f"{done.name} ({done.examples} examples, {done.seconds:.1f} s): {what}", file=sys.stderr, flush=True)
+        yield done
 
 
 def _as_json(clean: Sequence[Hunt], hunts: Sequence[Hunt], seconds: float) -> dict[str, Any]:

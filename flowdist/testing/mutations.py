@@ -60,7 +60,9 @@ def mutated(mutant: Mutant) -> Iterator[None]:
 
 def _function(where: str) -> FunctionType:
     module, _, path = where.partition(":")
-    found: Any = importlib.import_module(f"flowdist{module}" if module.startswith(".") else f"flowdist.control.{module}")
+    found: Any = importlib.import_module(
+        f"flowdist{module}" if module.startswith(".") else f"flowdist.control.{module}"
+    )
     for name in path.split("."):
         found = getattr(found, name, None)
     if not isinstance(found, FunctionType):

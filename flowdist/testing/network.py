@@ -196,7 +196,9 @@ class SlowNode(SimNode):
         if isinstance(event, ev.ReplicaExited):
             key = (event.replica, event.attempt)
             if key in self._asked and key not in self._failed:
-                raise Violation("R16", f"{event.replica} was told to stop, and its end counts as {event.kind or 'success'}")
+                raise Violation(
+                    "R16", f"{event.replica} was told to stop, and its end counts as {event.kind or 'success'}"
+                )
 
     def _send(self, message: ToController) -> None:
         link = self.link

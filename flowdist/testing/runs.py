@@ -18,7 +18,7 @@ from flowdist.control.ids import ReplicaId
 from flowdist.faults import NOTHING, Plan, parse_fault
 from flowdist.graph import HOUR, MINUTE, SECOND, RoleGraph
 from flowdist.report.restarts import Cause, restart_set
-from flowdist.sim.simulation import Simulation, SimResult
+from flowdist.sim.simulation import SimResult, Simulation
 from flowdist.testing.history import Complaint, complaints
 from flowdist.testing.strategies import fault_plans, restarting_topologies, topologies, with_steady_services
 
@@ -54,7 +54,7 @@ def judge_run(run: Run) -> list[Complaint]:
 def _goes_on(run: Run, result: SimResult) -> list[Complaint]:
     """After the last fault, and when what was to come back is back, the job gets further or ends, within a bound."""
     times = [line.t_ns for line in result.lines if isinstance(line, FaultLine)]
-    times += [what.at_ns for what in (*run.plan.scales, *run.plan.drains)]
+    times += [scale.at_ns for scale in run.plan.scales] + [drain.at_ns for drain in run.plan.drains]
     healed = max(times, default=0) + max((fault.duration_ns or 0 for fault in run.plan.faults), default=0)
     if result.now <= healed + BOUND_NS or any(_gets_further(line, healed) for line in result.lines):
         return []
@@ -123,7 +123,11 @@ def judge_restart(case: Restart) -> list[Complaint]:
     if found == wanted:
         return []
     more, less = (", ".join(map(str, sorted(names))) for names in (found - wanted, wanted - found))
-    return [Complaint("R5", f"{case.target} fails: beyond the table {more or 'nothing'} restarts, {less or 'nothing'} lacks")]
+    return [
+        Complaint(
+            "R5", f"{case.target} fails: beyond the table {more or 'nothing'} restarts, {less or 'nothing'} lacks"
+        )
+    ]
 
 
 def _hit(result: SimResult, first: Record) -> list[ReplicaId]:

@@ -44,11 +44,11 @@ def policies(draw: st.DrawFn, *, may_ignore: bool) -> RestartPolicy | None:
         return None
     actions = ["restart", "fail", "ignore"] if may_ignore else ["restart", "fail"]
     kinds = st.sampled_from([*FAILURES, "node_lost", None])
-    rules = draw(st.lists(st.builds(Rule, st.sampled_from(actions), kind=kinds), max_size=2))  # type: ignore[arg-type]
+    rules = draw(st.lists(st.builds(Rule, st.sampled_from(actions), kind=kinds), max_size=2))
     wider = RestartPolicy("job", max_restarts=draw(st.integers(0, 2))) if draw(st.booleans()) else None
     then = "widen" if wider else "ignore" if may_ignore and draw(st.booleans()) else "fail"
     return RestartPolicy(
-        scope=draw(st.sampled_from(["role", "job", "domain"])),  # type: ignore[arg-type]
+        scope=draw(st.sampled_from(["role", "job", "domain"])),
         max_restarts=draw(st.integers(0, 3)),
         within_ns=draw(st.sampled_from([None, MINUTE])),
         then=then,  # type: ignore[arg-type]
@@ -61,7 +61,7 @@ def policies(draw: st.DrawFn, *, may_ignore: bool) -> RestartPolicy | None:
 def placements(draw: st.DrawFn, others: list[str]) -> Placement:
     """One of four is near, or apart from, a role before it."""
     if draw(st.integers(0, 3)):
-        return Placement(draw(st.sampled_from(["spread", "pack"])))  # type: ignore[arg-type]
+        return Placement(draw(st.sampled_from(["spread", "pack"])))
     names = st.lists(st.sampled_from(others), max_size=1) if others else st.just([])
     return Placement("spread", tuple(draw(names)), tuple(draw(names)))
 
@@ -76,7 +76,7 @@ def roles_of(draw: st.DrawFn, name: str, before: list[RoleSpec], *, gpus: bool) 
         Gate(
             other.name,
             draw(st.sampled_from(_conditions(other))),
-            draw(st.sampled_from(["reconnect", "restart"])),  # type: ignore[arg-type]
+            draw(st.sampled_from(["reconnect", "restart"])),
         )
         for other in before
         if draw(st.booleans())
@@ -165,7 +165,7 @@ def restarting_topologies(draw: st.DrawFn) -> RoleGraph:
         in_domain = any(name in domain.roles for domain in domains)
         gang = draw(st.booleans())
         scopes = ["role", "job"] + (["domain"] if in_domain else []) + ([] if gang else ["replica"])
-        policy = RestartPolicy(draw(st.sampled_from(scopes)), max_restarts=9)  # type: ignore[arg-type]
+        policy = RestartPolicy(draw(st.sampled_from(scopes)), max_restarts=9)
         count = draw(st.integers(1, 3))
         roles.append(
             RoleSpec(
@@ -210,7 +210,11 @@ def fault_plans(graph: RoleGraph, *, most: int = 4, operator: bool = True) -> st
     scale = st.builds(Scale, st.sampled_from(may_scale or [""]), st.integers(1, 4), at_ns)
     drain = st.builds(Drain, st.sampled_from([node.name for node in graph.cluster.nodes]), at_ns)
     return st.builds(
-        Plan, faults, st.lists(scale, max_size=1 if may_scale else 0).map(tuple), st.just(()), st.lists(drain, max_size=1).map(tuple)
+        Plan,
+        faults,
+        st.lists(scale, max_size=1 if may_scale else 0).map(tuple),
+        st.just(()),
+        st.lists(drain, max_size=1).map(tuple),
     )
 
 
