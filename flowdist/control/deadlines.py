@@ -21,7 +21,6 @@ What = Literal[
     "pending",  # of a role: it has to reach its minimum (R12)
     "ready",  # of a replica: it has to pass its readiness check
     "verdict",  # of an incident: nothing upstream has failed, so it fails the job (R7)
-    "window",  # of a world: it forms without those that did not come (R2)
 ]
 
 

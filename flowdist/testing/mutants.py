@@ -155,12 +155,12 @@ def main(args: Sequence[str] | None = None, mutants: Sequence[Mutant] = MUTANTS)
     parser.add_argument("--json", action="store_true", help="one object on stdout, with the shrunk cases")
     options = parser.parse_args(args)
     chosen = [mutant for mutant in mutants if options.only is None or mutant.name in options.only]
-    begun = time.process_time()
+    begun = time.perf_counter()
     with ProcessPoolExecutor(max(1, options.jobs), multiprocessing.get_context("spawn")) as pool:
         clean = list(_told(pool.map(bench_unmutated, PROPERTIES, [options.share] * len(PROPERTIES))))
         wrong = [done for done in clean if done.found is not None]
         hunts = list(_told(pool.map(bench, chosen, [options.share] * len(chosen)))) if not wrong else []
-    seconds = time.process_time() - begun
+    seconds = time.perf_counter() - begun
     if options.json:
         print(json.dumps(_as_json(clean, hunts, seconds), indent=2))
     else:

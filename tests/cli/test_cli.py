@@ -74,7 +74,7 @@ def test_plan_as_json_holds_the_graph() -> None:
     ("arguments", "text"),
     [
         (["simulate", GANG, "--fail", "node9@3s"], "there is no 'node9'"),
-        (["simulate", GANG, "--fail", "node1@3s:pause"], "cannot carry out 'pause' yet"),
+        (["simulate", GANG, "--fail", "node1@3s:exit=3"], "exit of a node means nothing here"),
         (["simulate", GANG, "--scale", "trainer@3s"], "cannot be read"),
         (["simulate", GANG, "--scale", "trianer=2@3s"], "no role 'trianer'"),
         (["simulate", GANG, "--until", "soon"], "--until soon: no duration"),
