@@ -26,7 +26,7 @@ from flowdist.graph import (
     Rule,
 )
 from flowdist.testing.conversation import Player
-from flowdist.testing.history import Complaint
+from flowdist.testing.history import CRASHES, Complaint, crash
 from flowdist.testing.strategies import NODES
 
 Kind = Literal["exit=1", "exit=2", "oom", "SEGV", "node"]
@@ -107,8 +107,8 @@ def judge_beating(case: Beating) -> list[Complaint]:
                 return [Complaint(rule, f"{text} (blow {number})") for rule, text in found]
             if model.is_failed:
                 return []
-    except AssertionError as error:
-        return [Complaint("invariant", str(error))]
+    except CRASHES as error:
+        return [crash(error)]
     return []
 
 

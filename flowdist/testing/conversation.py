@@ -18,7 +18,7 @@ from flowdist.control.history import Header, Line, Record, record
 from flowdist.control.ids import NodeName, ReplicaId
 from flowdist.control.waiting import waiting_for
 from flowdist.graph import SECOND, FailureKind, RoleGraph
-from flowdist.testing.history import Complaint, complaints
+from flowdist.testing.history import CRASHES, Complaint, complaints, crash
 from flowdist.testing.strategies import FAILURES, NODES, topologies
 
 Verb = Literal[
@@ -65,10 +65,8 @@ def judge_talk(talk: Talk) -> list[Complaint]:
     try:
         player.play(talk.moves)
         found = player.come_to_an_end()
-    except AssertionError as error:
-        return [Complaint("invariant", str(error))]
-    except (KeyError, ValueError, StopIteration, TypeError, AttributeError) as error:
-        return [Complaint("crash", repr(error))]
+    except CRASHES as error:
+        return [crash(error)]
     return complaints(player.lines) or found
 
 

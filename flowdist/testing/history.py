@@ -6,6 +6,7 @@ It shares no code with the controller and never looks at its state. What it can'
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -31,6 +32,17 @@ class Complaint(NamedTuple):
 
     rule: str
     text: str
+
+
+CRASHES = (AssertionError, KeyError, ValueError, StopIteration, TypeError, AttributeError)
+
+
+def crash(error: Exception) -> Complaint:
+    """What a machine of control could not go on from: an invariant, or nothing that anybody has thought of."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    if isinstance(error, AssertionError) and str(error):
+        return Complaint("invariant", str(error))
+    return Complaint("crash", f"{error!r} in {place.name}: {place.line}")
 
 
 def complaints(lines: Iterable[Line]) -> list[Complaint]:

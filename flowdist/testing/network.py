@@ -19,10 +19,11 @@ from flowdist.control.ids import NodeName, ReplicaId
 from flowdist.control.messages import Ordered, Report, ToAgent, ToController
 from flowdist.faults import Plan
 from flowdist.graph import MS, SECOND, NodeSpec, RoleGraph
-from flowdist.sim.node import LATENCY_NS, SimNode
+from flowdist.sim.network import LATENCY_NS
+from flowdist.sim.node import SimNode
 from flowdist.sim.simulation import Simulation, Violation
-from flowdist.testing.history import Complaint, complaints
-from flowdist.testing.runs import CRASHES, small
+from flowdist.testing.history import CRASHES, Complaint, complaints, crash
+from flowdist.testing.runs import small
 from flowdist.testing.strategies import fault_plans, topologies
 
 UNTIL_NS = 75 * SECOND
@@ -72,7 +73,7 @@ def judge_network(case: Network) -> list[Complaint]:
     try:
         result = SlowSimulation(case.graph, case.plan, case.changes).run(UNTIL_NS)
     except CRASHES as error:
-        return [Complaint("crash", repr(error))]
+        return [crash(error)]
     if result.violation is not None:
         return [Complaint(result.violation.property, str(result.violation))]
     return complaints(result.lines)
@@ -151,7 +152,8 @@ class SlowNode(SimNode):
         self._failed: dict[Key, None] = {}  # attempts of which a worker had failed before
 
     def tell(self, event: io.AgentInput) -> None:
-        if not self.is_alive:
+        if not self.is_alive or self.is_paused:
+            super().tell(event)
             return
         now = self._slow.queue.now
         outputs = self.agent.handle(io.AgentTimePassed(), now)  # what is due has nothing to do with the event
@@ -204,8 +206,8 @@ class SlowNode(SimNode):
         link = self.link
 
         def arrive() -> None:
-            if link == self.link and not self._slow.is_down and not self.is_cut:
+            if link == self.link and not self._slow.is_down and not self.net.is_cut("up"):
                 self._slow.hear(message)
 
-        if not self.is_cut:
+        if not self.net.is_cut("up"):
             self._slow.carry(self.spec.name, "up", arrive)

@@ -19,10 +19,9 @@ from flowdist.faults import NOTHING, Plan, parse_fault
 from flowdist.graph import HOUR, MINUTE, SECOND, RoleGraph
 from flowdist.report.restarts import Cause, restart_set
 from flowdist.sim.simulation import SimResult, Simulation
-from flowdist.testing.history import Complaint, complaints
+from flowdist.testing.history import CRASHES, Complaint, complaints, crash
 from flowdist.testing.strategies import fault_plans, restarting_topologies, topologies, with_steady_services
 
-CRASHES = (AssertionError, KeyError, ValueError, StopIteration, TypeError, AttributeError)
 UNTIL_NS = 3 * HOUR
 BOUND_NS = 25 * MINUTE  # the longest wait of all that a policy allows, detection and start-up included
 
@@ -45,7 +44,7 @@ def judge_run(run: Run) -> list[Complaint]:
     try:
         result = Simulation(run.graph, run.plan, seed=run.seed).run(UNTIL_NS)
     except CRASHES as error:
-        return [Complaint("crash", repr(error))]
+        return [crash(error)]
     if result.violation is not None:
         return [Complaint(result.violation.property, str(result.violation))]
     return complaints(result.lines) or _goes_on(run, result) or _needs_no_luck(run, result)
@@ -106,7 +105,7 @@ def judge_restart(case: Restart) -> list[Complaint]:
     try:
         result = Simulation(case.graph, plan).run(20 * SECOND)
     except CRASHES as error:
-        return [Complaint("crash", repr(error))]
+        return [crash(error)]
     if result.violation is not None:
         return [Complaint(result.violation.property, str(result.violation))]
     news = [line for line in result.lines if isinstance(line, Record) and line.t_ns >= 10 * SECOND]
