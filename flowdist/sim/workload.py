@@ -113,6 +113,8 @@ class WorldModel:
 
     def go_on(self, why: str, now: int) -> bool:
         """That reason is gone. Returns whether it was the last: they get on again."""
+        if why not in self.stalls and why not in self.holds:
+            return False  # what is planned still holds
         self._rebase(now)
         was = self.stalls.pop(why, why) is None or self.holds.pop(why, why) is None
         return was and not self.is_stalled
