@@ -33,6 +33,8 @@ def main(target: str, folder: str = "") -> None:
             sys.path[0] = folder
         module = importlib.import_module(place)
     returned = getattr(module, name)()
+    if isinstance(returned, CoroutineType):
+        returned.close()  # else Python says, too, that nobody has awaited it
     if isinstance(returned, SUSPENDED):
         raise SystemExit(f"{target} returned a {type(returned).__name__}: nothing of it has run")
 
