@@ -42,6 +42,8 @@ def underlined(problem: Problem) -> str:
 
 
 MAIN = 't = Topology("x", nodes=4)\nmain = t.role("main", "true")\n'
+WIDER_DOMAIN = 'Restart(then=Restart("domain", max_restarts=1))'
+WIDER_IGNORE = 'Restart(then=Restart("job", max_restarts=1, then="ignore"))'
 
 CASES = [
     ("FD101", MAIN + 't.role("main", "true")', '"main"'),
@@ -124,6 +126,15 @@ CASES = [
     ),
     ("FD303", MAIN + 't.role("a", "true", env={"KEY": Secret(env="NOBODY_SETS_THIS")})', '"NOBODY_SETS_THIS"'),
     ("FD303", MAIN + 't.role("a", "true", env={"KEY": Secret(file="no-such-file")})', '"no-such-file"'),
+    ("FD128", MAIN + f't.role("a", "true", restart={WIDER_DOMAIN})', WIDER_DOMAIN),
+    ("FD130", MAIN + f't.role("a", "true", restart={WIDER_IGNORE})', WIDER_IGNORE),
+    ("FD102", MAIN + 't.world("Core", main, t.role("a", "true"))', '"Core"'),
+    ("FD105", 't = Topology("x", move_after=0)\nt.role("a", "true")', "0"),
+    ("FD105", 't = Topology("x", controller_outage=0)\nt.role("a", "true")', "0"),
+    ("FD134", 't = Topology("x", cordon_after=2.5)\nt.role("a", "true")', "2.5"),
+    ("FD132", 't = Topology("x", cordon_aftr=2)\nt.role("a", "true")', 'Topology("x", cordon_aftr=2)'),
+    ("FD106", MAIN + 't.role("a", "true", start_timeout="soon")', '"soon"'),
+    ("FD105", MAIN + 't.role("a", "true", hang_after=0)', "0"),
     ("FD143", MAIN + 't.role("a", "true", restart=Restart("job", then=Restart("role")))', 'Restart("role")'),
     ("FD144", MAIN + 't.world("core", main)', "t.world"),
     ("FD145", MAIN + 'a = t.role("a", "true", depends_on=main)\nt.world("core", main, a)', "t.world"),
