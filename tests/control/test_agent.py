@@ -123,7 +123,7 @@ def test_r19_a_rejoin_fences_at_once():
     talk = Talk()
     talk.run()
     assert talk.tell(msg.Rejoin(1, 1)) == [kill("KILL")]
-    assert talk.order(start(2)) == []
+    assert talk.order(start(2)) == [] and talk.order(start(1, "trainer/1")) == []
 
 
 def test_r19_workers_live_on_through_a_short_loss_of_the_connection():
@@ -211,6 +211,7 @@ def test_a_later_stop_never_gives_more_time_than_the_one_before():
     assert talk.order(StopReplica("node0", T, 1, 60 * SECOND)) == []
     assert talk.at(2, ack=True) == [kill("KILL")]
     assert talk.order(StopReplica("node0", T, 1, SECOND)) == [], "it was killed already"
+    assert talk.at(10, ack=True) == []
     assert talk.order(StopReplica("node0", T, 1, 0)) == [kill("KILL")]
     assert talk.at(31.9, ack=True) == []
     assert talk.at(32, ack=True) == [ev.ReplicaUnkillable(T, 1)], "counted from the first time that it was killed"

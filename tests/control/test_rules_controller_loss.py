@@ -88,7 +88,19 @@ def test_r21_a_node_that_has_joined_the_new_controller_is_given_no_more_patience
 def test_r21_a_heartbeat_to_the_new_controller_is_answered_with_its_epoch():
     links = take_over(two_trainers())
     assert beat(links, "node0", 1) == [msg.Acked(2, 1, 7)]
-    assert links.deadline() == 601 * SECOND, "that it was heard takes nothing of its patience away"
+    silent = [ev.NodeSilent("node0"), ev.NodeSilent("node1")]
+    assert links.expire(601 * SECOND - 1) == [] and links.expire(601 * SECOND) == silent, "its patience is no less"
+
+
+def test_r21_the_new_controller_knows_the_incarnations_of_the_agents():
+    talk = two_trainers()
+    talk.join("node1")  # it has lost what it ran
+    links = take_over(talk)
+    order = StopReplica("node1", r("trainer/1"), 2, 0)
+    assert links.order(order) == msg.Ordered(2, 2, order)
+    assert beat(links, "node1", 1, incarnation=1) == [] and beat(links, "node1", 1, incarnation=2) == [
+        msg.Acked(2, 2, 7)
+    ]
 
 
 def test_r21_a_node_that_was_lost_before_has_to_join_anew():
