@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flowdist.dsl.commands import INTERPRETERS
-from flowdist.dsl.compile import NAME, RESERVED
+from flowdist.dsl.compile import RESERVED
+from flowdist.dsl.fields import NAME
 from flowdist.dsl.oneline import name_from, written_on_the_command_line
 from flowdist.dsl.places import CLI
 from flowdist.dsl.problems import Problems, TopologyProblems, did_you_mean

@@ -89,9 +89,9 @@ def test_every_job_ends_whatever_happens_to_it(faults: list[str], seed: int) -> 
     result = run(load("ps.py"), *faults, seed=seed)
     assert result.violation is None
     assert result.job.outcome is not None
-    for role in result.job.graph.roles:
-        spent = result.spent[role.name]
-        assert sum(spent.values()) == result.now * role.max_replicas and min(spent.values()) >= 0, spent
+    for spec in result.job.graph.roles:
+        spent = result.spent[spec.name]
+        assert sum(spent.values()) == result.now * spec.max_replicas and min(spent.values()) >= 0, spent
 
 
 def test_a_job_that_can_never_go_on_is_a_violation_of_liveness() -> None:
