@@ -103,6 +103,8 @@ def _record(job: JobState, event: ev.Event) -> None:
         case ev.ControllerStarted():
             if event.epoch > job.epoch:
                 job.epoch = event.epoch
+                for _, name in job.usable:
+                    job.nodes[name].is_unheard = True
                 job.notify(f"the controller is back, as epoch {event.epoch}; what runs goes on", "warning")
         case ev.NodeHeard() | ev.TimePassed():
             pass

@@ -33,6 +33,7 @@ def join(job: JobState, event: NodeJoined) -> list[InventoryItem]:
     job.missing.pop(event.node, None)
     if not same:
         _add(job, event, known)
+    job.nodes[event.node].is_unheard = False
     return _reconcile(job, event) if known is not None and same else _refuse_strays(job, event)
 
 

@@ -72,6 +72,7 @@ class Node:
     free: Capacity
     usable: bool = True
     cordoned: str = ""  # why it takes no more; empty: it does
+    is_unheard: bool = False  # since a controller took over: what runs there is not known (R21)
     is_leaving: bool = False  # drained or preempted: what is there goes elsewhere
     replicas: dict[ReplicaId, None] = field(default_factory=dict)  # placed here
     stores: dict[WorldName, None] = field(default_factory=dict)  # worlds whose store is here

@@ -12,7 +12,7 @@ from flowdist.graph import SECOND
 from flowdist.sim.network import LATENCY_NS, RESEND_NS, Link
 from flowdist.sim.simulation import SimResult, Simulation, Violation, with_nodes
 from tests.control.harness import graph as graph_of
-from tests.control.harness import role
+from tests.control.harness import r, role
 
 TOPOLOGIES = Path(__file__).parents[2] / "scenarios/topologies"
 
@@ -117,6 +117,11 @@ def test_what_is_lost_is_said_again_and_nothing_overtakes_it() -> None:
     assert times == sorted(times) and max(times) >= 2000 + RESEND_NS
     link.heal("f")
     assert link.is_quiet
+
+
+def test_what_was_replaced_while_its_node_was_paused_is_gone_in_a_moment() -> None:
+    result = run("gang.py", "node1@2m:pause/1m", replicas=3)
+    assert lasted(result) > 0 and result.job.replicas[r("trainer/1")].attempt == 2
 
 
 def test_an_attempt_that_goes_on_beside_its_successor_after_a_pause_is_seen() -> None:
