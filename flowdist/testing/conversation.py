@@ -150,11 +150,19 @@ class Player:
                     del self.alive[key]
                     self.tell(ev.ReplicaStopped(*key))
             case "unkillable":
-                if state.replicas[key[0]].phase == "stopping":
-                    del self.alive[key]
-                    self.tell(ev.ReplicaUnkillable(*key))
+                stopping = [other for other in sorted(self.alive) if state.replicas[other[0]].phase == "stopping"]
+                if stopping:
+                    self._outlive(stopping[move.which % len(stopping)], is_back=move.how % 2 == 1)
             case _:
                 raise AssertionError(f"nobody plays {move.verb}")
+
+    def _outlive(self, key: tuple[ReplicaId, int], *, is_back: bool) -> None:
+        """A worker outlives SIGKILL. With `is_back` its node is soon used again, all the same."""
+        start = self.alive.pop(key)
+        self.tell(ev.ReplicaUnkillable(*key))
+        if is_back:
+            self.calm()
+            self.join(start.node)
 
     def _end(self, key: tuple[ReplicaId, int], kind: FailureKind | None) -> None:
         self.fail(key, kind, 1 if kind else 0)

@@ -47,6 +47,8 @@ class Facts:
         self.since: dict[WorldName, dict[ReplicaId, int]] = {}  # members, with the generation that they came in
         self.formed_ns: dict[WorldName, int] = {}
         self.scaled: dict[str, None] = {}  # roles that the operator has scaled since their world formed
+        self.seats: dict[ReplicaId, NodeName] = {}  # where it ran last
+        self.is_calm = True  # no node was lost or is to be left, and nothing was ignored
         self.stuck: list[StartReplica] = []  # outlive SIGKILL
         self.last_ns = -1  # of the record before
         self.quiet_until_ns = -1  # until then a controller that took over expects nothing of anybody
@@ -90,6 +92,8 @@ class Facts:
             case ev.ControllerStarted():
                 options = self.graph.options
                 self.quiet_until_ns = line.t_ns + options.lease_ns + options.lease_margin_ns
+            case ev.DrainRequested() | ev.CordonRequested() | ev.NodePreempted():
+                self.is_calm = False
             case ev.ScaleRequested():
                 self.scaled[event.role] = None
             case ev.ReplicaExited() | ev.ReplicaStopped() | ev.ReplicaUnkillable():
@@ -152,6 +156,7 @@ class Facts:
         del self.runs[replica]
         if isinstance(event, ev.ReplicaUnkillable):
             self.stuck.append(run.start)
+            self.is_calm = False
             self.nodes.pop(run.start.node, None)
             for other in self.runs.values():
                 if other.start.node == run.start.node and not other.is_told_to_stop:
@@ -191,7 +196,8 @@ class Facts:
                 self._ended(line, run, ev.ReplicaStopped(replica, run.start.attempt))
 
     def _lost(self, node: NodeName) -> None:
-        self.nodes.pop(node, None)
+        if self.nodes.pop(node, None) is not None:
+            self.is_calm = False
         for replica, run in list(self.runs.items()):
             if run.start.node == node:
                 del self.runs[replica]
@@ -217,6 +223,7 @@ class Facts:
                 case FinishJob():
                     self.is_over = True
                 case Notify():
+                    self.is_calm = self.is_calm and "; ignored: " not in effect.text
                     self.is_ending = self.is_ending or effect.text.startswith(ENDINGS)
                 case _:
                     pass
@@ -231,6 +238,7 @@ class Facts:
             self.scaled.pop(spec.name, None)
         for start in starts:
             self.runs[start.replica] = Run(start)
+            self.seats[start.replica] = start.node
             self.attempts[start.replica] = start.attempt
             self.done.pop(start.replica, None)
 

@@ -117,15 +117,11 @@ def _admission(facts: Facts, line: Record) -> Found:
     assert facts.first_join_ns is not None
     if facts.expected and line.t_ns < facts.first_join_ns + window:
         yield "R2", f"the job starts without waiting for {', '.join(facts.expected)}"
-    first = [spec for spec in facts.graph.roles if not _after_success(facts, spec)]
+    first = [spec for spec in facts.graph.roles if not _before_success(facts, spec)]
     wanted = sum(round(spec.resources.cpu * 1000) * spec.min_replicas for spec in first)
     room = sum(round(node.cpu * 1000) for node in facts.nodes.values())
     if wanted > room:
         yield "R2", f"the job starts with room for {room / 1000:g} cpu, and its minima need {wanted / 1000:g}"
-
-
-def _after_success(facts: Facts, spec: RoleSpec) -> bool:
-    return any(gate.condition == "succeeded" or _after_success(facts, facts.specs[gate.role]) for gate in spec.gates)
 
 
 def _starts(facts: Facts, line: Record) -> Found:
@@ -152,6 +148,7 @@ def _starts(facts: Facts, line: Record) -> Found:
         yield from _devices(facts, line, start)
     for starts in groups.values():
         yield from _ranks(facts, starts)
+        yield from _room_for_later(facts, starts)
 
 
 def _devices(facts: Facts, line: Record, start: StartReplica) -> Found:
@@ -186,6 +183,38 @@ def _ranks(facts: Facts, starts: list[StartReplica]) -> Found:
             "R3",
             f"the source of {world} is {sources[0]}, which has just come, not one of {', '.join(map(str, stayed))}",
         )
+
+
+def _room_for_later(facts: Facts, starts: list[StartReplica]) -> Found:
+    """Growth leaves the minima of roles that are yet to come their room (R2).
+
+    Judged only while no node was lost and nobody was sent away: a seat is kept, whatever becomes of the others. What
+    has to succeed before a role starts is gone by then.
+    """
+    new = [start for start in starts if facts.seats.get(start.replica) != start.node]
+    names = [*facts.runs, *(start.replica for start in starts)]
+    cpu = {spec.name: round(spec.resources.cpu * 1000) for spec in facts.graph.roles}
+    grown = [start for start in new if _count(names, start.replica.role) > facts.specs[start.replica.role].min_replicas]
+    if not grown or not facts.is_calm:
+        return
+    room = sum(round(node.cpu * 1000) for node in facts.nodes.values())
+    for later in facts.graph.roles:
+        if _count(names, later.name) or _count(facts.done, later.name):
+            continue
+        before = _before_success(facts, later)
+        taken = sum(cpu[name.role] for name in names if name.role not in before)
+        if taken + cpu[later.name] * later.min_replicas > room:
+            yield "R2", f"{grown[0].replica} takes the room that the minimum of {later.name} needs"
+
+
+def _count(replicas: Iterable[ReplicaId], role: str) -> int:
+    return sum(replica.role == role for replica in replicas)
+
+
+def _before_success(facts: Facts, spec: RoleSpec) -> set[str]:
+    """The roles that have to succeed before this one starts."""
+    found = {gate.role for gate in spec.gates if gate.condition == "succeeded"}
+    return found.union(*(_before_success(facts, facts.specs[gate.role]) for gate in spec.gates))
 
 
 def _stops_in_order(facts: Facts, line: Record) -> Found:
@@ -306,13 +335,19 @@ def _refusals(facts: Facts, line: Record) -> Found:
         return
     rest = [node for name, node in facts.nodes.items() if name != line.event.node]
     room = sum(round(node.cpu * 1000) for node in rest)
+    running = [spec for spec in facts.graph.roles if _count(facts.runs, spec.name) and not _may_be_ignored(spec)]
     wanted = 0
-    for spec in facts.graph.roles:
-        running = sum(replica.role == spec.name for replica in facts.runs) if spec.gang else 0
-        wanted += round(spec.resources.cpu * 1000) * min(running, spec.min_replicas)
+    for spec in running:
+        wanted += round(spec.resources.cpu * 1000) * max(0, spec.min_replicas - _count(facts.done, spec.name))
     is_refused = any(isinstance(effect, Notify) and "is refused" in effect.text for effect in line.effects)
     if wanted > room and not is_refused and line.event.node in facts.nodes and line.effects:
         yield "R14", f"{line.event.node} is drained, and without it there is no room"
+
+
+def _may_be_ignored(spec: RoleSpec) -> bool:
+    """A replica that was ignored is one that the minimum does without; the record does not say so."""
+    policy = spec.restart
+    return policy is not None and (policy.then == "ignore" or any(rule.do == "ignore" for rule in policy.rules))
 
 
 def _all_gone_first(header: Header, records: list[Record]) -> Found:
