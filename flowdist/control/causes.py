@@ -17,7 +17,7 @@ def note_lost(job: JobState, incident: Incident, lost: dict[ReplicaId, str]) -> 
     """These replicas failed or were lost in the incident, and how."""
     for replica, why in lost.items():
         incident.lost.setdefault(replica, why)
-    for name in {replica.role for replica in lost}:
+    for name in dict.fromkeys(replica.role for replica in lost):
         numbers = job.roles[name].lost_in
         index = bisect_left(numbers, incident.number)
         if incident.number not in numbers[index : index + 1]:

@@ -85,6 +85,11 @@ def _check_counts(job: JobState, role: Role) -> None:
     assert role.seats == sum(role.seated.values()), f"the seats of {role.spec.name} are miscounted"
     waiting = {world.name for world in job.worlds_of(role) if world.phase == "waiting"}
     assert waiting == set(role.waiting), f"of {role.spec.name} {waiting} wait, not {list(role.waiting)}"
+    leaving = {world.name for world in job.worlds_of(role) if world.retiring == "ended"}
+    assert leaving == set(role.leaving), f"of {role.spec.name} {leaving} leave, not {list(role.leaving)}"
+    ended = sum(world.phase == "ended" for world in job.worlds_of(role))
+    counted = role.spec.gang or job.ending is not None or ended == role.count("ended")
+    assert counted, f"{ended} worlds of {role.spec.name} have ended, not {role.count('ended')}"
     vacant = [r.id.index for r in replicas if r.node is None and r.phase not in OVER_PHASES]
     assert vacant == role.vacant, f"of {role.spec.name} {vacant} have no seat, not {role.vacant}"
     portless = {replica.id for replica in replicas if replica.node is not None and replica.ports_node != replica.node}

@@ -188,6 +188,7 @@ class Role:
     worlds: tuple[WorldName, ...]
     replicas: tuple[ReplicaId, ...]
     waiting: dict[WorldName, None]  # which of its worlds are
+    leaving: dict[WorldName, None]  # which of them end for good and are not gone yet
     vacant: list[int]  # which of its replicas have no seat and may get one, in order
     shelf: Shelf  # the nodes that may take one more of it
     dependents: tuple[tuple[str, Gate], ...]
