@@ -5,7 +5,6 @@ Each role knows the incidents that it has a part in, so that only these are look
 
 from __future__ import annotations
 
-import itertools
 from bisect import bisect_left
 
 from flowdist.control.deadlines import Due
@@ -65,6 +64,8 @@ def _of_dependents(job: JobState, lost: set[str]) -> list[Incident]:
     since = job.now - job.graph.options.cause_window_ns
     numbers: list[int] = []
     for role in job.roles.values():
-        if not role.upstream.keys().isdisjoint(lost):
-            numbers += itertools.takewhile(lambda n: job.incident(n).opened_ns >= since, reversed(role.rooted))
+        while role.rooted and not role.upstream.keys().isdisjoint(lost):
+            if job.incident(role.rooted[-1]).opened_ns < since:
+                break
+            numbers.append(role.rooted.pop())  # each is excused once
     return [job.incident(number) for number in sorted(numbers, reverse=True)]
