@@ -33,6 +33,23 @@ def blame(job: JobState, replica: Replica, kind: str) -> None:
     cordon(job, replica.node, why)
 
 
+def note_loss(job: JobState, name: NodeName) -> None:
+    """The node was lost with what ran on it, and nobody had asked for that."""
+    node = job.nodes[name]
+    since = job.now - job.graph.options.bad_node_window_ns
+    loss = PastFailure(job.now, "node_lost", None, name)
+    node.failures = [past for past in node.failures if past.at_ns > since] + [loss]
+
+
+def shun_if_it_flaps(job: JobState, name: NodeName) -> None:
+    """A node that comes back again and again is used no more: each of its losses costs all that run with it."""
+    options, node = job.graph.options, job.nodes[name]
+    since = job.now - options.bad_node_window_ns
+    losses = sum(past.kind == "node_lost" and past.at_ns > since for past in node.failures)
+    if losses >= options.cordon_after and not node.cordoned and job.admitted and not is_needed(job, name):
+        cordon(job, name, f"it was lost {losses} times within {format_duration(options.bad_node_window_ns)}")
+
+
 def is_needed(job: JobState, name: NodeName) -> str:
     """The first role whose minimum has no room without the node; empty when all have."""
     roles = [role for role in job.roles.values() if role.outcome is None]
@@ -51,7 +68,7 @@ def uncordon(job: JobState, name: NodeName) -> None:
     """Whatever it was cordoned for is forgotten."""
     node = job.nodes[name]
     node.cordoned, node.is_leaving = "", False
-    for failed in {past.replica: None for past in node.failures}:
+    for failed in {past.replica: None for past in node.failures if past.replica is not None}:
         replica = job.replicas[failed]
         replica.failures = [past for past in replica.failures if past.node != name]
     node.failures.clear()

@@ -27,6 +27,8 @@ def begin_ending(job: JobState, outcome: Outcome, reason: str) -> None:
             job.worlds[name].incident = None
     job.open.clear()
     job.due.clear_all()
+    for world in job.worlds.values():
+        world.notice = None
     words = {"succeeded": "the job has succeeded", "failed": "the job fails", "cancelled": "the job is cancelled"}
     job.notify(f"{words[outcome]}: {reason}" if reason else words[outcome], "error" if outcome == "failed" else "info")
 

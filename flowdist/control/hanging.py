@@ -42,7 +42,12 @@ def _has_stalled(world: World) -> bool:
 
 def judge_hang(job: JobState, world: World) -> None:
     """The least advanced of those that have stalled hangs; the stacks of all are written when they are stopped."""
-    if world.phase != "running" or not _has_stalled(world):
+    if not _has_stalled(world):
+        return
+    if any(replica.node is not None and job.nodes[replica.node].is_unheard for replica in job.members_of(world)):
+        # who is waited for may have fenced long ago: nobody who reports is to blame before that is known
+        options = job.graph.options
+        job.due.set(Due("hang", world.name), job.now + options.lease_ns + options.lease_margin_ns)
         return
     stalled = [replica for replica in job.members_of(world) if replica.is_up and replica.stalled]
     # of equals the one that was quiet first: its report came first

@@ -47,14 +47,14 @@ def preempt(job: JobState, event: NodePreempted) -> None:
 
 def _leave(job: JobState, name: NodeName, kind: str, because: str, notice_ns: int | None) -> None:
     node = job.nodes[name]
-    if node.is_leaving:
+    if node.is_leaving and notice_ns is None:
         return
     node.is_leaving, node.cordoned = True, node.cordoned or because
     update_free(job, name)
     job.notify(because, "warning")
     for world_name in job.in_order({job.replicas[replica].world for replica in node.replicas}):
         world = job.worlds[world_name]
-        if world.phase == "running" and not world.retiring and not world.is_closing:
+        if world.phase == "running" and not world.is_closing:
             _give_notice(job, world, name, kind, because, notice_ns)
         elif world.phase in ("waiting", "opening"):
             if world.phase == "opening":

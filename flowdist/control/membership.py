@@ -104,11 +104,6 @@ def _form_gang(job: JobState, world: World, roles: list[Role]) -> None:
     have = [_has_minimum(job, role, role.seats) for role in roles]  # each says what it lacks
     if not all(have):
         return
-    window = Due("window", world.name)
-    if sum(role.seats for role in roles) < sum(role.target for role in roles) and job.missing:
-        job.due.set_once(window, job.now + max(role.spec.join_window_ns for role in roles))
-        return
-    job.due.clear(window)
     _open(job, world, [replica for role in roles for replica in seated(job, role)])
 
 
@@ -135,8 +130,7 @@ def _has_minimum(job: JobState, role: Role, count: int) -> bool:
         return True
     job.hungry[role.spec.name] = None
     job.due.set_once(pending, job.now + role.spec.pending_timeout_ns)
-    if not job.missing:
-        _complain(job, role)
+    _complain(job, role)
     return False
 
 

@@ -165,11 +165,9 @@ def unplace(job: JobState, replica: Replica) -> None:
     job.touch(job.worlds[replica.world])
 
 
-def forget_ports(job: JobState, replica: Replica) -> None:
-    """Its agent is gone, and with it the ports that it had chosen."""
+def forget_ports(replica: Replica) -> None:
+    """Its agent is gone, and with it the ports that it had chosen. Its seat is gone, too."""
     replica.ports, replica.ports_node = (), None
-    if replica.node is not None:
-        job.role_of(replica.id).portless[replica.id] = None
 
 
 def takes_more(node: Node) -> bool:

@@ -15,7 +15,7 @@ from flowdist.control.closure import closure, scope_worlds
 from flowdist.control.deadlines import Due
 from flowdist.control.ending import begin_ending, close_store, stop
 from flowdist.control.ids import NodeName, ReplicaId, WorldName
-from flowdist.control.judge import FREE_KINDS, Failure, Verdict, judge
+from flowdist.control.judge import Failure, Verdict, judge
 from flowdist.control.placement import unplace
 from flowdist.control.state import Charge, Incident, JobState, Replica, Role, World
 from flowdist.graph import RestartPolicy, format_duration
@@ -73,8 +73,6 @@ def _restart(
     job: JobState, failure: Failure, verdict: Verdict, inside: Incident | None, cause: Incident | None, reason: str
 ) -> None:
     seeds = scope_worlds(job, failure.replica, verdict.scope)
-    if failure.kind in FREE_KINDS:  # a change of membership restarts the world, whatever the scope for failures is
-        seeds = [job.replicas[failure.replica].world]
     joined = inside or (cause if cause is not None and cause.is_open else None)
     if joined is not None:
         note_lost(job, joined, {failure.replica: failure.why})
@@ -237,20 +235,19 @@ def end_ignored(job: JobState, world: World, gate: str) -> None:
         begin_ending(job, "failed", reason)
         return
     job.notify(f"{reason}; it is ended, too", "warning")
-    leave_incident(job, world)
     for role in roles:
-        role.outcome = "ignored"
         for name in role.worlds:
             if job.worlds[name].phase == "waiting":
                 _end_waiting(job, job.worlds[name])
+        if all(job.worlds[name].phase == "ended" for name in role.worlds):  # what still runs may do its work
+            role.outcome = "ignored"
     job.reseated = True
 
 
 def _end_waiting(job: JobState, world: World) -> None:
     leave_incident(job, world)
     for replica in job.replicas_in(world):
-        if replica.phase != "succeeded":
-            job.set_phase(replica, "ended")
+        job.set_phase(replica, "ended")
         unplace(job, replica)
     job.turn(world, "ended")
 
@@ -281,10 +278,10 @@ def leave_incident(job: JobState, world: World) -> None:
 
 def _touch_next(job: JobState, incident: Incident) -> None:
     """Whoever is left of the incident has to look whether it is over; with nobody left, it is."""
-    if incident.is_open and not incident.worlds:
-        close(job, incident, "recovered")
-    elif incident.is_open:
+    if incident.worlds:
         job.touch(job.worlds[next(iter(incident.worlds))])
+    else:
+        close(job, incident, "recovered")
 
 
 def advance(job: JobState, names: Iterable[WorldName]) -> None:
@@ -297,8 +294,7 @@ def advance(job: JobState, names: Iterable[WorldName]) -> None:
         if world.incident is not None:
             news.setdefault(world.incident, []).append(name)
     for number in sorted(news):
-        if job.incident(number).is_open:
-            _advance_incident(job, job.incident(number), news[number])
+        _advance_incident(job, job.incident(number), news[number])
 
 
 def _advance_incident(job: JobState, incident: Incident, news: list[WorldName]) -> None:
@@ -328,9 +324,6 @@ def _reset_if_gone(job: JobState, world: World) -> None:
     job.due.clear(Due("finish", world.name))
     job.due.clear(Due("cooldown", world.name))
     world.formed_ns = None
-    if members and all(replica.phase == "succeeded" for replica in members):
-        job.turn(world, "succeeded")
-        return
     for replica in members:
         job.set_phase(replica, "waiting" if world.retiring != "ended" else "ended")
         if world.retiring or _loses_its_seat(job, replica, replica.node):
@@ -370,9 +363,8 @@ def close(job: JobState, incident: Incident, result: str) -> None:
     job.due.clear(Due("backoff", str(incident.number)))
     job.due.clear(Due("verdict", str(incident.number)))
     for name in incident.worlds:
-        if job.worlds[name].incident == incident.number:
-            job.worlds[name].incident = None
-            job.touch(job.worlds[name])
+        job.worlds[name].incident = None
+        job.touch(job.worlds[name])
     incident.awaited.clear()
     if incident.root_role is not None:
         role = job.roles[incident.root_role]
@@ -397,6 +389,7 @@ def _set_backoff(job: JobState, role: Role, incident: Incident) -> None:
     if role.backoff_step > 0:
         wait = min(policy.backoff_ns << min(role.backoff_step - 1, 40), policy.backoff_max_ns)
         if wait > 0:
+            incident.backoff_ns = wait
             job.due.set(Due("backoff", str(incident.number)), job.now + wait)
     role.backoff_step += 1
 

@@ -54,7 +54,7 @@ class PastFailure(NamedTuple):
 
     at_ns: int
     kind: str
-    replica: ReplicaId
+    replica: ReplicaId | None  # None: the node itself was lost
     node: NodeName
 
 
@@ -72,6 +72,7 @@ class Node:
     free: Capacity
     usable: bool = True
     cordoned: str = ""  # why it takes no more; empty: it does
+    is_unheard: bool = False  # since a controller took over: what runs there is not known (R21)
     is_leaving: bool = False  # drained or preempted: what is there goes elsewhere
     replicas: dict[ReplicaId, None] = field(default_factory=dict)  # placed here
     stores: dict[WorldName, None] = field(default_factory=dict)  # worlds whose store is here
@@ -231,6 +232,7 @@ class Incident:
     reason: str
     counted: bool
     level: int = 0  # of the budget: how often it was escalated (R11)
+    backoff_ns: int = 0
     worlds: dict[WorldName, None] = field(default_factory=dict)  # the restart set
     awaited: dict[WorldName, None] = field(default_factory=dict)  # of these, not known yet to be gone, or to run again
     lost: dict[ReplicaId, str] = field(default_factory=dict)  # replicas that failed or were lost in it, and how

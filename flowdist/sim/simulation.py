@@ -6,6 +6,7 @@ Faults act on nodes and processes only; the controller is never told and has to 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -22,13 +23,15 @@ from flowdist.control.state import JobState
 from flowdist.control.waiting import waiting_for
 from flowdist.faults import NOTHING, Add, Drain, Fault, Plan, Scale
 from flowdist.graph import MS, Cluster, NodeSpec, RoleGraph
+from flowdist.sim.accounts import Accounts, Bucket
 from flowdist.sim.faulting import Faulting
-from flowdist.sim.node import LATENCY_NS, SimNode
+from flowdist.sim.node import SimNode
 from flowdist.sim.queue import Queue
 from flowdist.sim.work import Work
 from flowdist.sim.workload import WorldModel
 
 PROOF_NS = 10 * MS  # from the death of an agent to the guardian's proof of it
+GHOST_NS = 100 * MS  # how long what was replaced while its node was paused may go on: until it is killed
 TAKE_OVER_NS = 300 * MS  # from the death of the controller to the next one's first event
 
 
@@ -50,6 +53,8 @@ class SimResult:
     now: int
     models: dict[str, WorldModel]
     unfired: list[Fault]
+    spent: dict[str, dict[Bucket, int]]  # ns, by role and bucket: together wall time x replicas
+    hits: Counter[tuple[str, str]]  # faults, by kind and by the phase of the job
     violation: Violation | None = None
     waiting: list[str] = field(default_factory=list)
     handled: int = 0
@@ -79,6 +84,8 @@ class Simulation:
         names = tuple(node.name for node in graph.cluster.nodes)
         self.controller = Controller(graph, names)
         self.nodes: dict[NodeName, SimNode] = {}
+        self.accounts = Accounts(self.job)
+        self._hits: Counter[tuple[str, str]] = Counter()
         self.work = Work(self, seed)
         self.links = Links(graph.options)
         self.is_down = False  # the controller
@@ -114,7 +121,10 @@ class Simulation:
         except Violation as error:
             violation = error
         lines = [encode_line(line) for line in self._lines]
+        self.accounts.close(self.work.models.values(), self.queue.now)
         return SimResult(
+            spent=self.accounts.spent,
+            hits=self._hits,
             job=self.job,
             lines=self._lines,
             digest=digest(lines),
@@ -181,7 +191,9 @@ class Simulation:
             raise Violation("invariant", str(error)) from error
         for effect in effects:
             self._carry_out(effect)
+        self.accounts.hear(self.job, line)
         self._faulting.hear(line)
+        self.work.notice_who_stays_away()
         self.plan()
 
     def kill_controller(self) -> None:
@@ -207,7 +219,17 @@ class Simulation:
         for node in self.nodes.values():
             node.connect()
 
+    def _phase(self) -> str:
+        """Where the job is, as far as faults are concerned."""
+        if self.job.ending is not None:
+            return "ending"
+        if self.job.open or self.is_down:
+            return "in recovery"
+        begun = any(model.begun_ns is not None for model in self.work.models.values())
+        return "steady" if begun else "starting"
+
     def note_fault(self, fault: Fault, target: str) -> None:
+        self._hits[fault.kind, self._phase()] += 1
         self._lines.append(FaultLine(self.queue.now, fault.spec, target))
 
     def _carry_out(self, effect: Effect) -> None:
@@ -221,16 +243,16 @@ class Simulation:
                 self._send(self.nodes[effect.node], self.links.order(effect))
 
     def _send(self, node: SimNode, message: ToAgent) -> None:
-        if not node.is_cut:
+        if not node.net.is_cut("down"):
             link = node.link
-            self.queue.after(LATENCY_NS, lambda: node.receive(message, link))
+            self.queue.at(node.net.arrival("down", self.queue.now), lambda: node.receive(message, link))
 
     def plan(self) -> None:
         """Wake the controller at its deadline, or when somebody's silence may have become too long."""
         if self.is_down:
             return
         times = [self.controller.deadline()]
-        if self.plays_heartbeats or any(node.is_cut or not node.is_alive for node in self.nodes.values()):
+        if self.plays_heartbeats or any(not node.is_alive or not node.net.is_quiet for node in self.nodes.values()):
             for node in self.nodes.values():
                 node.renew()
             times.append(self.links.deadline())
@@ -259,6 +281,25 @@ class Simulation:
         if other is not None:
             raise Violation("split brain", f"{replica} runs as attempt {attempt} while attempt {other} does")
         self._running[replica] = attempt
+
+    def attempt_paused(self, replica: ReplicaId, attempt: int) -> None:
+        """It gets no CPU: another may run meanwhile, once the lease of its node is over."""
+        if self._running.get(replica) == attempt:
+            del self._running[replica]
+
+    def check_ghosts(self, node: SimNode) -> None:
+        """A node that was paused goes on: what was replaced meanwhile has to be gone in a moment (R19)."""
+        ran = [key for key, alive in node.workers.items() if alive]
+        for replica, attempt in ran:
+            self._running.setdefault(replica, attempt)
+
+        def check() -> None:
+            for replica, attempt in ran:
+                other = self._running.get(replica, attempt)
+                if node.is_alive and node.workers.get((replica, attempt)) and other != attempt:
+                    raise Violation("split brain", f"{replica} goes on as attempt {attempt} beside attempt {other}")
+
+        self.queue.after(GHOST_NS, check)
 
     def attempt_ended(self, replica: ReplicaId, attempt: int) -> None:
         if self._running.get(replica) == attempt:

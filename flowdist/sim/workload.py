@@ -35,7 +35,8 @@ class WorldModel:
     lost_steps: int = 0
     begins: list[int] = field(default_factory=list)  # when stepping began, generation by generation
     version: int = 0  # what was planned for an earlier one does not happen
-    stalls: dict[str, None] = field(default_factory=dict)  # why nobody gets on
+    stalls: dict[str, None] = field(default_factory=dict)  # why nobody gets on, whoever the members are
+    holds: dict[str, None] = field(default_factory=dict)  # why a member of this generation holds up all
     slow: dict[ReplicaId, Fraction] = field(default_factory=dict)  # how many times slower a member is
     _since_ns: int = 0
     _base_ns: int = 0
@@ -63,6 +64,7 @@ class WorldModel:
             self.up.clear()
             self.slow.clear()
             self.begun_ns, self.offered = None, 0
+            self.holds.clear()
         self.members[start.replica] = start
 
     def is_up(self, replica: ReplicaId, now: int) -> bool:
@@ -79,6 +81,15 @@ class WorldModel:
         self.begins.append(now)
         return True
 
+    def split(self, now: int) -> tuple[int, int, int]:
+        """Of what was done in this generation, in ns: steps that are kept, steps that are lost, and checkpoints."""
+        load = self.pace.workload
+        cycles, rest = divmod(self._position(now), load.checkpoint_every_ns + load.checkpoint_ns)
+        checkpoint = cycles * load.checkpoint_ns + max(0, rest - load.checkpoint_every_ns)
+        worked = self._position(now) - checkpoint
+        kept = min(worked, max(0, self.durable - self.first_step) * load.step_ns)
+        return kept, worked - kept, checkpoint
+
     def halt(self, now: int) -> None:
         """A member is gone: the others wait for it in vain. What was done since the last checkpoint is lost."""
         if self.begun_ns is None:
@@ -90,16 +101,27 @@ class WorldModel:
         self.version += 1
         self.up.clear()
 
-    def stall(self, why: str, now: int) -> bool:
-        """Nobody gets on, for a while. Returns whether they did before."""
+    def stall(self, why: str, now: int) -> None:
+        """Nobody gets on, for a while."""
         self._rebase(now)
         self.stalls[why] = None
-        return len(self.stalls) == 1
+
+    def hold(self, why: str, now: int) -> None:
+        """A member does not get on, and so nobody does."""
+        self._rebase(now)
+        self.holds[why] = None
 
     def go_on(self, why: str, now: int) -> bool:
         """That reason is gone. Returns whether it was the last: they get on again."""
+        if why not in self.stalls and why not in self.holds:
+            return False  # what is planned still holds
         self._rebase(now)
-        return self.stalls.pop(why, why) is None and not self.stalls
+        was = self.stalls.pop(why, why) is None or self.holds.pop(why, why) is None
+        return was and not self.is_stalled
+
+    @property
+    def is_stalled(self) -> bool:
+        return bool(self.stalls or self.holds)
 
     def slow_down(self, replica: ReplicaId, factor: Fraction, now: int) -> None:
         """A member takes so many times as long for a step, and with it all; 1 is its own speed again."""
@@ -116,14 +138,14 @@ class WorldModel:
         return max(self.slow.values(), default=Fraction(1))
 
     def _position(self, now: int) -> int:
-        if self.stalls or self.begun_ns is None:
+        if self.is_stalled or self.begun_ns is None:
             return self._base_ns
         factor = self._factor()
         return self._base_ns + (now - self._since_ns) * factor.denominator // factor.numerator
 
     def _time_of(self, position: int) -> int | None:
         """When it will be there, if nothing comes in between; None while nobody gets on."""
-        if self.stalls:
+        if self.is_stalled:
             return None
         factor = self._factor()
         return self._since_ns + -(-(position - self._base_ns) * factor.numerator // factor.denominator)
