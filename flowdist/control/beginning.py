@@ -33,6 +33,7 @@ def new_job(graph: RoleGraph, known_nodes: tuple[NodeName, ...]) -> JobState:
             worlds,
             ids,
             dict.fromkeys(worlds),
+            {},
             list(range(len(ids))),
             _shelf(job, spec),
             tuple(dependents[spec.name]),

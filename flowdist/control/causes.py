@@ -5,7 +5,6 @@ Each role knows the incidents that it has a part in, so that only these are look
 
 from __future__ import annotations
 
-import itertools
 from bisect import bisect_left
 
 from flowdist.control.deadlines import Due
@@ -17,7 +16,7 @@ def note_lost(job: JobState, incident: Incident, lost: dict[ReplicaId, str]) -> 
     """These replicas failed or were lost in the incident, and how."""
     for replica, why in lost.items():
         incident.lost.setdefault(replica, why)
-    for name in {replica.role for replica in lost}:
+    for name in dict.fromkeys(replica.role for replica in lost):
         numbers = job.roles[name].lost_in
         index = bisect_left(numbers, incident.number)
         if incident.number not in numbers[index : index + 1]:
@@ -65,6 +64,8 @@ def _of_dependents(job: JobState, lost: set[str]) -> list[Incident]:
     since = job.now - job.graph.options.cause_window_ns
     numbers: list[int] = []
     for role in job.roles.values():
-        if not role.upstream.keys().isdisjoint(lost):
-            numbers += itertools.takewhile(lambda n: job.incident(n).opened_ns >= since, reversed(role.rooted))
+        while role.rooted and not role.upstream.keys().isdisjoint(lost):
+            if job.incident(role.rooted[-1]).opened_ns < since:
+                break
+            numbers.append(role.rooted.pop())  # each is excused once
     return [job.incident(number) for number in sorted(numbers, reverse=True)]

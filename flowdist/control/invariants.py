@@ -85,6 +85,11 @@ def _check_counts(job: JobState, role: Role) -> None:
     assert role.seats == sum(role.seated.values()), f"the seats of {role.spec.name} are miscounted"
     waiting = {world.name for world in job.worlds_of(role) if world.phase == "waiting"}
     assert waiting == set(role.waiting), f"of {role.spec.name} {waiting} wait, not {list(role.waiting)}"
+    leaving = {world.name for world in job.worlds_of(role) if world.retiring == "ended"}
+    assert leaving == set(role.leaving), f"of {role.spec.name} {leaving} leave, not {list(role.leaving)}"
+    ended = sum(world.phase == "ended" for world in job.worlds_of(role))
+    counted = role.spec.gang or job.ending is not None or ended == role.count("ended")
+    assert counted, f"{ended} worlds of {role.spec.name} have ended, not {role.count('ended')}"
     vacant = [r.id.index for r in replicas if r.node is None and r.phase not in OVER_PHASES]
     assert vacant == role.vacant, f"of {role.spec.name} {vacant} have no seat, not {role.vacant}"
     portless = {replica.id for replica in replicas if replica.node is not None and replica.ports_node != replica.node}
@@ -160,7 +165,8 @@ def _check_budgets(job: JobState) -> None:
         charged = [(i.opened_ns, i.level) for i in job.incidents if i.charged_to == role.spec.name]
         assert sorted(role.charges) == sorted(charged), f"{role.spec.name} was charged {role.charges}, not {charged}"
         own = [i for i in job.incidents if i.root_role == role.spec.name]
-        assert [i.number for i in own] == role.rooted, f"{role.spec.name} is the root of {role.rooted}"
+        blamed = [i.number for i in own if i.counted or Due("verdict", str(i.number)) in job.due]
+        assert set(blamed) <= set(role.rooted), f"{role.spec.name} is the root of {blamed}, not {role.rooted}"
         lost_in = [i.number for i in job.incidents if any(replica.role == role.spec.name for replica in i.lost)]
         assert lost_in == role.lost_in, f"{role.spec.name} was lost in {lost_in}, not {role.lost_in}"
         policy, level = role.spec.restart, 0

@@ -176,18 +176,18 @@ def extend(job: JobState, incident: Incident, seeds: list[WorldName]) -> None:
         if number is not None and number != incident.number and job.incident(number).is_open:
             wanted.update(job.incident(number).worlds)
             close(job, job.incident(number), f"became part of incident {incident.number}")
-    for name in job.in_order(wanted):
-        if name not in incident.worlds:
-            incident.worlds[name] = incident.awaited[name] = None
-            job.worlds[name].incident = incident.number
-            job.touch(job.worlds[name])
-    stop_set(job, incident)
+    new = job.in_order(name for name in wanted if name not in incident.worlds)
+    for name in new:
+        incident.worlds[name] = incident.awaited[name] = None
+        job.worlds[name].incident = incident.number
+        job.touch(job.worlds[name])
+    stop_set(job, incident, new if incident.phase == "stopping" else incident.worlds)
 
 
-def stop_set(job: JobState, incident: Incident) -> None:
+def stop_set(job: JobState, incident: Incident, worlds: Iterable[WorldName]) -> None:
     """Signal all at once, dependents first (R6)."""
     chosen = incident.kind in CHOSEN_KINDS or incident.kind == "preempted"
-    names = sorted(incident.worlds, key=lambda name: -job.roles_of(job.worlds[name])[0].depth)
+    names = sorted(worlds, key=lambda name: -job.roles[job.worlds[name].roles[0]].depth)
     for name in names:
         world = job.worlds[name]
         if world.phase not in ("opening", "running"):
@@ -216,8 +216,8 @@ def ignore(job: JobState, replica: Replica) -> None:
     retire(job, world, "ended", role.spec.stop_grace_ns)
     if role.spec.gang:
         return
-    left = [name for name in role.worlds if job.worlds[name].phase != "ended" and job.worlds[name].retiring != "ended"]
-    if len(left) >= role.spec.min_replicas:
+    left = len(role.worlds) - role.count("ended") - len(role.leaving)
+    if left >= role.spec.min_replicas:
         return
     if role.spec.primary and role.spec.kind == "task":
         begin_ending(job, "failed", f"role {role.spec.name} has lost {replica.id} and is below its minimum")
@@ -256,6 +256,11 @@ def retire(job: JobState, world: World, how: Literal["shrunk", "ended"], grace_n
     """End a world that runs, for good (`ended`) or until the operator scales up again (`shrunk`)."""
     leave_incident(job, world)
     world.retiring = how
+    for role in job.roles_of(world):
+        if how == "ended":
+            role.leaving[world.name] = None
+        else:
+            role.leaving.pop(world.name, None)
     drop_notice(job, world)
     job.turn(world, "stopping")
     for replica in job.members_of(world):
@@ -323,6 +328,8 @@ def _reset_if_gone(job: JobState, world: World) -> None:
         job.set_phase(replica, "waiting" if world.retiring != "ended" else "ended")
         if world.retiring or _loses_its_seat(job, replica, replica.node):
             unplace(job, replica)
+    for role in job.roles_of(world):
+        role.leaving.pop(world.name, None)
     job.turn(world, "ended" if world.retiring == "ended" else "waiting")
     world.retiring = ""
 

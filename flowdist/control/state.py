@@ -189,13 +189,14 @@ class Role:
     worlds: tuple[WorldName, ...]
     replicas: tuple[ReplicaId, ...]
     waiting: dict[WorldName, None]  # which of its worlds are
+    leaving: dict[WorldName, None]  # which of them end for good and are not gone yet
     vacant: list[int]  # which of its replicas have no seat and may get one, in order
     shelf: Shelf  # the nodes that may take one more of it
     dependents: tuple[tuple[str, Gate], ...]
     upstream: dict[str, None]  # every role that it depends on, over any number of gates
     charges: list[Charge] = field(default_factory=list)
     spent: dict[int, list[int]] = field(default_factory=dict)  # by level: when what is, or will be, charged opened
-    rooted: list[int] = field(default_factory=list)  # incidents whose root cause was one of its replicas
+    rooted: list[int] = field(default_factory=list)  # incidents that it is the root cause of, until they are excused
     lost_in: list[int] = field(default_factory=list)  # incidents in which one of its replicas was lost
     backoff_step: int = 0
     last_counted_ns: int | None = None
