@@ -117,8 +117,8 @@ def spared_of(graph: RoleGraph, scopes: Scopes, extents: Mapping[str, Extent], c
 
 def uncertain(graph: RoleGraph, scopes: Scopes, extents: Mapping[str, Extent], cause: Cause) -> dict[str, str]:
     """Roles of the restart set that restart only if something else has succeeded by then, in words."""
-    done = {name for role in scopes for name in _to_succeed_before(graph, role)}
-    open_for = {name: sorted(_to_succeed_before(graph, name) - done) for name in extents}
+    done = {name for role in scopes for name in to_succeed_before(graph, role)}
+    open_for = {name: sorted(to_succeed_before(graph, name) - done) for name in extents}
     reached = _walk(graph, scopes, cause, lambda _, follower: not open_for[follower])
     found = {}
     for name, waits in open_for.items():
@@ -145,14 +145,14 @@ def _walk(graph: RoleGraph, scopes: Scopes, cause: Cause, passes: Callable[[str,
 def why_not_running(graph: RoleGraph, name: str, running: Iterable[str]) -> str | None:
     """Why the role cannot run while the others do; None if it can."""
     for other in running:
-        if other in _to_succeed_before(graph, name):
+        if other in to_succeed_before(graph, name):
             return f"it has not started by then: it waits for {other} to succeed"
-        if name in _to_succeed_before(graph, other):
+        if name in to_succeed_before(graph, other):
             return f"it has succeeded by then: {other} waits for that; it is not run again because of others"
     return None
 
 
-def _to_succeed_before(graph: RoleGraph, name: str) -> set[str]:
+def to_succeed_before(graph: RoleGraph, name: str) -> set[str]:
     """The roles that have to succeed before this one can start. A joint world starts as one."""
     found: set[str] = set()
     todo = list(dict.fromkeys(mates_of(graph, name)))
