@@ -253,6 +253,20 @@ def test_what_cannot_fail_is_refused_in_the_users_words(fault: str, message: str
     assert caught.value.message.startswith(f"--fail {fault}: {message}") and help in caught.value.help
 
 
+def test_what_has_succeeded_passes_nothing_on_though_the_scope_names_it() -> None:
+    first = role("first")
+    second = role("second", gates=(Gate("first", "succeeded", "restart"),))
+    third = role("third", gates=(Gate("second", "started"),), restart=restart("domain"))
+    topology = graph(first, second, third, domains=(Domain("core", ("first", "third")),))
+    told = explained(topology, "third/0")
+    assert who(told["restarts"]) == ["third"] and who(told["spared"]) == ["first", "second"]
+    talk = Talk(topology)
+    talk.join("node0")
+    talk.finish("first/0")
+    talk.fail("third/0")
+    assert talk.attempts() == {"first/0": 1, "second/0": 1, "third/0": 2}
+
+
 # Joint worlds
 
 
