@@ -12,7 +12,15 @@ from typing import Any
 from flowdist.graph import Gate, RoleGraph, RoleSpec, format_duration
 from flowdist.report.failing import Failing
 from flowdist.report.judging import Verdict, charge_of, ended_text, judge, upstream_of
-from flowdist.report.reasons import Scopes, mates_of, restarting, spared_of, uncertain, why_not_running
+from flowdist.report.reasons import (
+    Scopes,
+    mates_of,
+    restarting,
+    spared_of,
+    to_succeed_before,
+    uncertain,
+    why_not_running,
+)
 from flowdist.report.restarts import Cause, Extent, restart_set, start_waves
 from flowdist.report.room import room_note, short_without
 
@@ -68,6 +76,7 @@ def explanation_of(graph: RoleGraph, failing: Failing, seats: Mapping[str, str])
         note = f"the job cannot do without {', '.join(needed)}: {stuck[needed[0]]}"
         stopped = _stops(graph, everything, hits, failing)
         return found | {"outcome": "fail", "ended": [], "stops": stopped, "notes": [*found["notes"], note]}
+    found["notes"] += _late_notes(graph, stuck, hits)
     alive = {name: extent for name, extent in stops.items() if name not in stuck}
     payers = [role for role, those in hits.items() if any(verdict.counted for _, verdict in those)]
     if payers:
@@ -191,6 +200,19 @@ def _stuck(graph: RoleGraph, stops: Mapping[str, Extent], hits: Hits) -> dict[st
             for mate in mates_of(graph, spec.name) if spec.name in stuck else ():
                 stuck.setdefault(mate, f"it is in one world with {spec.name}, which cannot start, and is ended, too")
     return {spec.name: stuck[spec.name] for spec in graph.roles if spec.name in stuck}
+
+
+def _late_notes(graph: RoleGraph, stuck: Mapping[str, str], hits: Hits) -> list[str]:
+    """Roles that are stuck if they have not started by then, which depends on more than the topology."""
+    notes = []
+    for spec in graph.roles:
+        over = [gate.role for gate in spec.gates if _is_over(graph, gate.role, hits)]
+        waits = sorted(to_succeed_before(graph, spec.name))
+        if over and waits and spec.name not in stuck:
+            end = "the job fails" if spec.primary and spec.kind == "task" else "it is ended, too"
+            names = " and ".join(waits)
+            notes.append(f"if {spec.name} still waits for {names} to succeed, it cannot start without {over[0]}: {end}")
+    return notes
 
 
 def _is_over(graph: RoleGraph, role: str, hits: Hits) -> bool:

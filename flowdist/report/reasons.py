@@ -5,7 +5,7 @@ The set itself is that of the restart table; here each role of it gets the edge,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 
 from flowdist.graph import RoleGraph, RoleSpec
 from flowdist.graph.model import Scope
@@ -104,7 +104,7 @@ def spared_of(graph: RoleGraph, scopes: Scopes, extents: Mapping[str, Extent], c
             blocked.setdefault(follower, why)
         return why is None
 
-    reached = _walk(graph, scopes, cause, passes)
+    reached = _walk(graph, scopes, cause, running, passes)
     spared = {}
     for name in extents:
         why = why_not_running(graph, name, roles)
@@ -117,9 +117,10 @@ def spared_of(graph: RoleGraph, scopes: Scopes, extents: Mapping[str, Extent], c
 
 def uncertain(graph: RoleGraph, scopes: Scopes, extents: Mapping[str, Extent], cause: Cause) -> dict[str, str]:
     """Roles of the restart set that restart only if something else has succeeded by then, in words."""
-    done = {name for role in scopes for name in _to_succeed_before(graph, role)}
-    open_for = {name: sorted(_to_succeed_before(graph, name) - done) for name in extents}
-    reached = _walk(graph, scopes, cause, lambda _, follower: not open_for[follower])
+    done = {name for role in scopes for name in to_succeed_before(graph, role)}
+    open_for = {name: sorted(to_succeed_before(graph, name) - done) for name in extents}
+    certain = {name for name, waits in open_for.items() if not waits}
+    reached = _walk(graph, scopes, cause, certain, lambda _, follower: follower in certain)
     found = {}
     for name, waits in open_for.items():
         if waits:
@@ -129,10 +130,16 @@ def uncertain(graph: RoleGraph, scopes: Scopes, extents: Mapping[str, Extent], c
     return found
 
 
-def _walk(graph: RoleGraph, scopes: Scopes, cause: Cause, passes: Callable[[str, str], bool]) -> dict[str, None]:
-    """From the seeds of the roles along all that passes a restart on."""
+def _walk(
+    graph: RoleGraph,
+    scopes: Scopes,
+    cause: Cause,
+    running: Container[str],
+    passes: Callable[[str, str], bool],
+) -> dict[str, None]:
+    """From those seeds of the roles that run, along all that passes a restart on."""
     seeds = (_seeds(graph, graph.role(role), cause, scope) for role, scope in scopes.items())
-    reached = dict.fromkeys(name for names in seeds for name in names)
+    reached = dict.fromkeys(name for names in seeds for name in names if name in running)
     todo = list(reached)
     for name in todo:  # grows while it is walked
         for follower, _ in _followers(graph, name):
@@ -145,14 +152,14 @@ def _walk(graph: RoleGraph, scopes: Scopes, cause: Cause, passes: Callable[[str,
 def why_not_running(graph: RoleGraph, name: str, running: Iterable[str]) -> str | None:
     """Why the role cannot run while the others do; None if it can."""
     for other in running:
-        if other in _to_succeed_before(graph, name):
+        if other in to_succeed_before(graph, name):
             return f"it has not started by then: it waits for {other} to succeed"
-        if name in _to_succeed_before(graph, other):
+        if name in to_succeed_before(graph, other):
             return f"it has succeeded by then: {other} waits for that; it is not run again because of others"
     return None
 
 
-def _to_succeed_before(graph: RoleGraph, name: str) -> set[str]:
+def to_succeed_before(graph: RoleGraph, name: str) -> set[str]:
     """The roles that have to succeed before this one can start. A joint world starts as one."""
     found: set[str] = set()
     todo = list(dict.fromkeys(mates_of(graph, name)))
