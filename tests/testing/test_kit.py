@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -90,12 +89,17 @@ def test_failing_seeds_are_kept_once_and_tried_first(tmp_path: Path) -> None:
     corpus.keep([Failure(7, "survives", "x", ("node0@3s",)), Failure(3, "liveness", "y", ())])
     corpus.keep([Failure(7, "survives", "x", ())])
     assert corpus.seeds() == [7, 3]
-    (tmp_path / "deep/corpus.jsonl").open("a").write("not a line\n{}\n")
+    path = tmp_path / "deep/corpus.jsonl"
+    path.write_text(path.read_text() + "not a line\n{}\n")
     assert corpus.seeds() == [7, 3]
 
 
 def flowdist(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "flowdist", *arguments], capture_output=True, text=True)
+    return python("-m", "flowdist", *arguments)
+
+
+def python(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], check=False, cwd=cwd, capture_output=True, text=True)
 
 
 def test_exploring_from_the_command_line() -> None:
@@ -126,23 +130,10 @@ def test_the_plugin_gives_a_fixture_and_a_line_to_see_a_failure_again(tmp_path: 
         "def test_bad(simulate):\n"
         "    assert simulate(GANG, 'trainer/0@1m', params={'max_restarts': 0}).job.outcome == 'succeeded'\n"
     )
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "no:cacheprovider",
-        "--flowdist-seed",
-        "5",
-        "--junitxml",
-        "out.xml",
-    ]
-    env = dict(os.environ)
-    done = subprocess.run(
-        [*command, "-p", "flowdist.testing.plugin"], cwd=tmp_path, env=env, capture_output=True, text=True
-    )
+    command = ["-m", "pytest", "-p", "no:cacheprovider", "--flowdist-seed", "5", "--junitxml", "out.xml"]
+    done = python(*command, "-p", "flowdist.testing.plugin", cwd=tmp_path)
     if "already registered" in done.stderr:  # it is installed with its entry point
-        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+        done = python(*command, cwd=tmp_path)
     again = f"flowdist simulate {GANG} -p max_restarts=0 --seed 5 --fail trainer/0@1m"
     assert "1 failed, 1 passed" in done.stdout and again in done.stdout, done.stdout + done.stderr
     assert (tmp_path / "out.xml").is_file()
