@@ -116,6 +116,9 @@ def _show(result: Any, scenario: Scenario | None, as_json: bool, full: bool) -> 
         work["step"] = max(work["step"], model.step_at(result.now))
         work["lost_steps"] = work.get("lost_steps", 0) + model.lost_steps
         work["lost_work_s"] = work.get("lost_work_s", 0.0) + model.lost_ns / 1e9
+    summary["time_s"] = {
+        name: {bucket: ns / 1e9 for bucket, ns in spent.items() if ns} for name, spent in result.spent.items()
+    }
     for incident, took in zip(summary["incidents"], recoveries(result).values(), strict=True):
         incident["steps_again_s"] = took / 1e9 if took else None
     wrong = unmet(scenario.expect if scenario is not None else Expect(), result)

@@ -123,8 +123,7 @@ def note_left(job: JobState, replica: Replica, event: ReplicaLeftStep | None = N
         del notice.asked[replica.id]
         if not notice.asked:
             _name_step(job, world, notice)
-    live = any(member.is_live for member in job.members_of(world))
-    if world.notice is not None and ((notice.stop_at is not None and not notice.staying) or not live):
+    if world.notice is not None and ((notice.stop_at is not None and not notice.staying) or not world.live):
         go(job, world)
 
 

@@ -11,6 +11,7 @@ _OUTCOMES = {
     "fail": "the job fails: everything is stopped, and nothing is started again",
     "restart": "the job goes on",
     "ignore": "that is ignored, and the job goes on",
+    "refused": "that is refused, and nothing changes",
     "nothing": "nothing runs there, the job goes on",
 }
 

@@ -6,6 +6,7 @@ Faults act on nodes and processes only; the controller is never told and has to 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -22,6 +23,7 @@ from flowdist.control.state import JobState
 from flowdist.control.waiting import waiting_for
 from flowdist.faults import NOTHING, Add, Drain, Fault, Plan, Scale
 from flowdist.graph import MS, Cluster, NodeSpec, RoleGraph
+from flowdist.sim.accounts import Accounts, Bucket
 from flowdist.sim.faulting import Faulting
 from flowdist.sim.node import SimNode
 from flowdist.sim.queue import Queue
@@ -51,6 +53,8 @@ class SimResult:
     now: int
     models: dict[str, WorldModel]
     unfired: list[Fault]
+    spent: dict[str, dict[Bucket, int]]  # ns, by role and bucket: together wall time x replicas
+    hits: Counter[tuple[str, str]]  # faults, by kind and by the phase of the job
     violation: Violation | None = None
     waiting: list[str] = field(default_factory=list)
     handled: int = 0
@@ -80,6 +84,8 @@ class Simulation:
         names = tuple(node.name for node in graph.cluster.nodes)
         self.controller = Controller(graph, names)
         self.nodes: dict[NodeName, SimNode] = {}
+        self.accounts = Accounts(self.job)
+        self._hits: Counter[tuple[str, str]] = Counter()
         self.work = Work(self, seed)
         self.links = Links(graph.options)
         self.is_down = False  # the controller
@@ -115,7 +121,10 @@ class Simulation:
         except Violation as error:
             violation = error
         lines = [encode_line(line) for line in self._lines]
+        self.accounts.close(self.work.models.values(), self.queue.now)
         return SimResult(
+            spent=self.accounts.spent,
+            hits=self._hits,
             job=self.job,
             lines=self._lines,
             digest=digest(lines),
@@ -182,7 +191,9 @@ class Simulation:
             raise Violation("invariant", str(error)) from error
         for effect in effects:
             self._carry_out(effect)
+        self.accounts.hear(self.job, line)
         self._faulting.hear(line)
+        self.work.notice_who_stays_away()
         self.plan()
 
     def kill_controller(self) -> None:
@@ -208,7 +219,17 @@ class Simulation:
         for node in self.nodes.values():
             node.connect()
 
+    def _phase(self) -> str:
+        """Where the job is, as far as faults are concerned."""
+        if self.job.ending is not None:
+            return "ending"
+        if self.job.open or self.is_down:
+            return "in recovery"
+        begun = any(model.begun_ns is not None for model in self.work.models.values())
+        return "steady" if begun else "starting"
+
     def note_fault(self, fault: Fault, target: str) -> None:
+        self._hits[fault.kind, self._phase()] += 1
         self._lines.append(FaultLine(self.queue.now, fault.spec, target))
 
     def _carry_out(self, effect: Effect) -> None:

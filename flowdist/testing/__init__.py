@@ -1,1 +1,1 @@
-"""To be replaced."""
+"""The test kit: strategies of Hypothesis, properties of the control core, and the bench that proves them."""

@@ -22,11 +22,11 @@ def flowdist(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedPr
 def test_help_names_every_verb() -> None:
     done = flowdist("--help")
     assert done.returncode == 0
-    for verb in ("check", "plan", "graph", "explain", "run", "simulate", "replay"):
+    for verb in ("check", "plan", "graph", "explain", "run", "torchrun", "simulate", "replay"):
         assert f"  {verb}  " in done.stdout
 
 
-@pytest.mark.parametrize("verb", ["check", "plan", "graph", "explain", "run", "simulate", "replay"])
+@pytest.mark.parametrize("verb", ["check", "plan", "graph", "explain", "run", "torchrun", "simulate", "replay"])
 def test_every_verb_has_help(verb: str) -> None:
     done = flowdist(verb, "--help")
     assert done.returncode == 0 and "Usage: flowdist" in done.stdout

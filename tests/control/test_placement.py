@@ -191,7 +191,7 @@ def test_what_lacks_is_named_and_nothing_else(resources: Resources, text: str):
     small = msgspec.structs.replace(role("small"), resources=Resources(cpu=0.5))
     talk = on(NodeSpec("node0", cpu=2, gpu=1), roles=(small,))
     job = on(NodeSpec("node0", cpu=2, gpu=1), roles=(big,), join=False).job
-    job.nodes, job.free = talk.job.nodes, talk.job.free
+    job.nodes, job.free, job.usable = talk.job.nodes, talk.job.free, talk.job.usable
     assert explain(job, job.roles["big"]) == text
 
 

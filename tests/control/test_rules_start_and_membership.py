@@ -422,3 +422,15 @@ def test_an_hour_of_nothing_wakes_nobody():
     assert talk.controller.deadline() is None
     talk.now += HOUR
     assert talk.tell(ev.TimePassed()) == []
+
+
+def test_r18_what_starts_while_the_job_ends_well_need_not_get_ready_in_time():
+    service = role("a", kind="service", ready=TCP)
+    talk = Talk(graph(service, role("main")), auto=False)
+    talk.join("node0")
+    for world in ("a/0", "main"):
+        talk.tell(ev.StoreOpened(world, 1, 1))
+    talk.tell(ev.ReplicaStarted(r("main/0"), 1))
+    talk.finish("main/0")
+    talk.tell(ev.ReplicaStarted(r("a/0"), 1))
+    assert talk.job.ending == "succeeded" and not list(talk.job.due)
