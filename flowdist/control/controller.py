@@ -386,7 +386,7 @@ def _unready(job: JobState, replica: Replica) -> None:
 def _unfinished(job: JobState, world: World) -> None:
     """The first member finished long ago: whoever has not is held to hang (R17)."""
     late = next((replica for replica in job.members_of(world) if replica.is_up), None)
-    if late is not None and world.phase == "running":
+    if late is not None:
         timeout = format_duration(job.role_of(late.id).spec.finish_timeout_ns)
         late.member_since = 0
         world.hangs = True

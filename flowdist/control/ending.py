@@ -37,8 +37,7 @@ def hurry(job: JobState) -> None:
     """The operator does not want to wait: SIGKILL for everything that runs."""
     job.ending_at_once = True
     for replica in job.replicas.values():
-        if replica.is_live:
-            stop(job, replica, 0, again=True)
+        stop(job, replica, 0, again=True)
 
 
 def stop(job: JobState, replica: Replica, grace_ns: int, *, again: bool = False) -> None:

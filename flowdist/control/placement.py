@@ -313,8 +313,8 @@ def leaves_room(job: JobState, grower: Role, seat: NodeName, short: list[Role]) 
             _free_up(job, trial, seat, grower)
         for name in earlier:
             for replica in seated(job, job.roles[name]):
-                if replica.node is not None:
-                    _free_up(job, trial, replica.node, job.roles[name])
+                assert replica.node is not None
+                _free_up(job, trial, replica.node, job.roles[name])
         chooser = Chooser(job, role, trial, [(ReplicaId(grower.spec.name, 0), seat)])
         if chooser.lacks(missing) or not all(chooser.take() is not None for _ in range(missing)):
             return False
