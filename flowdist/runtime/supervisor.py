@@ -285,6 +285,7 @@ class Supervisor:
             self._show("error", f"line {line.n} of the journal does not replay: please report this as a bug")
         if self._seen <= self._past.lines:  # told already, when it happened
             self._latest |= {e.replica: e for e in line.effects if isinstance(e, StartReplica)}
+            self._hooks.skip(self._mirror.state)
             return
         self._hooks.hear(self._mirror.state)
         self._show_record(line)
