@@ -18,9 +18,10 @@ from flowdist.control.agent import Agent
 from flowdist.control.effects import StartReplica
 from flowdist.control.ids import Addresses, ReplicaId
 from flowdist.graph import RoleSpec, decode_graph
-from flowdist.runtime import notice, spawner
+from flowdist.runtime import notice
+from flowdist.runtime import spawning as spawner
 from flowdist.runtime.clock import boot_ns
-from flowdist.runtime.environment import Places, macro_values, worker_argv, worker_env
+from flowdist.runtime.environment import Places, fork_server, macro_values, worker_argv, worker_env
 from flowdist.runtime.errors_of_workers import is_out_of_memory, one_line
 from flowdist.runtime.frames import JournalLine, encode, read_from_controller
 from flowdist.runtime.guardian import NodeConfig
@@ -183,7 +184,8 @@ class _AgentProcess:
             self._next_id += 1
             self._workers[self._next_id] = (start, local_rank)
             spawning.ids[self._next_id] = local_rank
-            self._channel_send(spawner.Spawn(self._next_id, argv, env, role.workdir, folder))
+            server = fork_server(role, argv, os.environ, env, values)
+            self._channel_send(spawner.Spawn(self._next_id, argv, env, role.workdir, folder, server))
 
     def _env(self, start: StartReplica, role: RoleSpec, local_rank: int, ports: dict[str, int]) -> dict[str, str]:
         devices = tuple(self._config.devices[gpu] for gpu in start.gpus)
