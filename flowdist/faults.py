@@ -195,7 +195,7 @@ def _parse_kind(text: str, kind_text: str, start: int) -> tuple[str, str]:
 
 def parse_scale(text: str) -> Scale:
     """`trainer=4@60s`; FaultError for what cannot be read."""
-    match = re.fullmatch(r"([a-z][a-z0-9-]*)=(\d+)@(.+)", text)
+    match = re.fullmatch(r"([a-z][a-z0-9-]*)=(\d{1,9})@(.+)", text)
     if match is None:
         _refuse(text, 0, max(len(text), 1), "cannot be read", "write --scale trainer=4@60s")
     return Scale(match[1], int(match[2]), _duration(text, match[3], match.start(3)))

@@ -18,7 +18,10 @@ class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     outcome: str | None = None
     restarted: dict[str, int] = {}  # how often each role restarted; roles that are not named are not checked
     generations: dict[str, int] = {}
-    world_sizes: dict[str, list[int]] = {}  # replicas of each generation of a gang
+    world_sizes: dict[str, list[int]] = {}  # replicas of each generation of a gang, or of a joint world
+    members: dict[str, list[str]] = {}  # their numbers, in the order of ranks: "0 1 3"
+    charged: dict[str, int] = {}  # incidents that the budget of a role was charged for
+    says: list[str] = []  # words that the controller said at some time
     lost_work_max: str | None = None  # of any world
     recovered_within: str | None = None  # each incident, until its worlds step again
     reason_contains: str | None = None

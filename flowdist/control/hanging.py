@@ -20,7 +20,7 @@ def note_stalled(job: JobState, replica: Replica, event: ReplicaStalled) -> None
     if not replica.is_up:
         return
     world = job.worlds[replica.world]
-    replica.stalled, replica.has_spoken = event.by, event.was_seen
+    replica.stalled, replica.stalled_ns, replica.has_spoken = event.by, job.now, event.was_seen
     replica.step = max(replica.step, event.step)
     if world.phase == "running" and _has_stalled(job, world):
         job.due.set_once(Due("hang", world.name), job.now + job.graph.options.cause_window_ns)
@@ -45,7 +45,8 @@ def judge_hang(job: JobState, world: World) -> None:
     if world.phase != "running" or not _has_stalled(job, world):
         return
     stalled = [replica for replica in job.members_of(world) if replica.is_up and replica.stalled]
-    suspect = min(stalled, key=lambda replica: (replica.stalled == "output", replica.step))
+    # of equals the one that was quiet first: its report came first
+    suspect = min(stalled, key=lambda replica: (replica.stalled == "output", replica.step, replica.stalled_ns))
     spec = job.role_of(suspect.id).spec
     if suspect.stalled == "start":
         limit, what = spec.start_timeout_ns, "it reported no progress within"

@@ -116,7 +116,7 @@ def _form_replicas(job: JobState, role: Role, worlds: list[World]) -> None:
     if role.occupied < role.spec.min_replicas:
         admit(job, [role])
     if not role.count("succeeded"):
-        _seat_more(job, role, role.target - role.occupied)
+        _seat_more(job, role, role.target - role.seats)  # what was ignored needs no seat, and takes none from the others
     _has_minimum(job, role, role.occupied)
     for world in worlds:
         replica = job.replicas[world.pool[0]]
@@ -128,7 +128,7 @@ def _seat_more(job: JobState, role: Role, count: int) -> int:
     if count <= 0:
         return 0
     waiting = [replica for replica in job.replicas_of(role) if replica.node is None and replica.phase == "waiting"]
-    return fill(job, role, waiting, count)
+    return fill(job, role, waiting, count) if waiting else 0
 
 
 def _has_minimum(job: JobState, role: Role, count: int) -> bool:

@@ -153,6 +153,7 @@ def give_up_node(job: JobState, replica: Replica) -> None:
     node = job.nodes[name]
     node.usable = False
     job.end_attempt(replica)
+    replica.member_since = 0
     unplace(job, replica)
     node.stuck[replica.id] = gpus
     node.free = subtract(node.free, job.role_of(replica.id).need)
@@ -163,6 +164,7 @@ def give_up_node(job: JobState, replica: Replica) -> None:
         if other.is_up:
             lost.append(other)
             job.end_attempt(other, "stopping")
+            other.member_since = 0
             job.emit(StopReplica(name, other.id, other.attempt, 0))
         elif not other.is_live:
             unplace(job, other)

@@ -93,6 +93,7 @@ class Replica:
     started_ns: int = 0  # when that was given
     stop_grace_ns: int = 0  # of the stop that it was told last
     stalled: str = ""  # what was missed of it: progress, output or start (R15)
+    stalled_ns: int = 0  # when that was reported
     has_spoken: bool = False  # there was output of it before it stalled
     told: Addresses = ()  # addresses that it was started with or told since
     failures: list[PastFailure] = field(default_factory=list)

@@ -194,7 +194,7 @@ class Fields:
             return ()
         for key, text in value.items():
             if not str(key) or any(letter in str(key) for letter in "=\0"):
-                self.error("FD102", name, f"{name}[{key!r}] is no name that the system takes", "use letters and digits")
+                self.error("FD102", name, f"{name}[{key!r}] has no usable name", "use letters and digits")
             if text is None:
                 self.error("FD134", name, f"{name}[{key!r}] is None", 'write "" for an empty one, or leave it out')
         return tuple((str(key), str(text)) for key, text in value.items())

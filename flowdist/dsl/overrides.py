@@ -19,7 +19,7 @@ from flowdist.dsl.topology import ROLE_DEFAULTS, Gate, Node, Restart, Role, Topo
 
 HERE = CallSite(COMMAND_LINE, 1, ())
 NESTED = {"restart": Restart, "workload": Workload}
-NOT_SET = ("name", "run", "like")  # of a role: who it is, and what has no spelling as text
+NOT_SET = ("run", "like")  # of a role: what has no spelling as text
 CONDITIONS = ("started", "ready", "succeeded")
 
 
@@ -104,7 +104,7 @@ class _Override:
 
     def _set_in_role(self, role: Role, field: str) -> None:
         head, dot, rest = field.partition(".")
-        plain = [name for name in role.fields if name not in (*NOT_SET, *NESTED, "env", "depends_on")]
+        plain = [name for name in ROLE_DEFAULTS if name not in (*NOT_SET, *NESTED, "env", "depends_on")]
         if dot and head in NESTED:
             self._set_nested(role, head, rest)
         elif dot and head == "env":

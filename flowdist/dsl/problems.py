@@ -111,7 +111,7 @@ def _of_all(who: Sequence[str], message: str) -> str:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`did you mean "trainer"?`, or the list of what there is."""
-    known = list(known)
+    known = [str(name) for name in known]  # a key of the user's dict may be anything
     close = difflib.get_close_matches(str(word), known, n=1)
     if close:
         return f'did you mean "{close[0]}"?'

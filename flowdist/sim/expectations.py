@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flowdist.control.effects import StartReplica
+from flowdist.control.effects import Notify, StartReplica
 from flowdist.control.history import Record
 from flowdist.graph import format_duration, parse_duration
 from flowdist.scenario import Expect
@@ -23,7 +23,14 @@ def unmet(expect: Expect, result: SimResult) -> list[str]:
     wrong += _compare("restarted", expect.restarted, {name: times_restarted(result, name) for name in job.roles})
     found = {name: max(world.generation for world in job.worlds_of(role)) for name, role in job.roles.items()}
     wrong += _compare("generations", expect.generations, found)
-    wrong += _compare("world_sizes", expect.world_sizes, {name: world_sizes(result, name) for name in job.roles})
+    worlds = dict.fromkeys([*job.roles, *job.worlds])
+    wrong += _compare("world_sizes", expect.world_sizes, {name: world_sizes(result, name) for name in worlds})
+    wrong += _compare("members", expect.members, {name: members(result, name) for name in worlds})
+    wrong += _compare("charged", expect.charged, {name: len(role.charges) for name, role in job.roles.items()})
+    texts = [text for line in result.lines if isinstance(line, Record) for text in _said(line)]
+    for words in expect.says:
+        if not any(words in text for text in texts):
+            wrong.append(f"says: nobody said {words!r}")
     if expect.lost_work_max is not None:
         for name, model in result.models.items():
             if model.lost_ns > parse_duration(expect.lost_work_max):
@@ -37,11 +44,15 @@ def unmet(expect: Expect, result: SimResult) -> list[str]:
     return wrong
 
 
+def _said(line: Record) -> list[str]:
+    return [effect.text for effect in line.effects if isinstance(effect, Notify)]
+
+
 def _compare(what: str, expected: Mapping[str, object], found: Mapping[str, object]) -> list[str]:
     wrong = []
     for name, value in expected.items():
         if name not in found:
-            wrong.append(f"{what}: there is no role {name!r}")
+            wrong.append(f"{what}: there is nothing called {name!r}")
         elif found[name] != value:
             wrong.append(f"{what}: {name} = {value} was expected, it is {found[name]}")
     return wrong
@@ -57,12 +68,21 @@ def times_restarted(result: SimResult, name: str) -> int:
 
 def world_sizes(result: SimResult, name: str) -> list[int]:
     """Replicas of each generation that was started."""
-    sizes: dict[int, int] = {}
+    return [len(starts) for starts in _generations(result, name)]
+
+
+def members(result: SimResult, name: str) -> list[str]:
+    """The numbers of the replicas of each generation that was started, in the order of their ranks: `0 1 3`."""
+    return [" ".join(str(start.replica.index) for start in starts) for starts in _generations(result, name)]
+
+
+def _generations(result: SimResult, world: str) -> list[list[StartReplica]]:
+    found: dict[int, list[StartReplica]] = {}
     for line in result.lines:
         for effect in line.effects if isinstance(line, Record) else ():
-            if isinstance(effect, StartReplica) and effect.world == name:
-                sizes[effect.generation] = effect.group_world_size
-    return [sizes[generation] for generation in sorted(sizes)]
+            if isinstance(effect, StartReplica) and effect.world == world:
+                found.setdefault(effect.generation, []).append(effect)
+    return [sorted(found[generation], key=lambda start: start.rank) for generation in sorted(found)]
 
 
 def recoveries(result: SimResult) -> dict[int, int | None]:

@@ -293,6 +293,17 @@ def test_r8_progress_or_health_between_them_starts_the_row_anew():
         assert talk.outcome()[0] is None, heal
 
 
+def test_r9_an_ignored_replica_takes_no_seat_from_one_that_was_scaled_away():
+    policy = restart("replica", 3, rules=(Rule("ignore", kind="signal"),))
+    talk = Talk(graph(role("actor", min_replicas=1, max_replicas=2, restart=policy)))
+    talk.join("node0")
+    talk.tell(ev.ScaleRequested("actor", 1))
+    talk.tell(ev.ReplicaExited(r("actor/0"), 1, "signal", signal="KILL"))
+    assert talk.up() == ["actor/1"]
+    talk.finish("actor/1")
+    assert talk.outcome()[0] == "succeeded"
+
+
 def test_r9_the_first_rule_that_matches_decides():
     rules = (Rule("ignore", exit=3), Rule("fail", kind="exit"), Rule("restart", kind="signal", counted=False))
     policy = restart("replica", 1, rules=rules)

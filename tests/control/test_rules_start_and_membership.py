@@ -45,15 +45,15 @@ def test_r1_ready_is_lost_on_restart_so_a_late_starter_waits_again():
     assert talk.world("late").phase == "opening"
 
 
-def test_r1_an_ignored_dependency_is_never_ready():
+def test_r1_an_ignored_dependency_is_never_ready_and_that_is_a_decision():
     helper = role("helper", primary=False, ready=TCP, restart=restart("role", 0, then="ignore"))
     talk = Talk(graph(helper, role("trainer", gates=(Gate("helper", "ready"),))), auto=False)
     talk.join("node0")
     talk.tell(ev.StoreOpened("helper", 1, 1))
     talk.tell(ev.ReplicaStarted(r("helper/0"), 1))
     talk.fail("helper/0")
-    talk.wait(3600)
-    assert talk.world("trainer").phase == "waiting"
+    assert talk.outcome() == ("failed", "trainer waits for helper, which was ignored and does not run again")
+    assert talk.attempts()["trainer/0"] == 0
 
 
 def test_r2_nothing_starts_before_the_minimum_of_every_role_has_a_seat():
@@ -123,6 +123,22 @@ def test_r3_ranks_follow_role_replica_and_local_rank_not_arrival():
     talk.join("node2", "node0", "node1")
     ranks = {str(start.replica): (start.rank, start.world_size, start.node) for start in talk.starts}
     assert ranks == {"trainer/0": (0, 6, "node0"), "trainer/1": (2, 6, "node1"), "trainer/2": (4, 6, "node2")}
+
+
+def test_r3_what_outlives_sigkill_is_no_survivor_to_take_state_from():
+    gang = role("trainer", min_replicas=3, max_replicas=3, restart=restart())
+    talk = Talk(graph(gang, nodes=4, cpu=1), auto=False)
+    talk.join("node0", "node1", "node2", "node3")
+    talk.tell(ev.StoreOpened("trainer", 1, 1))
+    for name in ("trainer/0", "trainer/1", "trainer/2"):
+        talk.tell(ev.ReplicaStarted(r(name), 1))
+    talk.fail("trainer/1")
+    talk.tell(ev.ReplicaUnkillable(r("trainer/0"), 1))
+    talk.tell(ev.ReplicaStopped(r("trainer/2"), 1))
+    talk.tell(ev.StoreOpened("trainer", 2, 1))
+    again = [start for start in talk.starts if start.generation == 2]
+    assert [start.node for start in again] == ["node3", "node1", "node2"]
+    assert {start.source_rank for start in again} == {2}
 
 
 def test_r3_a_survivor_keeps_its_index_and_growth_takes_the_lowest_free_one():

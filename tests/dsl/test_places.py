@@ -44,9 +44,31 @@ def test_the_argument_is_found_however_the_call_is_written(tmp_path: Path, state
     assert problem.code == "FD106" and underlined(problem) == argument
 
 
+@pytest.mark.parametrize(("arguments", "argument"), [("replica=3", "replica=3"), ('**{"replica": 3}', "t.role")])
+def test_an_unknown_argument_is_found_with_its_name(tmp_path: Path, arguments: str, argument: str) -> None:
+    problem = refused(tmp_path, TOPOLOGY + f't.role("a", "true", {arguments})')
+    assert problem.code == "FD132" and underlined(problem) == argument
+
+
 def test_of_an_argument_over_several_lines_the_first_is_underlined(tmp_path: Path) -> None:
     problem = refused(tmp_path, TOPOLOGY + 't.role("a", [\n    "no-such-program",\n    "--x",\n])')
     assert problem.code == "FD109" and underlined(problem) == "["
+
+
+@pytest.mark.parametrize(
+    ("env", "argument"),
+    [
+        ('{"A": "1", "B": "${rnak}"}', '"${rnak}"'),
+        ('{**base, "B": "${rnak}"}', '"${rnak}"'),
+        ('{key: "${rnak}"}', '{key: "${rnak}"}'),
+        ("given", "given"),
+        ('dict(B="${rnak}")', 'dict(B="${rnak}")'),
+    ],
+)
+def test_a_variable_is_shown_where_its_value_is_written(tmp_path: Path, env: str, argument: str) -> None:
+    text = TOPOLOGY + 'key, base, given = "B", {"A": "1"}, {"B": "${rnak}"}\n'
+    problem = refused(tmp_path, text + f't.role("a", "true", env={env})')
+    assert problem.code == "FD120" and underlined(problem) == argument
 
 
 def test_an_element_of_a_list_that_has_a_name_is_shown_by_the_name(tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ def test_sigkill_of_a_process_of_a_node(tmp_path: Path, victim: str) -> None:
         job.until("its agent is started again")
         job.until("set free", 2)
         job.process.send_signal(signal.SIGINT)
+        job.until("once more stops at once")
         job.process.send_signal(signal.SIGINT)
         assert job.finish() == 130
         assert job.alive() == []
