@@ -116,7 +116,9 @@ def _form_replicas(job: JobState, role: Role, worlds: list[World]) -> None:
     if role.occupied < role.spec.min_replicas:
         admit(job, [role])
     if not role.count("succeeded"):
-        _seat_more(job, role, role.target - role.seats)  # what was ignored needs no seat, and takes none from the others
+        _seat_more(
+            job, role, role.target - role.seats
+        )  # what was ignored needs no seat, and takes none from the others
     _has_minimum(job, role, role.occupied)
     for world in worlds:
         replica = job.replicas[world.pool[0]]

@@ -16,7 +16,7 @@ from flowdist.dsl.env import read_env
 from flowdist.dsl.fields import Fields
 from flowdist.dsl.placing import read_placement
 from flowdist.dsl.policy import compile_restart
-from flowdist.dsl.preload import read_preload
+from flowdist.dsl.preload import read_preload, warn_if_cold
 from flowdist.dsl.problems import Problems, did_you_mean
 from flowdist.dsl.resources import NamedResources
 from flowdist.dsl.settings import load_settings
@@ -191,7 +191,7 @@ class _RoleCompiler:
         macros = macros_of(fields, command, env)
         self._check_macros(fields, macros, ports)
         state = fields.choice("state", ("none", "memory", "checkpoint"))
-        return RoleSpec(
+        spec = RoleSpec(
             name=role.name,
             command=command,
             kind=kind,
@@ -218,6 +218,8 @@ class _RoleCompiler:
             workload=self._workload(fields, kind),
             address_edges=_roles_in(macros),
         )
+        warn_if_cold(fields, spec)
+        return spec
 
     def _times(self, fields: Fields) -> dict[str, Any]:
         """The durations that the topology may give defaults for."""

@@ -35,7 +35,8 @@ def function_of(fields: Fields) -> str:
     ]
     _check_arguments(fields, name, wanted)
     module = sys.modules.get(value.__module__)
-    if module is not None and getattr(module, name, None) is value:
+    is_imported = module is not None and module.__spec__ is not None  # unlike the topology file, which is executed
+    if is_imported and getattr(module, name, None) is value:
         return f"{value.__module__}:{name}"
     return f"{Path(inspect.getsourcefile(value) or '').resolve()}:{name}"
 

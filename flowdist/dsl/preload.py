@@ -6,13 +6,15 @@ The code is read, never run: the script, and what it imports from its own folder
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 from importlib.machinery import PathFinder
 from pathlib import Path
 
 from flowdist.dsl.commands import has_module
 from flowdist.dsl.fields import Fields
-from flowdist.graph.warmth import PythonCommand, python_command
+from flowdist.graph import RoleSpec
+from flowdist.graph.warmth import PythonCommand, cold_because, python_command
 
 FILES_MAX = 300  # that are read for one role
 BRING_TORCH = ("accelerate", "deepspeed", "lightning", "pytorch_lightning")  # and all whose name begins with torch
@@ -28,12 +30,22 @@ def read_preload(fields: Fields, command: tuple[str, ...], workdir: Path) -> tup
     names = fields.words("preload")
     for i, name in enumerate(names):
         if not has_module(name, folder):
-            place = fields.place("preload") if isinstance(fields.values["preload"], str) else fields.element("preload", i)
+            place = (
+                fields.place("preload") if isinstance(fields.values["preload"], str) else fields.element("preload", i)
+            )
             help = "check its spelling, or install it"
             fields.error_at(place, "FD109", f"module {name!r} is not found", help)
     if "torch" in names or not isinstance(python, PythonCommand) or not has_module("torch", folder):
         return names
     return (*names, "torch") if _brings_torch(python, folder) else names
+
+
+def warn_if_cold(fields: Fields, spec: RoleSpec) -> None:
+    """Whoever asks for warm workers is told that there will be none."""
+    asked = "preload" if fields.values["preload"] else "warm" if fields.values["warm"] else ""
+    if asked and (why := cold_because(spec, sys.executable, sys.executable)):
+        help = "leave it out, or see 'Warm workers' in docs/run.md"
+        fields.warn("FD305", asked, f"{asked}= has no effect, workers start cold: {why}", help)
 
 
 def _brings_torch(python: PythonCommand, folder: Path) -> bool:

@@ -137,6 +137,9 @@ class _AgentProcess:
                     self._writer.write(encode(output.message))
             case io.SpawnWorkers():
                 self._spawn(output.start)
+            case io.HurrySpawn():
+                for id in self._ids(output.replica, output.attempt):
+                    self._channel_send(spawner.Hurry(id))
             case io.SignalWorkers():
                 self._signal(output)
             case io.WritePeers():
@@ -205,9 +208,11 @@ class _AgentProcess:
         number = signal.Signals[f"SIG{output.signal}"]
         if number == signal.SIGKILL:
             self._killed[output.replica, output.attempt] = None
-        for id, (start, _) in self._workers.items():
-            if (start.replica, start.attempt) == (output.replica, output.attempt):
-                self._channel_send(spawner.Signal(id, number))
+        for id in self._ids(output.replica, output.attempt):
+            self._channel_send(spawner.Signal(id, number))
+
+    def _ids(self, replica: ReplicaId, attempt: int) -> list[int]:
+        return [id for id, (start, _) in self._workers.items() if (start.replica, start.attempt) == (replica, attempt)]
 
     def _read_spawner(self) -> None:
         try:
@@ -224,6 +229,9 @@ class _AgentProcess:
                     self._refused(answer)
                 case spawner.Ended():
                     self._ended(answer)
+                case spawner.StartedCold():
+                    start, _ = self._workers[answer.id]
+                    self._tell(io.SpawnedCold(start.replica, start.attempt, answer.reason))
 
     def _spawned(self, id: int) -> None:
         start, local_rank = self._workers[id]

@@ -11,12 +11,13 @@ import os
 import runpy
 import sys
 from importlib.machinery import SourceFileLoader
+from pathlib import Path
 from types import ModuleType, TracebackType
 
 from flowdist.graph.warmth import PythonCommand, python_command
 from flowdist.runtime.spawning import Spawn
 
-_OURS = (__file__, os.path.join(os.path.dirname(__file__), "fork_server_boot.py"))  # noqa: PTH
+_OURS = (__file__, str(Path(__file__).with_name("fork_server_boot.py")))
 
 
 def run(request: Spawn) -> None:
@@ -29,8 +30,7 @@ def run(request: Spawn) -> None:
     sys.argv[:] = ["-m" if command.is_module else command.target, *command.args]
     _reseed()
     old, main = sys.modules["__main__"], ModuleType("__main__")
-    main.__dict__["__builtins__"] = old.__dict__["__builtins__"]
-    main.__dict__["__annotations__"] = {}
+    main.__dict__.update(__builtins__=old.__dict__["__builtins__"], __annotations__={})
     sys.modules["__main__"] = main
     try:
         if command.is_module:
@@ -43,7 +43,7 @@ def run(request: Spawn) -> None:
 
 
 def _run_script(script: str, main: ModuleType) -> None:
-    file = script if script.startswith("/") else f"{os.getcwd()}/{script.removeprefix('./')}"
+    file = script if script.startswith("/") else f"{Path.cwd()}/{script.removeprefix('./')}"
     main.__file__ = file
     main.__dict__["__cached__"] = None
     main.__loader__ = SourceFileLoader("__main__", file)

@@ -25,7 +25,6 @@ from flowdist.runtime.spawning import (
     Ready,
     Signal,
     Spawn,
-    Spawned,
     SpawnRefused,
     encode,
     requests,
@@ -179,10 +178,10 @@ def _unsafe(ours: set[int]) -> str:
         return "an import has initialised CUDA"
     for fd in sorted(_open_files() - ours):
         with contextlib.suppress(OSError):
-            target = os.readlink(f"/proc/self/fd/{fd}")
+            target = str(Path(f"/proc/self/fd/{fd}").readlink())
             if target.startswith(("/dev/nvidia", "socket:", "anon_inode:")):
                 return f"an import has opened {target}"
-    # A fork ends what knows how to end with it, the threads of OpenBLAS for one. What still runs then, is lost in a child.
+    # A fork ends what knows how to end with it, the threads of OpenBLAS for one. A child would lose what runs on.
     pid = fork()
     if pid == 0:
         os._exit(0)

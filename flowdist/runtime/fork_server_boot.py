@@ -1,11 +1,10 @@
 """What a fork server runs, by its path: `-m` would leave a mark on sys.flags or sys.path that workers could see."""
 
-import os
 import sys
 
 if not sys.flags.safe_path:
     del sys.path[0]  # the folder of this file
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))  # noqa: PTH
+sys.path.insert(0, __file__.rpartition("/flowdist/runtime/")[0])
 
 from flowdist.runtime import as_main, fork_server
 

@@ -118,17 +118,19 @@ class ForkServers:
         return True
 
     def signal(self, request: Signal) -> bool:
-        """Whether the worker is one of ours. One that waits for its start is ended by what would have ended it."""
+        """Whether the worker is one of ours."""
         server = self._of.get(request.id)
-        if server is None:
-            return False
-        if request.id not in server.waiting:
+        if server is not None:
             server.send(request)
-        elif request.number in (signal.SIGTERM, signal.SIGKILL, signal.SIGINT):
-            del server.waiting[request.id], self._of[request.id]
-            self._answer(Spawned(request.id, 0))
-            self._answer(Ended(request.id, -request.number))
-        return True
+        return server is not None
+
+    def hurry(self, id: int) -> None:
+        """A worker that waits for imports is to end: it never begins."""
+        server = self._of.get(id)
+        if server is not None and id in server.waiting:
+            del server.waiting[id], self._of[id]
+            self._answer(Spawned(id, 0))
+            self._answer(Ended(id, -signal.SIGTERM))
 
     def hear(self, server: Server) -> None:
         said = server.read()

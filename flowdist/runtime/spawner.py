@@ -8,7 +8,18 @@ import subprocess
 from pathlib import Path
 
 from flowdist.runtime.fork_servers import ForkServers, Server
-from flowdist.runtime.spawning import Answer, Children, Request, Signal, Spawn, Spawned, SpawnRefused, encode, requests
+from flowdist.runtime.spawning import (
+    Answer,
+    Children,
+    Hurry,
+    Request,
+    Signal,
+    Spawn,
+    Spawned,
+    SpawnRefused,
+    encode,
+    requests,
+)
 
 
 class Spawner:
@@ -45,6 +56,8 @@ class Spawner:
             case Signal():
                 if not self._servers.signal(request):
                     self._children.signal(request.id, request.number)
+            case Hurry():
+                self._servers.hurry(request.id)
             case _:
                 raise TypeError(f"no request: {request}")
 

@@ -43,6 +43,12 @@ class Signal(msgspec.Struct, frozen=True, tag=True):
     number: int
 
 
+class Hurry(msgspec.Struct, frozen=True, tag=True):
+    """A worker that still waits for its fork server is not to be started: it ends as by SIGTERM."""
+
+    id: int
+
+
 class Spawned(msgspec.Struct, frozen=True, tag=True):
     id: int
     pid: int
@@ -73,7 +79,7 @@ class StartedCold(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
-Request = Spawn | Signal
+Request = Spawn | Signal | Hurry
 Answer = Spawned | SpawnRefused | Ended | Ready | StartedCold
 
 _REQUESTS = msgspec.msgpack.Decoder(Request)
