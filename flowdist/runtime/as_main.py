@@ -10,6 +10,7 @@ import io
 import os
 import runpy
 import sys
+import threading
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -27,6 +28,7 @@ def run(request: Spawn) -> None:
     os.environ.clear()
     os.environ.update(request.env)
     sys.orig_argv[:] = request.argv
+    threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # Python 3.11 keeps that of the parent
     sys.argv[:] = ["-m" if command.is_module else command.target, *command.args]
     _reseed()
     old, main = sys.modules["__main__"], ModuleType("__main__")
@@ -43,7 +45,7 @@ def run(request: Spawn) -> None:
 
 
 def _run_script(script: str, main: ModuleType) -> None:
-    file = script if script.startswith("/") else f"{Path.cwd()}/{script.removeprefix('./')}"
+    file = script if script.startswith("/") else f"{Path.cwd()}/{script}"
     main.__file__ = file
     main.__dict__["__cached__"] = None
     main.__loader__ = SourceFileLoader("__main__", file)

@@ -127,8 +127,7 @@ class _Loop:
         for target, file in enumerate(files):
             os.dup2(file, target)
         for fd in _open_files() - self._kept - {0, 1, 2}:
-            with contextlib.suppress(OSError):  # the one that listed them
-                os.close(fd)
+            os.close(fd)
 
     def _answer(self, answer: Answer) -> None:
         self._channel.sendall(encode(answer))
@@ -191,8 +190,14 @@ def _unsafe(ours: set[int]) -> str:
     for thread in threads:
         with contextlib.suppress(OSError):
             names.append(Path(f"/proc/self/task/{thread}/comm").read_text().strip())
-    return f"its imports have left {len(names)} threads running ({', '.join(names)})" if names else ""
+    count = f"{len(names)} thread{'s' if len(names) > 1 else ''}"
+    return f"its imports have left {count} running ({', '.join(names)})" if names else ""
 
 
 def _open_files() -> set[int]:
-    return {int(name) for name in os.listdir("/proc/self/fd")}  # noqa: PTH208
+    found = set()
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
+        with contextlib.suppress(OSError):  # the one that listed them
+            os.fstat(int(name))
+            found.add(int(name))
+    return found

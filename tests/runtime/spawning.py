@@ -20,13 +20,17 @@ from flowdist.runtime.spawning import (
     Signal,
     Spawn,
     Spawned,
-    SpawnRefused,
     StartedCold,
     answers,
     encode,
 )
 
-PROGRAM = "import socket, sys; from flowdist.runtime.spawner import Spawner; Spawner(socket.socket(fileno={fd})).run()"
+PROGRAM = """
+import socket
+from flowdist.runtime import fork_servers, spawner
+fork_servers.PATIENCE_S = {patience_s}
+spawner.Spawner(socket.socket(fileno={fd})).run()
+"""
 
 
 class Outcome(NamedTuple):
@@ -40,10 +44,10 @@ class Outcome(NamedTuple):
 class Spawning:
     """A spawner process. Programs run in `folder`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, patience_s: float = 60.0) -> None:
         self.folder = folder
         self._channel, theirs = socket.socketpair()
-        argv = [sys.executable, "-P", "-c", PROGRAM.format(fd=theirs.fileno())]
+        argv = [sys.executable, "-P", "-c", PROGRAM.format(fd=theirs.fileno(), patience_s=patience_s)]
         self.process = subprocess.Popen(argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         theirs.close()
         self._frames, self._last = answers(), 0
@@ -77,7 +81,7 @@ class Spawning:
     def send(self, request: Spawn | Signal) -> None:
         self._channel.sendall(encode(request))
 
-    def until(self, kind: type, id: int, seconds: float = 100.0) -> Answer:
+    def until(self, kind: type, id: int, seconds: float = 60.0) -> Answer:
         """The answer of that kind about that program."""
         end = time.monotonic() + seconds
         while True:
@@ -111,13 +115,9 @@ class Spawning:
 
     def _output(self, id: int, name: str) -> str:
         with contextlib.suppress(FileNotFoundError):
-            return (self.logs(id) / name).read_text()
+            return (self.logs(id) / name).read_text(errors="backslashreplace")
         return ""
 
 
 def cold_reasons(spawning: Spawning) -> list[str]:
     return [answer.reason for answer in spawning.heard if isinstance(answer, StartedCold)]
-
-
-def refusals(spawning: Spawning) -> list[str]:
-    return [answer.detail for answer in spawning.heard if isinstance(answer, SpawnRefused)]

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import re
+import signal
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +17,7 @@ from tests.runtime.spawning import Outcome, Spawning, cold_reasons
 pytestmark = pytest.mark.real
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
-PRELOAD = ("torch",) if HAS_TORCH else ("json",)
+PRELOAD = ("multiprocessing.pool", "json")  # quick; what torch may change has probes of its own
 
 # What each probe prints, and how it ends, is all that is compared; `1 2` are its arguments.
 PROBES = {
@@ -89,10 +93,11 @@ PROBES = {
     "threads": """
         import os, threading
         main = threading.main_thread()
-        print(main is threading.current_thread(), main.native_id == os.getpid(), threading.enumerate())
+        print(main is threading.current_thread(), main.native_id == os.getpid(), len(threading.enumerate()))
     """,
     "signals": """
         import signal
+import textwrap
         print([(s.name, signal.getsignal(s)) for s in sorted(signal.valid_signals()) if hasattr(s, "name")
                if signal.getsignal(s) not in (signal.SIG_DFL, None, signal.default_int_handler)])
         print(signal.getsignal(signal.SIGINT), signal.pthread_sigmask(signal.SIG_BLOCK, []))
@@ -157,7 +162,7 @@ PROBES = {
         @dataclasses.dataclass
         class Point:
             x: int = 0
-        print(Point(), typing.get_type_hints(Point), inspect.getsource(Point.__init__.__class__) if False else "")
+        print(Point(), typing.get_type_hints(Point),)
         def f(): return 1
         print(inspect.getsource(f), inspect.getfile(f), inspect.getmodule(f).__name__)
     """,
@@ -293,8 +298,6 @@ TORCH_PROBES = {
 
 
 def write(folder: Path, name: str, code: str) -> None:
-    import textwrap
-
     (folder / f"{name}.py").write_text(textwrap.dedent(code).lstrip("\n") + "\n")
 
 
@@ -306,7 +309,7 @@ def spawning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spawning]:
     write(folder, "neighbour", "")
     write(folder, "argv", "")
     package = folder / "package"
-    (package / "inner").mkdir(parents=True)
+    package.mkdir()
     write(package, "__init__", "print('package', __name__)")
     write(
         package, "__main__", "import sys; print(__name__, __package__, __spec__.name, __file__, sys.argv, sys.path[0])"
@@ -317,15 +320,14 @@ def spawning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spawning]:
         "import sys\nprint(__name__, __package__, sys.argv)\nfrom . import other\nraise ValueError('x')",
     )
     write(package, "other", "print(__name__)")
-    write(package / "inner", "__init__", "")
     with Spawning(folder) as spawning:
         yield spawning
 
 
 def both(
-    spawning: Spawning, *args: str, env: dict[str, str] | None = None, **shared: object
+    spawning: Spawning, *args: str, env: dict[str, str] | None = None, preload: tuple[str, ...] = PRELOAD
 ) -> tuple[Outcome, Outcome]:
-    server = spawning.server(*PRELOAD, **shared)  # type: ignore[arg-type]
+    server = spawning.server(*preload)
     cold, warm = spawning.start(*args, env=env), spawning.start(*args, env=env, server=server)
     outcomes = spawning.outcome(cold), spawning.outcome(warm)
     assert cold_reasons(spawning) == []
@@ -341,5 +343,112 @@ def test_a_script(spawning: Spawning, probe: str) -> None:
 @needs_torch
 @pytest.mark.parametrize("probe", TORCH_PROBES)
 def test_a_script_with_torch(spawning: Spawning, probe: str) -> None:
-    cold, warm = both(spawning, f"probe_{probe}.py")
+    cold, warm = both(spawning, f"probe_{probe}.py", preload=("torch",))
     assert warm == cold
+
+
+def test_a_warm_one_is_forked_and_has_its_modules_already(spawning: Spawning) -> None:
+    write(spawning.folder, "seen", f"import os, sys; print({PRELOAD[0]!r} in sys.modules, os.getppid())")
+    cold, warm = both(spawning, "seen.py")
+    assert cold.out == f"False {spawning.process.pid}\n"
+    seen, parent = warm.out.split()
+    assert seen == "True" and int(parent) != spawning.process.pid
+    again = spawning.outcome(spawning.start("seen.py", server=spawning.server(*PRELOAD)))
+    assert again.out == warm.out  # of the same fork server
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("-m", "package", "1"),
+        ("-m", "package.tool", "1"),
+        ("-m", "probe_argv", "-m"),
+        ("-m", "probe_raises"),
+        ("-m", "no_such_module"),
+        ("-m", "package.no_such_module"),
+        ("./probe_main.py",),
+        ("package/../probe_main.py",),
+        ("link.py", "x"),
+        ("no_such_script.py",),
+    ],
+)
+def test_a_command_line(spawning: Spawning, args: tuple[str, ...]) -> None:
+    link = spawning.folder / "link.py"
+    if not link.is_symlink():
+        link.symlink_to("probe_main.py")
+    cold, warm = both(spawning, *args)
+    assert warm == cold
+
+
+@pytest.mark.parametrize("flags", [("-O",), ("-u", "-B"), ("-W", "error::UserWarning")])
+@pytest.mark.parametrize("probe", ["flags", "warnings", "streams"])
+def test_flags_of_the_interpreter(spawning: Spawning, flags: tuple[str, ...], probe: str) -> None:
+    server = spawning.server("json", flags=flags)
+    cold = spawning.start(*flags, f"probe_{probe}.py")
+    warm = spawning.start(*flags, f"probe_{probe}.py", server=server)
+    assert spawning.outcome(warm) == spawning.outcome(cold)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [{"PYTHONUNBUFFERED": "1"}, {"PYTHONIOENCODING": "latin-1"}, {"LC_ALL": "C"}, {"PYTHONPATH": "/nowhere"}],
+    ids=lambda variables: next(iter(variables)),
+)
+@pytest.mark.parametrize("probe", ["streams", "binary", "path", "locale"])
+def test_variables_of_the_interpreter(spawning: Spawning, variables: dict[str, str], probe: str) -> None:
+    server = spawning.server("json", env=variables)
+    cold = spawning.start(f"probe_{probe}.py", env=variables)
+    warm = spawning.start(f"probe_{probe}.py", env=variables, server=server)
+    assert spawning.outcome(warm) == spawning.outcome(cold)
+
+
+def test_a_safe_path_has_nothing_of_the_script(spawning: Spawning) -> None:
+    safe = {"PYTHONSAFEPATH": "1"}
+    server = spawning.server("json", env=safe)
+    server = type(server)(server.interpreter, server.env, server.cwd, "", server.preload)
+    cold, warm = spawning.start("probe_path.py", env=safe), spawning.start("probe_path.py", env=safe, server=server)
+    assert spawning.outcome(warm) == spawning.outcome(cold)
+
+
+def test_stacks_of_a_crash_go_to_its_log(spawning: Spawning) -> None:
+    """Only our own frames are more, below those of the script."""
+    variables = {"PYTHONFAULTHANDLER": "1"}
+    write(spawning.folder, "crashes", "import ctypes\ndef deep():\n    ctypes.string_at(0)\ndeep()")
+    cold = spawning.outcome(spawning.start("crashes.py", env=variables))
+    server = spawning.server("json", env=variables)
+    warm = spawning.outcome(spawning.start("crashes.py", env=variables, server=server))
+    assert warm.code == cold.code == -signal.SIGSEGV and "Segmentation fault" in cold.err
+    frames = [re.findall(r'File ".*?([^/"]+)", line (\d+) in (\S+)', outcome.err) for outcome in (cold, warm)]
+    assert frames[0][-1] == ("crashes.py", "4", "<module>")
+    assert frames[1][: len(frames[0])] == frames[0]
+    assert [file for file, _, _ in frames[1][len(frames[0]) :]] == ["as_main.py", "as_main.py", "fork_server_boot.py"]
+
+
+def test_two_of_them_draw_different_numbers(spawning: Spawning) -> None:
+    code = (
+        "import random; print(random.random())\nimport multiprocessing as m; print(m.current_process().authkey.hex())"
+    )
+    if HAS_TORCH:
+        code += "\nimport torch, numpy; print(torch.rand(1).item(), torch.initial_seed()); print(numpy.random.rand())"
+    write(spawning.folder, "draws", code)
+    server = spawning.server("torch" if HAS_TORCH else "json")
+    ids = [spawning.start("draws.py", server=server) for _ in range(2)]
+    first, second = (spawning.outcome(id).out.split() for id in ids)
+    assert len(first) == len(second) >= 2
+    assert not set(first) & set(second)
+
+
+def test_a_signal_from_outside(spawning: Spawning) -> None:
+    code = """
+        import signal, sys
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+        print("up", flush=True)
+        signal.pause()
+    """
+    write(spawning.folder, "waits", code)
+    server = spawning.server(*PRELOAD)
+    for number, code in ((signal.SIGTERM, 7), (signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, -signal.SIGINT)):
+        id = spawning.start("waits.py", server=server)
+        spawning.output_until(id, "up")
+        os.killpg(spawning.pid(id), number)
+        assert spawning.outcome(id).code == code
