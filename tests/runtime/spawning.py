@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -59,6 +60,11 @@ class Spawning:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        ended = {answer.id for answer in self.heard if isinstance(answer, Ended)}
+        for answer in self.heard:
+            if isinstance(answer, Spawned) and answer.id not in ended and answer.pid:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(answer.pid, signal.SIGKILL)  # the guardian's work, who is not here
         self._channel.close()
         self.process.wait()
 

@@ -176,12 +176,12 @@ def test_the_death_of_a_fork_server_is_that_of_its_workers(spawning: Spawning) -
 
 def test_the_end_of_the_spawner_is_that_of_its_fork_servers(spawning: Spawning) -> None:
     id = spawning.start("waits.py", server=spawning.server("json"))
+    assert spawning.pid(id)
     spawning.output_until(id, "up")
     servers = children(spawning.process.pid)
     with Deaths(servers) as deaths:
         spawning.process.kill()
         assert len(servers) == 1 and deaths.survivors(2.0) == []
-    os.kill(spawning.pid(id), signal.SIGKILL)  # the guardian's work, who is not here
 
 
 def test_a_folder_that_is_not_there_is_refused_as_ever(spawning: Spawning) -> None:

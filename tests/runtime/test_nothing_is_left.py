@@ -87,7 +87,7 @@ def test_sigkill_of_a_fork_server_is_a_failure_of_its_workers(tmp_path: Path) ->
         with Deaths([server, *below]) as deaths:
             os.kill(server, signal.SIGKILL)
             assert deaths.survivors(2.0) == []
-        job.until("signal KILL")
+        job.until("signal SIGKILL")
         job.until("set free", 2)
         job.process.send_signal(signal.SIGINT)
         job.process.send_signal(signal.SIGINT)
