@@ -52,6 +52,7 @@ bench: $(VENV)/.dev  ## every benchmark, with its peer in the same run
 	$(BIN)/python benchmarks/simulate_hour.py
 	$(BIN)/python benchmarks/check_large.py
 	$(BIN)/python benchmarks/torchrun_restart.py
+	$(BIN)/python benchmarks/warm_restart.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info runs

@@ -118,6 +118,7 @@ def _record_of_replica(
     job: JobState,
     replica: Replica,
     event: ev.ReplicaStarted
+    | ev.ReplicaStartsCold
     | ev.ReplicaReady
     | ev.ReplicaProgressed
     | ev.ReplicaExited
@@ -131,6 +132,11 @@ def _record_of_replica(
     match event:
         case ev.ReplicaStarted() | ev.ReplicaReady() | ev.ReplicaProgressed():
             _record_running(job, replica, event)
+        case ev.ReplicaStartsCold():
+            role = job.roles[replica.id.role]
+            if not role.is_cold:
+                role.is_cold = True
+                job.notify(f"{role.spec.name} starts cold on {replica.node}: {event.detail}", "warning")
         case ev.ReplicaExited():
             _exited(job, replica, event)
         case ev.ReplicaStopped():

@@ -204,6 +204,7 @@ class Role:
     stale: bool = False  # the addresses may be others by now
     portless: dict[ReplicaId, None] = field(default_factory=dict)  # have a seat, and ports yet to be chosen
     complained: bool = False  # it was said that the role finds no room
+    is_cold: bool = False  # it was said that its workers are not forked
     outcome: Literal["succeeded", "failed", "ignored", "stopped"] | None = None
     shown: tuple[bool, ...] = (False,) * 4  # started, ready, succeeded, lost: as its dependents know it
     has_minimum: bool = False  # as its own worlds know it

@@ -116,7 +116,7 @@ def check_found(fields: Fields, command: tuple[str, ...], folder: Path, name: st
     if target is None or MACRO.search(target[1]):
         return
     if target[0] == "module":
-        if not _has_module(target[1], folder):
+        if not has_module(target[1], folder):
             fields.error("FD109", name, f"module {target[1]!r} is not found", "check its spelling, or install it")
     elif not _is_file(folder / target[1]) and not _is_file(folder / target[1] / "__main__.py"):
         help = f"paths are relative to {folder}"
@@ -150,7 +150,7 @@ def _target(args: Sequence[str]) -> tuple[str, str] | None:
     return None
 
 
-def _has_module(name: str, folder: Path) -> bool:
+def has_module(name: str, folder: Path) -> bool:
     """Finds `a.b.c` by files alone: importlib.util.find_spec would import `a` and `a.b`."""
     paths: list[str] | None = [str(folder), *sys.path]
     spec = None

@@ -16,6 +16,7 @@ from flowdist.dsl.env import read_env
 from flowdist.dsl.fields import NAME, Fields
 from flowdist.dsl.placing import read_placement
 from flowdist.dsl.policy import compile_restart
+from flowdist.dsl.preload import read_preload, warn_if_cold
 from flowdist.dsl.problems import Problems, did_you_mean
 from flowdist.dsl.resources import NamedResources
 from flowdist.dsl.settings import load_settings
@@ -176,7 +177,6 @@ class _RoleCompiler:
         fields = Fields.of_role(role, self._problems)
         self._check_name(role, fields)
         self._check_arguments(role, fields)
-        self._refuse_what_is_not_honoured(fields)
         kind = fields.choice("kind", ("task", "service"))
         restart = compile_restart(fields, role.fields["restart"])
         loose = kind == "service" or (restart is not None and restart.scope == "replica")
@@ -190,7 +190,7 @@ class _RoleCompiler:
         macros = macros_of(fields, command, env)
         self._check_macros(fields, macros, ports)
         state = fields.choice("state", ("none", "memory", "checkpoint"))
-        return RoleSpec(
+        spec = RoleSpec(
             name=role.name,
             command=command,
             kind=kind,
@@ -212,10 +212,13 @@ class _RoleCompiler:
             **self._times(fields),
             hang_after_ns=_optional(fields, "hang_after"),
             start_timeout_ns=_optional(fields, "start_timeout"),
+            preload=read_preload(fields, command, self._folder / workdir),
             warm=fields.flag("warm", True),
             workload=self._workload(fields, kind),
             address_edges=_roles_in(macros),
         )
+        warn_if_cold(fields, spec)
+        return spec
 
     def _times(self, fields: Fields) -> dict[str, Any]:
         """The durations that the topology may give defaults for."""
@@ -241,14 +244,6 @@ class _RoleCompiler:
         if fields.values["like"] is not None:
             message = f"like={fields.values['like']!r} must be a Template"
             fields.error("FD134", "like", message, "write base = Template(cpu=4), then like=base")
-
-    def _refuse_what_is_not_honoured(self, fields: Fields) -> None:
-        for name, code, help in (
-            ("preload", "FD906", "leave it out; workers start cold for now"),
-            ("warm", "FD906", "leave it out; workers start cold for now"),
-        ):
-            if fields.values[name] not in (None, (), []):
-                fields.error(code, name, f"{name}= is not honoured yet", help)
 
     def _sizes(self, fields: Fields, resources: Resources) -> tuple[int, int, int]:
         value = fields.values["replicas"]

@@ -396,7 +396,8 @@ class Topology:
             hang_after: No sign of it for so long is a failure of kind `hang`: no further `flowdist.worker.progress()`
                 once that is used, else no output of its world. The stacks of its Python workers go to their logs.
             start_timeout: So long after its start without a first `progress()` is one, too.
-            preload, warm: Not honoured yet.
+            preload: Modules that are imported before its workers are forked; torch is, if its code imports it.
+            warm: False: its workers are started by exec, never forked.
             workload: How the simulator plays it.
         """
         site = call_site(("name", "command"))

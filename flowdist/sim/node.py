@@ -202,7 +202,7 @@ class SimNode:
                 self._sim.queue.after(BIND_NS, lambda: self.tell(answer))
             case io.TellWorkers():
                 self._sim.work.stop_at(self, output.replica, output.attempt, output.step)
-            case io.KillStore() | io.WritePeers():
+            case io.KillStore() | io.WritePeers() | io.HurrySpawn():
                 pass
             case io.EndAgent():
                 self.is_alive = False

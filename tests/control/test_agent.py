@@ -46,12 +46,18 @@ def test_a_stop_without_grace_is_sigkill_at_once_and_shortens_a_longer_one():
 def test_a_stop_that_comes_before_the_workers_run_is_not_lost():
     talk = Talk()
     talk.order(start())
-    assert talk.order(StopReplica("node0", T, 1, SECOND)) == []
+    assert talk.order(StopReplica("node0", T, 1, SECOND)) == [io.HurrySpawn(T, 1)]
     assert talk.tell(io.WorkersSpawned(T, 1)) == [ev.ReplicaStarted(T, 1), kill("TERM")]
     talk = Talk()
     talk.order(start())
     talk.order(StopReplica("node0", T, 1, 0))
     assert talk.tell(io.WorkersSpawned(T, 1)) == [ev.ReplicaStarted(T, 1), kill("KILL")]
+
+
+def test_it_says_why_workers_are_not_forked():
+    talk = Talk()
+    talk.order(start())
+    assert talk.tell(io.SpawnedCold(T, 1, "too many threads")) == [ev.ReplicaStartsCold(T, 1, "too many threads")]
 
 
 def test_the_first_failing_worker_takes_the_others_with_it_and_is_reported_once():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from flowdist.control import events as ev
-from flowdist.control.effects import CloseStore, OpenStore, StartReplica, StopReplica
+from flowdist.control.effects import CloseStore, Notify, OpenStore, StartReplica, StopReplica
 from flowdist.graph import HOUR, SECOND, Gate, Readiness
 from tests.control.harness import TCP, Talk, graph, node, r, restart, role
 
@@ -233,6 +233,16 @@ def test_r4_no_replica_starts_before_its_store_is_open():
     assert talk.starts == []
     talk.tell(ev.StoreOpened("trainer", 1, 29400))
     assert [start.master_port for start in talk.starts] == [29400, 29400]
+
+
+def test_it_is_said_once_that_the_workers_of_a_role_are_not_forked():
+    talk = Talk(graph(role("trainer", min_replicas=2, max_replicas=2)))
+    talk.join("node0")
+    why = "its imports have left 1 thread running"
+    assert talk.tell(ev.ReplicaStartsCold(r("trainer/0"), 1, why)) == [
+        Notify(f"trainer starts cold on node0: {why}", "warning")
+    ]
+    assert talk.tell(ev.ReplicaStartsCold(r("trainer/1"), 1, why)) == []
 
 
 def test_r12_at_or_above_its_minimum_a_gang_goes_on_with_the_survivors_at_once():

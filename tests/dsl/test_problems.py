@@ -141,7 +141,9 @@ CASES = [
     ("FD146", 't = Topology("x", nodes=2)\nt.role("a", "true", where={"zone": "a"})', '{"zone": "a"}'),
     ("FD147", MAIN + 't.role("a", run=lambda: None)', "lambda: None"),
     ("FD304", MAIN + 't.role("a", "true", hang_after="1s")', '"1s"'),
-    ("FD906", MAIN + 't.role("a", "true", preload=["torch"])', '["torch"]'),
+    ("FD109", MAIN + 't.role("a", "true", preload=["json", "no_such_module"])', '"no_such_module"'),
+    ("FD305", MAIN + 't.role("a", "true", preload=["json"])', '["json"]'),
+    ("FD305", MAIN + 't.role("a", "true", warm=True)', "True"),
 ]
 
 
