@@ -10,7 +10,7 @@ import pytest
 from flowdist.control import events as ev
 from flowdist.control.attempts import SIGNALS as SIGNALS_OF_CONTROL
 from flowdist.errors import FlowdistError
-from flowdist.graph import Domain, Gate, JointWorld, Placement, Readiness, RestartPolicy, RoleGraph, Rule
+from flowdist.graph import SECOND, Domain, Gate, JointWorld, Placement, Readiness, RestartPolicy, RoleGraph, Rule
 from flowdist.report.explain import explanation_of
 from flowdist.report.failing import SIGNALS, parse_failing
 from flowdist.report.plan import plan_of
@@ -407,6 +407,29 @@ def test_a_preempted_node_is_left_before_it_is_gone_and_its_rules_decide() -> No
     )
     assert told["charged"]["times"] == 2
     assert "each world leaves by itself, and pays by itself: a, b" in told["notes"]
+
+
+@pytest.mark.parametrize("node", ["node0", "node1"])
+def test_control_leaves_a_node_as_it_is_told(node: str) -> None:
+    """Two loose roles whose rule counts, and a gang that follows one of them: each world leaves by itself."""
+    counted = restart("replica", 5, rules=(Rule("restart", kind="preempted"),))
+    gates = (Gate("a", "started", "restart"),)
+    a, b = role("a", min_replicas=1, max_replicas=4, restart=counted), role("b", restart=counted)
+    topology = graph(a, b, role("t", max_replicas=2, gates=gates), nodes=2)
+    told = explained(topology, f"{node}:preempt=30s")
+    talk = Talk(topology)
+    talk.join("node0", "node1")
+    before = talk.attempts()
+    talk.tell(ev.NodePreempted(node, 30 * SECOND))
+    talk.wait(40)
+    names = {name for entry in told["restarts"] for name in entry["who"].split(", ")}
+    restarted = {name for name, attempt in talk.attempts().items() if attempt > before[name]}
+    assert restarted == {name for name in before if {name, name.partition("/")[0]} & names}
+    payers = {
+        name for note in told["notes"] if "pays by itself" in note for name in note.partition(": ")[2].split(", ")
+    }
+    charges = {name: len(state.charges) for name, state in talk.job.roles.items() if state.charges}
+    assert charges["a"] == told["charged"]["times"] == 2 and set(charges) == (payers or {"a"})
 
 
 def test_a_rank_that_hangs_is_stopped_with_its_gang() -> None:
