@@ -28,6 +28,7 @@ MACROS = (
     "checkpoint_dir",
     "log_dir",
     "run_id",
+    "$",  # a dollar: ${$}{x} is ${x} for the program itself
 )
 HOOK_MACROS = ("checkpoint_dir", "run_id")
 WAYS = ("command", "script", "module", "run")  # to give it; the first that is given counts
