@@ -52,6 +52,7 @@ def explanation_of(graph: RoleGraph, failing: Failing, seats: Mapping[str, str])
         "restarts": [],
         "stuck": [],
         "spared": [],
+        "announced": failing.is_announced,
         "stops": [],
         "starts": [],
         "charged": None,
