@@ -159,7 +159,7 @@ def _lines(move: Move) -> list[str]:
 
 def explore(part: Part, how: How = PRODUCTION) -> Explored:
     """Everything that can happen to the job of that part, with at most its faults."""
-    begun = time.perf_counter()
+    begun = time.process_time()
     space = Space(part.job, part.faults, how)
     search = _Search(space, space.running() if part.is_running else space.first, part.states_max)
     violation = search.run()
@@ -171,7 +171,7 @@ def explore(part: Part, how: How = PRODUCTION) -> Explored:
         transitions=search.transitions,
         depth=search.depth,
         ends=search.ends,
-        seconds=time.perf_counter() - begun,
+        seconds=time.process_time() - begun,
         is_whole=search.is_whole,
         violation=violation,
     )
@@ -185,7 +185,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     unknown = [name for name in names if name not in JOBS]
     if unknown:
         parser.error(f"argument --roles: no such job: {', '.join(unknown)}; known: {', '.join(JOBS)}")
-    how = How(not args.no_crash, not args.no_drain, args.cancel, args.reorder)
+    how = How(not args.no_crash, not args.no_operator, args.reorder)
     found = []
     with planted(args.plant):
         for part in _parts(names, args.faults, args.running, args.states):
@@ -227,12 +227,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--running", action="store_true", help="begin where all of the job works")
     add("--states", type=int, metavar="N", help="leave a job when N distinct states were met")
-    add("--cancel", action="store_true", help="the operator may cancel the job, which counts as a fault")
     add(
         "--reorder", action="store_true", help="messages overtake each other on one connection, which a stream excludes"
     )
     add("--no-crash", action="store_true", help="the controller does not die")
-    add("--no-drain", action="store_true", help="no node is drained, or to be taken away")
+    add("--no-operator", action="store_true", help="nobody drains a node, takes one away or cancels the job")
     add("--plant", choices=list(PLANTS), metavar="NAME", help=f"switch a safeguard off and find that out ({plants})")
     add("--json", action="store_true", help="one object on stdout")
     return parser
