@@ -38,30 +38,12 @@ def explanation_of(graph: RoleGraph, failing: Failing, seats: Mapping[str, str])
     """
     cause: Cause = "node_lost" if failing.node else "failure"
     hits = _hits(graph, failing, seats)
+    needed_by = short_without(graph, failing.node, seats) if failing.kind == "drained" and hits else ""
+    if needed_by:
+        note = f"{failing.node} is needed: {room_note(graph, graph.role(needed_by), failing.node, seats)}"
+        return _found(graph, failing, {}, "refused", [note.partition(": it waits")[0]])
     outcome = _outcome(graph, hits)
-    refused = failing.kind == "drained" and hits and short_without(graph, failing.node, seats)
-    if refused:
-        outcome, hits = "refused", {}
-    found: dict[str, Any] = {
-        "fault": failing.spec,
-        "how": failing.how,
-        "hits": [f"{role}/{index}" for role, those in hits.items() for index, _ in those],
-        "verdicts": [_verdict(graph.role(role), those) for role, those in hits.items()],
-        "outcome": outcome,
-        "ended": _ended(graph, hits) if outcome != "fail" else [],
-        "restarts": [],
-        "stuck": [],
-        "spared": [],
-        "announced": failing.is_announced,
-        "stops": [],
-        "starts": [],
-        "charged": None,
-        "goes_on": [],
-        "notes": _notes(graph, failing, hits, outcome, seats),
-    }
-    if refused:
-        note = f"{failing.node} is needed: {room_note(graph, graph.role(refused), failing.node, seats)}"
-        return found | {"notes": [note.partition(": it waits")[0]]}
+    found = _found(graph, failing, hits, outcome, _notes(graph, failing, hits, outcome, seats))
     everything: dict[str, Extent] = {spec.name: "role" for spec in graph.roles}
     if outcome == "fail":
         return found | {"stops": _stops(graph, everything, hits, failing)}
@@ -103,6 +85,27 @@ def explanation_of(graph: RoleGraph, failing: Failing, seats: Mapping[str, str])
         "stops": _stops(graph, stops, hits, failing),
         "starts": _starts(graph, alive, hits),
         "goes_on": _going_on(graph, stops, {**spared, **stuck}, gone, hits),
+    }
+
+
+def _found(graph: RoleGraph, failing: Failing, hits: Hits, outcome: str, notes: list[str]) -> dict[str, Any]:
+    """Every key that there is, with what is known before it is looked at what restarts."""
+    return {
+        "fault": failing.spec,
+        "how": failing.how,
+        "hits": [f"{role}/{index}" for role, those in hits.items() for index, _ in those],
+        "verdicts": [_verdict(graph.role(role), those) for role, those in hits.items()],
+        "outcome": outcome,
+        "ended": _ended(graph, hits) if outcome != "fail" else [],
+        "restarts": [],
+        "stuck": [],
+        "spared": [],
+        "announced": failing.is_announced,
+        "stops": [],
+        "starts": [],
+        "charged": None,
+        "goes_on": [],
+        "notes": notes,
     }
 
 
