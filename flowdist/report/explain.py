@@ -61,7 +61,7 @@ def explanation_of(graph: RoleGraph, failing: Failing, seats: Mapping[str, str])
         return found | {"outcome": "fail", "ended": [], "stops": stopped, "notes": [*found["notes"], note]}
     found["notes"] += _late_notes(graph, stuck, hits)
     alive = {name: extent for name, extent in stops.items() if name not in stuck}
-    payers = [role for role, those in hits.items() if any(verdict.counted for _, verdict in those)]
+    payers = _payers(graph, failing, hits)
     if payers:
         levels = [verdict.level for _, verdict in hits[payers[0]] if verdict.counted]
         one = failing.kind == "node_lost"  # one incident, whoever was there
@@ -133,6 +133,19 @@ def _hits(graph: RoleGraph, failing: Failing, seats: Mapping[str, str]) -> Hits:
                 whole = restart_set(graph, spec.name, cause, verdict.scope)[spec.name] == "role"
             hits.setdefault(spec.name, []).append((index, verdict))
     return hits
+
+
+def _payers(graph: RoleGraph, failing: Failing, hits: Hits) -> list[str]:
+    """Who has a replica that counts; of those on a lost node the one that was seated first is at the head.
+
+    Minima are seated before what grows.
+    """
+    first = {
+        role: min(index >= graph.role(role).min_replicas for index, verdict in those if verdict.counted)
+        for role, those in hits.items()
+        if any(verdict.counted for _, verdict in those)
+    }
+    return sorted(first, key=lambda role: first[role]) if failing.kind == "node_lost" else list(first)
 
 
 def _scopes(hits: Hits) -> Scopes:
@@ -342,7 +355,7 @@ def _notes(graph: RoleGraph, failing: Failing, hits: Hits, outcome: str, seats: 
     notes += [room_note(graph, graph.role(role), failing.node, seats) for role in short]
     if len(short) > 1:
         notes.append("that room is counted for each role alone")
-    payers = [role for role, those in hits.items() if any(verdict.counted for _, verdict in those)]
+    payers = _payers(graph, failing, hits)
     if len(payers) > 1 and failing.kind == "preempted":
         notes.append(f"each world leaves by itself, and pays by itself: {', '.join(payers)}")
     elif len(payers) > 1:
