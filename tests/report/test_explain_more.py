@@ -178,6 +178,20 @@ def test_control_leaves_a_node_as_it_is_told(node: str) -> None:
     assert charges["a"] == told["charged"]["times"] == 2 and set(charges) == (payers or {"a"})
 
 
+def test_of_several_that_pay_for_a_lost_node_the_one_that_was_seated_first_does() -> None:
+    """The minimum of `b` is seated before `a` grows."""
+    counted = restart("role", 3, rules=(Rule("restart", kind="node_lost"),))
+    a = role("a", min_replicas=1, max_replicas=3, restart=counted)
+    topology = graph(a, role("b", restart=counted), nodes=2, cpu=4)
+    talk = Talk(topology)
+    talk.join("node0", "node1")
+    told = explained(topology, "node1")
+    assert set(told["hits"]) == {"a/2", "b/0"} and told["charged"]["role"] == "b"
+    talk.gone("node1")
+    talk.wait(60)
+    assert [name for name, state in talk.job.roles.items() if state.charges] == ["b"]
+
+
 def test_a_rank_that_hangs_is_stopped_with_its_gang() -> None:
     topology = ps_train("reconnect", hang_after_ns=60 * 10**9)
     told = explained(topology, "trainer/0:hang")
