@@ -27,8 +27,8 @@ from flowdist.control.links import Links
 from flowdist.control.messages import Heartbeat, Join, Leave, Preempted, Report, ToAgent, ToController
 from flowdist.control.waiting import waiting_for
 from flowdist.graph import RoleGraph
+from flowdist.testing.explorer_common import START_NS, Numbered, Process
 from flowdist.testing.explorer_copies import Keys, copy_of, digest_of
-from flowdist.testing.explorer_machines import START_NS, Numbered, Process
 
 REPLAYED_ONE_IN = 16  # of the controllers that are taken over from: replay takes as long as the path is
 

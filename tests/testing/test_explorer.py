@@ -13,9 +13,9 @@ from flowdist.control import events as ev
 from flowdist.control.links import Links
 from flowdist.graph import SECOND
 from flowdist.testing import explorer
+from flowdist.testing.explorer_common import How
 from flowdist.testing.explorer_copies import Keys, copy_of
 from flowdist.testing.explorer_jobs import JOBS, Part
-from flowdist.testing.explorer_machines import How
 from flowdist.testing.explorer_plants import PLANTS, planted
 from tests.control.harness import Talk, graph, r, restart, role
 
