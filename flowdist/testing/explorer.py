@@ -2,10 +2,11 @@
 
     python -m flowdist.testing.explorer [--roles gang,gate] [--faults 2 [--running]] [--states 200000] [--json]
 
-The machines are those of production, one controller and an agent a node; what may happen between them is explored in
-breadth, so that the path to a violation is the shortest. In every state the job's invariants hold, no replica runs
-twice, what is to restart is gone before any of it starts anew, a job that is over has no process, and a job that rests
-names what it waits for. From every state the job can still come to its end without another fault.
+The machines are those of production, one controller with its links and an agent a node; what may happen between them
+is explored in breadth, so that the path to a violation is the shortest. In every state the job's invariants hold, no
+replica runs twice, what is to restart is gone before any of it starts anew, news of what is over change nothing, a job
+that is over has no process, and a job that rests names what it waits for. A controller that replays the record is where
+the last one was. From every state the job can still come to its end without another fault.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from flowdist.testing.explorer_common import How
 from flowdist.testing.explorer_jobs import JOBS, PARTS, STATES_MAX, Part
-from flowdist.testing.explorer_machines import How
 from flowdist.testing.explorer_plants import PLANTS, planted
 from flowdist.testing.explorer_sites import Pace
 from flowdist.testing.explorer_space import PRODUCTION, Move, Space, State

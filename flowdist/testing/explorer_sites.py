@@ -18,7 +18,7 @@ from flowdist.control.ids import ReplicaId
 from flowdist.control.messages import Acked, Heartbeat, Join, Ordered, ToAgent, ToController
 from flowdist.graph import MINUTE, NodeSpec, RoleGraph
 from flowdist.testing.explorer_bodies import Bodies, Body, Did
-from flowdist.testing.explorer_machines import Hears, How, Numbered, Process
+from flowdist.testing.explorer_common import Hears, How, Numbered, Process
 from flowdist.testing.explorer_words import describe
 
 WORKER_PORT = 20_000

@@ -13,8 +13,8 @@ from flowdist.control.ids import ReplicaId
 from flowdist.control.messages import Heartbeat, Join, Leave, Preempted, Report
 from flowdist.graph import MINUTE, format_duration
 from flowdist.testing.explorer_brains import Brains, Crash, Decided, News, TakeOver
+from flowdist.testing.explorer_common import Hears, How, Numbered
 from flowdist.testing.explorer_jobs import SmallJob
-from flowdist.testing.explorer_machines import Hears, How, Numbered
 from flowdist.testing.explorer_sites import Messages, Pace, Sites, View
 from flowdist.testing.explorer_words import describe
 
