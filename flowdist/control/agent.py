@@ -187,7 +187,7 @@ class Agent:
                 self._report(attempt.stalled)
             if attempt.is_unkillable:
                 self._report(ev.ReplicaUnkillable(*key))
-            if attempt.is_noticed and attempt.left_ranks and attempt.has_left():
+            if attempt.has_left():
                 self._report(ev.ReplicaLeftStep(*key))
 
     def _fence(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from flowdist.dsl.checks import check_graph
 from flowdist.dsl.commands import MACROS, check_found, macros_of, read_command, read_hook, way_of
 from flowdist.dsl.env import read_env
-from flowdist.dsl.fields import Fields
+from flowdist.dsl.fields import NAME, Fields
 from flowdist.dsl.placing import read_placement
 from flowdist.dsl.policy import compile_restart
 from flowdist.dsl.preload import read_preload, warn_if_cold
@@ -40,7 +40,6 @@ from flowdist.graph import (
 )
 from flowdist.graph import Gate as GateSpec
 
-NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 RESERVED = ("all", "controller")
 MOST = 100_000  # nodes of a job, replicas of a role, workers of a replica: more is a slip of the pen
 
@@ -71,7 +70,7 @@ def compile_topology(topology: Topology, problems: Problems) -> RoleGraph:
         roles=roles,
         domains=_domains(topology, problems),
         worlds=tuple(
-            JointWorld(name, tuple(role.name for role in members if isinstance(role, Role)))
+            JointWorld(name, tuple(dict.fromkeys(role.name for role in members if isinstance(role, Role))))
             for name, members, _ in topology.worlds
         ),
         cluster=cluster,
@@ -81,8 +80,8 @@ def compile_topology(topology: Topology, problems: Problems) -> RoleGraph:
             cause_window_ns=top.duration("cause_window", 2 * SECOND),
             min_uptime_ns=top.duration("min_uptime", MINUTE),
             controller_outage_ns=top.duration("controller_outage", 10 * MINUTE, zero=False),
-            move_after=top.whole("move_after", least=1),
-            cordon_after=top.whole("cordon_after", least=1),
+            move_after=top.whole("move_after", least=1, default=2),
+            cordon_after=top.whole("cordon_after", least=1, default=3),
         ),
         on_incident=read_hook(top, "on_incident", folder),
         checkpoint_dir=top.path("checkpoint_dir"),
@@ -183,7 +182,7 @@ class _RoleCompiler:
         loose = kind == "service" or (restart is not None and restart.scope == "replica")
         resources = self._resources.read(fields)
         low, high, procs = self._sizes(fields, resources)
-        command = read_command(fields)
+        command = read_command(fields, self._folder)
         env, secrets = read_env(fields, self._folder)
         ports = fields.words("ports")
         workdir = fields.path("workdir")

@@ -10,6 +10,7 @@ from flowdist.control.events import Event, NodeJoined, ReplicaReady, ReplicaStar
 from flowdist.control.placement import explain
 from flowdist.graph import RoleGraph, RoleSpec, format_duration, format_memory
 from flowdist.graph.warmth import cold_because
+from flowdist.report.drawing import seating_words
 from flowdist.report.judging import policy_text
 from flowdist.report.restarts import restart_set, start_waves
 
@@ -152,19 +153,9 @@ def _policy_lines(spec: RoleSpec) -> list[str]:
     if spec.start_timeout_ns is not None:
         times += [("start_timeout", spec.start_timeout_ns)]
     lines.append("    " + ", ".join(f"{name} {format_duration(ns)}" for name, ns in times))
-    if rules := _seating_words(spec):
-        lines.append(f"    placed {rules}")
+    if rules := seating_words(spec):
+        lines.append(f"    placed {', '.join(rules)}")
     return lines
-
-
-def _seating_words(spec: RoleSpec) -> str:
-    """Where its replicas may sit, where that is not anywhere."""
-    placement = spec.placement
-    words = ["packed"] if placement.strategy == "pack" else []
-    words += [f"on the node of {' and '.join(placement.near)}"] if placement.near else []
-    words += ["one a node" if name == spec.name else f"not on a node with {name}" for name in placement.apart]
-    words += [f"where {key}={value}" for key, value in placement.where]
-    return ", ".join(words)
 
 
 def _set_text(spec: RoleSpec, extents: dict[str, str], *, fails: bool = False) -> str:

@@ -159,6 +159,7 @@ def macro_values(
         "checkpoint_dir": places.checkpoint_dir,
         "log_dir": str(places.attempt_dir(start) / str(local_rank)),
         "run_id": places.run_id,
+        "$": "$",
     }
     values |= {f"self.port:{name}": str(port) for name, port in ports.items()}
     values |= {f"addresses:{key}": address for key, address in start.addresses}
