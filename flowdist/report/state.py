@@ -97,7 +97,7 @@ def _step(step: int) -> str:
 
 
 def _budgets(job: JobState) -> list[str]:
-    rows = [("role", "outcome", "target", "charged", "budget")]
+    rows: list[tuple[str, ...]] = [("role", "outcome", "target", "charged", "budget")]
     for name, role in job.roles.items():
         budget = str(role.spec.restart.max_restarts) if role.spec.restart is not None else "-"
         rows.append((name, role.outcome or "-", str(role.target), str(len(role.charges)), budget))

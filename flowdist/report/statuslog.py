@@ -21,7 +21,7 @@ COLUMNS_MAX = 64  # replicas; with more of them each role is counted
 
 LEGEND = """\
 happened: + node joined  - node lost or left  f fault  ! failed  ? stalled  " revived  o store open  ^ runs  * ready
-          . step  ] checkpoint accepted  } refused  v stopped  $ finished  @ operator  ~ notice, leaving in order  , other
+          . step  ] checkpoint accepted  } refused  v stopped  $ finished  @ operator  ~ leaving in order  , other
 followed: I incident  G generation forms  S starts  X stops  E the job ends
 replicas: . waits  s starting  r running  R ready  x stopping  - gone  $ succeeded  _ ended
 """
@@ -121,6 +121,7 @@ def _replicas(job: JobState) -> str:
     """A letter for each replica, role by role; of many the numbers of those that are up."""
     if len(job.replicas) <= COLUMNS_MAX:
         return " ".join("".join(_PHASES[r.phase] for r in job.replicas_of(role)) for role in job.roles.values())
-    up = ("starting", "running", "ready")
-    counts = [(name, sum(role.seated[phase] for phase in up)) for name, role in job.roles.items()]  # type: ignore[index]
+    counts = [
+        (name, role.count("starting") + role.count("running") + role.count("ready")) for name, role in job.roles.items()
+    ]
     return " ".join(f"{name}:{count:<4}" for name, count in counts)

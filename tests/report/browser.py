@@ -6,10 +6,19 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
+# dup first: one of the two may be 3 or 4 already
+PLACE = """
+import os, sys
+low, high = os.dup(int(sys.argv[1])), os.dup(int(sys.argv[2]))
+low, high = os.dup2(low, 20), os.dup2(high, 21)
+os.dup2(low, 3), os.dup2(high, 4)
+os.execvp(sys.argv[3], sys.argv[3:])
+"""
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
@@ -25,17 +34,13 @@ class Browser:
         to_read, self._write = os.pipe()
         self._read, to_write = os.pipe()
 
-        def place() -> None:
-            low, high = os.dup(to_read), os.dup(to_write)
-            os.dup2(low, 3)
-            os.dup2(high, 4)
-
         # --no-sandbox: the page is our own, and containers refuse the sandbox
         flags = ["--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", "--window-size=1300,900"]
+        flags.append(f"--user-data-dir={folder}")
         self._process = subprocess.Popen(
-            [program, *flags, f"--user-data-dir={folder}", "about:blank"],
-            preexec_fn=place,
-            close_fds=False,
+            # the browser reads from descriptor 3 and writes to 4, nowhere else
+            [sys.executable, "-c", PLACE, str(to_read), str(to_write), program, *flags, "about:blank"],
+            pass_fds=(to_read, to_write),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )

@@ -195,7 +195,7 @@ def test_perfetto_has_a_process_a_node_and_a_thread_a_replica() -> None:
     slices = [
         e for e in events if e["ph"] == "X" and e["cat"] == "attempt" and names[e["pid"], e["tid"]] == "trainer/2"
     ]
-    assert [(e["ts"], e["args"]["how"]) for e in slices][0] == (1700, "lost")
+    assert (slices[0]["ts"], slices[0]["args"]["how"]) == (1700, "lost")
     assert slices[0]["ts"] + slices[0]["dur"] == 180_010_000
     fault = next(e for e in events if e.get("cat") == "fault")
     assert (fault["ph"], fault["s"], names[fault["pid"], None], fault["ts"]) == ("i", "p", "node2", 180_000_000)
