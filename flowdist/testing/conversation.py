@@ -23,13 +23,14 @@ from flowdist.testing.strategies import FAILURES, NODES, topologies
 
 Verb = Literal[
     "calm", "obey", "join", "lose", "exit", "finish", "live", "offer", "stall", "repeat", "wait", "scale", "operate",
-    "preempt", "unkillable", "leave", "restart",
+    "preempt", "unkillable", "leave", "restart", "arrive",
 ]  # fmt: skip
 VERBS: tuple[Verb, ...] = (
     *("calm", "calm", "calm", "exit", "exit", "wait", "wait", "join", "lose", "obey", "finish", "live", "offer"),
-    *("stall", "repeat", "scale", "operate", "preempt", "unkillable", "leave", "restart"),
+    *("stall", "repeat", "scale", "operate", "preempt", "unkillable", "leave", "restart", "arrive", "finish"),
+    *("unkillable", "arrive"),
 )
-WAITS = (0, 1, 5, 31, 61, 400)
+WAITS = (1, 31, 61, 400)
 ORDERS = (OpenStore, StartReplica, StopReplica, CloseStore, AskStep, StopAtStep)
 NEWS_OF_REPLICAS = (
     *(ev.ReplicaStarted, ev.ReplicaReady, ev.ReplicaProgressed, ev.ReplicaExited, ev.ReplicaStopped),
@@ -47,23 +48,24 @@ class Move(NamedTuple):
 
 
 class Talk(NamedTuple):
-    """The case: a job on nodes that are all there, and what then happens."""
+    """The case: a job, how many of its nodes are not there when it starts, and what then happens."""
 
     graph: RoleGraph
+    late: int
     moves: tuple[Move, ...]
 
 
 def talks() -> st.SearchStrategy[Talk]:
     moves = st.lists(st.builds(Move, st.sampled_from(VERBS), st.integers(0, 7), st.integers(0, 9)), max_size=25)
     graphs = st.booleans().flatmap(lambda gpus: topologies(gpus=gpus))
-    return st.builds(Talk, graphs, moves.map(tuple))
+    return st.builds(Talk, graphs, st.sampled_from([0, 1]), moves.map(tuple))
 
 
 def judge_talk(talk: Talk) -> list[Complaint]:
     """What is wrong with how the controller went through it: invariants first, then the record, then the end."""
     player = Player(talk.graph)
     try:
-        player.play(talk.moves)
+        player.play(talk.moves, late=talk.late)
         found = player.come_to_an_end()
     except CRASHES as error:
         return [crash(error)]
@@ -83,9 +85,11 @@ class Player:
         self.alive: dict[tuple[ReplicaId, int], StartReplica] = {}
         self.past: list[ev.Event] = []
 
-    def play(self, moves: tuple[Move, ...]) -> None:
-        for name in NODES:
+    def play(self, moves: tuple[Move, ...], late: int = 0) -> None:
+        for name in NODES[: len(NODES) - late]:
             self.join(name)
+        if late:
+            self.wait(max(role.join_window_ns for role in self.graph.roles) // SECOND)
         self.calm()
         for move in moves:
             self._make(move)
@@ -106,6 +110,11 @@ class Player:
                     self.obey(self.orders.pop(move.which % len(self.orders)))
             case "join":
                 self.join(NODES[move.which % 3])
+            case "arrive":  # whoever is not there comes, and may be grown onto
+                for name in [name for name in NODES if name not in self.up]:
+                    self.join(name)
+                self.calm()
+                self.wait(31)
             case "lose":
                 self._lose(NODES[move.which % 3], (ev.NodeGone, ev.NodeSilent, ev.NodeLeft)[move.how % 3])
             case "wait":
@@ -150,19 +159,23 @@ class Player:
                     del self.alive[key]
                     self.tell(ev.ReplicaStopped(*key))
             case "unkillable":
-                stopping = [other for other in sorted(self.alive) if state.replicas[other[0]].phase == "stopping"]
-                if stopping:
+                if not self._stopping():
+                    self._end(key, "exit")  # its mates are told to stop
+                if stopping := self._stopping():
                     self._outlive(stopping[move.which % len(stopping)], is_back=move.how % 2 == 1)
             case _:
                 raise AssertionError(f"nobody plays {move.verb}")
 
     def _outlive(self, key: tuple[ReplicaId, int], *, is_back: bool) -> None:
-        """A worker outlives SIGKILL. With `is_back` its node is soon used again, all the same."""
+        """A worker outlives SIGKILL. With `is_back` its node is used again at once, all the same."""
         start = self.alive.pop(key)
         self.tell(ev.ReplicaUnkillable(*key))
         if is_back:
-            self.calm()
             self.join(start.node)
+
+    def _stopping(self) -> list[tuple[ReplicaId, int]]:
+        replicas = self.controller.state.replicas
+        return [key for key in sorted(self.alive) if replicas[key[0]].phase == "stopping"]
 
     def _end(self, key: tuple[ReplicaId, int], kind: FailureKind | None) -> None:
         self.fail(key, kind, 1 if kind else 0)

@@ -47,6 +47,7 @@ class Facts:
         self.since: dict[WorldName, dict[ReplicaId, int]] = {}  # members, with the generation that they came in
         self.formed_ns: dict[WorldName, int] = {}
         self.scaled: dict[str, None] = {}  # roles that the operator has scaled since their world formed
+        self.epoch = header.epoch
         self.seats: dict[ReplicaId, NodeName] = {}  # where it ran last
         self.is_calm = True  # no node was lost or is to be left, and nothing was ignored
         self.stuck: list[StartReplica] = []  # outlive SIGKILL

@@ -65,9 +65,9 @@ Found = Iterator[tuple[str, str]]
 
 def _judge(facts: Facts, line: Record) -> Found:
     was_running = dict(facts.runs)
-    late = _late_to_finish(facts, line)
+    yield from _late_to_finish(facts, line)
+    yield from _epochs(facts, line)
     facts.hear(line)
-    yield from late
     yield from _opens(facts, line)
     yield from _starts(facts, line)
     yield from _stops_in_order(facts, line)
@@ -80,6 +80,14 @@ def _judge(facts: Facts, line: Record) -> Found:
     facts.follow(line)
     if any(isinstance(effect, FinishJob) for effect in line.effects):
         yield from (("R18", f"the job is over while {replica} runs") for replica in facts.runs)
+
+
+def _epochs(facts: Facts, line: Record) -> Found:
+    """Each controller has a higher epoch than the one before it (R21)."""
+    if isinstance(line.event, ev.ControllerStarted):
+        if line.event.epoch <= facts.epoch:
+            yield "R21", f"a controller of epoch {line.event.epoch} follows one of epoch {facts.epoch}"
+        facts.epoch = line.event.epoch
 
 
 def _opens(facts: Facts, line: Record) -> Found:
@@ -220,9 +228,10 @@ def _before_success(facts: Facts, spec: RoleSpec) -> set[str]:
 def _stops_in_order(facts: Facts, line: Record) -> Found:
     """Dependents are told before what they depend on (R6).
 
-    Of one incident, that is: what is ignored, or is on a node that is given up, is ended by itself.
+    Of one incident, that is: what is ignored, or is on a node that is given up, is ended by itself, and what is said
+    again to a node that is back is in no order.
     """
-    if isinstance(line.event, ev.ReplicaUnkillable) or "; ignored: " in line.reason:
+    if isinstance(line.event, ev.ReplicaUnkillable | ev.NodeJoined) or "; ignored: " in line.reason:
         return
     for together in _told_together(line):
         told: list[ReplicaId] = []

@@ -53,16 +53,34 @@ class Network(NamedTuple):
 
 
 def networks() -> st.SearchStrategy[Network]:
-    changes = st.builds(
-        Change,
-        st.sampled_from([3, 12, 14, 16, 18, 21, 30]).map(lambda seconds: seconds * SECOND),
-        st.sampled_from(["node0", "node1"]),
-        st.sampled_from(["up", "down", "drop", "echo"]),
-        st.sampled_from([None, 0, 20 * MS, SECOND, 2 * SECOND]),
-    )
-    lists = st.lists(changes, max_size=4, unique_by=lambda change: change[:3]).map(tuple)
+    lists = st.lists(st.one_of(_changes().map(lambda change: (change,)), _spells()), max_size=3)
     graphs = topologies(domains=False).map(small)
-    return graphs.flatmap(lambda graph: st.builds(Network, st.just(graph), _plans(graph), lists))
+    flat = lists.map(lambda spells: tuple(change for spell in spells for change in spell))
+    return graphs.flatmap(lambda graph: st.builds(Network, st.just(graph), _plans(graph), flat))
+
+
+SECONDS = (3, 12, 16, 21, 30)
+LINKS = ("node0", "node1")
+LATENCIES = (None, 0, 20 * MS, SECOND, 2 * SECOND)
+
+
+def _changes() -> st.SearchStrategy[Change]:
+    at_ns = st.sampled_from(SECONDS).map(lambda seconds: seconds * SECOND)
+    what: st.SearchStrategy[What] = st.sampled_from(["up", "down", "drop", "echo"])
+    return st.builds(Change, at_ns, st.sampled_from(LINKS), what, st.sampled_from(LATENCIES))
+
+
+@st.composite
+def _spells(draw: st.DrawFn) -> tuple[Change, ...]:
+    """Two changes of one link, the second not long after the first."""
+    node, at_ns = draw(st.sampled_from(LINKS)), draw(st.sampled_from(SECONDS)) * SECOND
+    what: st.SearchStrategy[What] = st.sampled_from(["down", "up"])
+    first, second = st.sampled_from([None, 2 * SECOND]), st.sampled_from([None, 0])
+    gap_ns = draw(st.sampled_from([2, 4, 6])) * SECOND
+    return (
+        Change(at_ns, node, draw(what), draw(first)),
+        Change(at_ns + gap_ns, node, draw(what), draw(second)),
+    )
 
 
 def _plans(graph: RoleGraph) -> st.SearchStrategy[Plan]:
@@ -162,8 +180,9 @@ class SlowNode(SimNode):
         )
         if isinstance(event, Ordered) and not is_stale and not self.agent.is_fencing:
             self._note(event.order)
+        lease_ns = self.agent.lease.acked_ns
         follows = self.agent.handle(event, now)
-        if is_stale and follows:
+        if is_stale and (follows or self.agent.lease.acked_ns != lease_ns):
             raise Violation("R20", f"{self.spec.name} obeys old news: {event}")
         for output in outputs + follows:
             self._judge(output)

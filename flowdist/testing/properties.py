@@ -29,9 +29,9 @@ class Checked(NamedTuple):
 
 
 PROPERTIES: dict[Property, Checked] = {
-    "conversation": Checked(talks, judge_talk, lambda case: len(case.moves), 600),
+    "conversation": Checked(talks, judge_talk, lambda case: len(case.moves), 1000),
     "run": Checked(runs, judge_run, lambda case: sum(map(len, case.plan)), 400),
     "restart": Checked(restarts, judge_restart, lambda case: 1, 200),
-    "network": Checked(networks, judge_network, lambda case: sum(map(len, case.plan)) + len(case.changes), 400),
+    "network": Checked(networks, judge_network, lambda case: sum(map(len, case.plan)) + len(case.changes), 600),
     "beating": Checked(beatings, judge_beating, lambda case: len(case.blows), 1000),
 }

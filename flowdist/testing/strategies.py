@@ -198,11 +198,13 @@ def with_steady_services(graph: RoleGraph) -> RoleGraph:
 
 
 def fault_plans(graph: RoleGraph, *, most: int = 4, operator: bool = True) -> st.SearchStrategy[Plan]:
-    """What may befall the graph in simulation: up to `most` faults, and with `operator` scaling and draining.
+    """What may befall the graph in simulation: `most` faults, or pairs of them; with `operator` scaling and draining.
 
     Times are few, so that faults meet: at one moment, just after one another, inside a restart, after a cool-down.
     """
-    faults = st.lists(_faults(graph), max_size=most, unique_by=lambda fault: fault.spec).map(tuple)
+    one = _faults(graph, st.sampled_from(TIMES)).map(lambda fault: (fault,))
+    lists = st.lists(st.one_of(one, _pairs(graph)), max_size=most)
+    faults = lists.map(lambda parts: _once_a_node(graph, [fault for part in parts for fault in part]))
     if not operator:
         return faults.map(Plan)
     at_ns = st.sampled_from([1, 12, 40]).map(lambda seconds: seconds * SECOND)
@@ -218,19 +220,33 @@ def fault_plans(graph: RoleGraph, *, most: int = 4, operator: bool = True) -> st
     )
 
 
+def _once_a_node(graph: RoleGraph, faults: list[Fault]) -> tuple[Fault, ...]:
+    """No fault twice, and no node comes back while it is there: one fault each."""
+    nodes = [node.name for node in graph.cluster.nodes]
+    return tuple({fault.target if fault.target in nodes else fault.spec: fault for fault in faults}.values())
+
+
 TIMES = ("1s", "3s", "12s", "12.1s", "13s", "16s", "30s", "50s", "80s", "2m")
 OF_NODES = ("", "/20s", ":lost/20s", ":lost", ":leave/5s", ":leave", ":preempt=15s/5s", ":preempt=15s")
 OF_REPLICAS = ("", ":exit=3", ":oom")
 
 
-def _faults(graph: RoleGraph) -> st.SearchStrategy[Fault]:
+def _faults(graph: RoleGraph, times: st.SearchStrategy[str]) -> st.SearchStrategy[Fault]:
     replicas = [f"{role.name}/{i}" for role in graph.roles for i in range(role.max_replicas)]
     nodes = [node.name for node in graph.cluster.nodes]
-    of_replicas = _texts([*[role.name for role in graph.roles], *replicas], OF_REPLICAS)
-    of_nodes = _texts(nodes, OF_NODES)
-    return st.one_of(of_replicas, of_nodes, _texts(["controller"], [""])).map(parse_fault)
+    of_replicas = _texts([*[role.name for role in graph.roles], *replicas], times, OF_REPLICAS)
+    of_nodes = _texts(nodes, times, OF_NODES)
+    return st.one_of(of_replicas, of_nodes, _texts(["controller"], times, [""])).map(parse_fault)
 
 
-def _texts(targets: Sequence[str], kinds: Sequence[str]) -> st.SearchStrategy[str]:
-    parts = (st.sampled_from(targets), st.sampled_from(TIMES), st.sampled_from(kinds))
+@st.composite
+def _pairs(draw: st.DrawFn, graph: RoleGraph) -> tuple[Fault, ...]:
+    """Two faults, the second a moment after the first."""
+    at = draw(st.sampled_from([3, 12, 30]))
+    then = draw(st.sampled_from([0.0, 0.1, 1.0, 4.0]))
+    return draw(_faults(graph, st.just(f"{at}s"))), draw(_faults(graph, st.just(f"{at + then:g}s")))
+
+
+def _texts(targets: Sequence[str], times: st.SearchStrategy[str], kinds: Sequence[str]) -> st.SearchStrategy[str]:
+    parts = (st.sampled_from(targets), times, st.sampled_from(kinds))
     return st.tuples(*parts).map(lambda drawn: f"{drawn[0]}@{drawn[1]}{drawn[2]}")
