@@ -39,6 +39,8 @@ KINDS: dict[str, str | None] = {
     "disk-full": None,
 }
 MOMENTARY = ("kill", "exit", "oom")  # of replicas: they have no duration
+NODE_LIST = ("partition", "cut-to")  # their argument names nodes, or the controller
+_LABEL = re.compile(r"([A-Za-z][A-Za-z0-9_.-]*)=([A-Za-z0-9_.-]+)")
 _NAME = re.compile(r"[a-z][a-z0-9-]*(/\d{1,9}(\.\d{1,9})?)?")
 _NUMBER = re.compile(r"\d{1,9}")
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|us|s|m|h|d))+")
@@ -74,6 +76,17 @@ class Fault(NamedTuple):
         """Role and number, if it hits one replica or one worker of it."""
         role, slash, rest = self.target.partition("/")
         return (role, int(rest.split(".")[0])) if slash else None
+
+    @property
+    def label(self) -> tuple[str, str] | None:
+        """If it hits all nodes with a label: `zone=a`."""
+        match = _LABEL.fullmatch(self.target)
+        return (match[1], match[2]) if match else None
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The nodes that its argument names, for a partition."""
+        return tuple(self.arg.split(",")) if self.kind in NODE_LIST else ()
 
     @property
     def local_rank(self) -> int | None:
@@ -121,7 +134,7 @@ def parse_fault(text: str) -> Fault:
     target, at, rest = text.partition("@")
     if not at:
         _refuse(text, len(text), len(text) + 1, "there is no @WHEN", f"write {text or 'node0'}@30s")
-    if not _NAME.fullmatch(target):
+    if not _NAME.fullmatch(target) and not _LABEL.fullmatch(target):
         _refuse(
             text, 0, max(len(target), 1), f"target {target!r} cannot be read", "write node2, trainer, trainer/0, all"
         )
@@ -195,7 +208,7 @@ def _parse_kind(text: str, kind_text: str, start: int) -> tuple[str, str]:
 
 def parse_scale(text: str) -> Scale:
     """`trainer=4@60s`; FaultError for what cannot be read."""
-    match = re.fullmatch(r"([a-z][a-z0-9-]*)=(\d+)@(.+)", text)
+    match = re.fullmatch(r"([a-z][a-z0-9-]*)=(\d{1,9})@(.+)", text)
     if match is None:
         _refuse(text, 0, max(len(text), 1), "cannot be read", "write --scale trainer=4@60s")
     return Scale(match[1], int(match[2]), _duration(text, match[3], match.start(3)))
@@ -238,14 +251,24 @@ def check_targets(faults: Sequence[Fault], graph: RoleGraph, nodes: Iterable[str
     for fault in faults:
         name = fault.target.partition("/")[0]
         known = [*roles, *nodes, "all", "controller"]
-        if name not in known:
+        if fault.label is not None:
+            labels = [label for node in graph.cluster.nodes for label in node.labels]
+            if fault.label not in labels:
+                texts = dict.fromkeys("=".join(label) for label in labels)
+                _refuse(fault.spec, 0, len(fault.target), f"no node is {fault.target}", _hint(fault.target, texts))
+        elif name not in known:
             _refuse(fault.spec, 0, len(name), f"there is no {name!r}", _hint(name, known))
+        for other in fault.others:
+            if other not in nodes and other != "controller":
+                start = fault.spec.index(f":{fault.kind}=") + len(fault.kind) + 2
+                message = f"there is no node {other!r}"
+                _refuse(fault.spec, start, start + len(fault.arg), message, _hint(other, [*nodes, "controller"]))
         if name in roles:
             _refuse_duration(fault)  # only here it is known what is a role and what a node
         if fault.replica is not None:
             _check_replica(fault, roles)
         if fault.when.event is not None and fault.when.role not in roles:
-            start = fault.spec.index("=") + 1
+            start = fault.spec.index("=", fault.spec.index("@")) + 1  # a label has one, too
             message = f"there is no role {fault.when.role!r}"
             _refuse(fault.spec, start, start + len(fault.when.role), message, _hint(fault.when.role, roles))
 
@@ -273,9 +296,10 @@ def refuse_unsupported(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str
     """
     for fault in faults:
         what = "controller" if fault.target == "controller" else "replica" if "/" in fault.target else "any"
+        what = "node" if fault.label is not None else what
         known = list(kinds["controller"]) if what == "controller" else sorted({*kinds["node"], *kinds["replica"]})
-        if what == "replica":
-            known = list(kinds["replica"])
+        if what in ("replica", "node"):
+            known = list(kinds[what])
         if fault.kind not in known:
             whom = f" of {fault.target}" if what != "any" else ""
             message = f"{where} cannot carry out {fault.kind!r}{whom} yet"
@@ -286,7 +310,8 @@ def refuse_misplaced(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str]]
     """FaultError for a kind that only nodes, or only replicas, can suffer."""
     nodes = list(nodes)
     for fault in faults:
-        what = "controller" if fault.target == "controller" else "node" if fault.target in nodes else "replica"
+        what = "node" if fault.target in nodes or fault.label is not None else "replica"
+        what = "controller" if fault.target == "controller" else what
         if fault.kind not in kinds[what]:
             message = f"{fault.kind} of a {what} means nothing here"
             help = f"what a {what} can suffer: {', '.join(kinds[what])}"

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
-from flowdist.faults import FaultError, When, check_targets, parse_add, parse_fault, parse_scale, refuse_unsupported
-from flowdist.graph import MINUTE, SECOND
+from flowdist.faults import (
+    FaultError,
+    Plan,
+    When,
+    check_plan,
+    check_targets,
+    parse_add,
+    parse_drain,
+    parse_fault,
+    parse_scale,
+    refuse_misplaced,
+    refuse_unsupported,
+)
+from flowdist.graph import MINUTE, SECOND, Cluster, NodeSpec
 from tests.control.harness import graph, role
 
 
@@ -126,6 +139,32 @@ def test_targets_that_the_job_does_not_have_are_refused(spec: str, underlined: s
     assert (message, marked(shown, marks), caught.value.help) == (text, underlined, help)
 
 
+@pytest.mark.parametrize(
+    ("spec", "underlined", "text", "help"),
+    [
+        ("zone=eats@3s", "zone=eats", "no node is zone=eats", "did you mean 'zone=east'?"),
+        ("rack=7@3s", "rack=7", "no node is rack=7", "known: zone=east"),
+        ("zone=east@step=trianer,3", "trianer", "there is no role 'trianer'", "did you mean 'trainer'?"),
+        ("node1@3s:cut-to=node", "node", "there is no node 'node'", "did you mean 'node1'?"),
+        ("node1@3s:partition=node1,s/5s", "node1,s", "there is no node 's'", "known: node1, controller"),
+    ],
+)
+def test_labels_and_nodes_that_are_not_there_are_underlined(spec: str, underlined: str, text: str, help: str) -> None:
+    cluster = Cluster((NodeSpec("node1", labels=(("zone", "east"),)),))
+    topology = msgspec.structs.replace(graph(role("trainer")), cluster=cluster)
+    with pytest.raises(FaultError) as caught:
+        check_targets([parse_fault(spec)], topology, ["node1"])
+    message, shown, marks = str(caught.value).split("\n")
+    assert (message, marked(shown, marks), caught.value.help) == (text, underlined, help)
+
+
+def test_labels_and_other_nodes_that_are_there_are_accepted() -> None:
+    cluster = Cluster((NodeSpec("node1", labels=(("zone", "east"),)), NodeSpec("node2")))
+    topology = msgspec.structs.replace(graph(role("trainer")), cluster=cluster)
+    specs = ["zone=east@3s", "node1@3s:cut-to=node2", "node2@3s:cut-to=controller", "node1@3s:partition=node2"]
+    check_targets([parse_fault(spec) for spec in specs], topology, ["node1", "node2"])
+
+
 def test_a_node_of_any_name_may_come_back() -> None:
     check_targets([parse_fault("big@30s/60s")], graph(role("trainer")), ["big"])
 
@@ -172,9 +211,61 @@ def test_a_kind_that_nobody_carries_out_is_refused_never_dropped() -> None:
         assert message == f"flowdist run cannot carry out {text} yet" and marked(shown, marks) == underlined
 
 
-def test_scale_and_add() -> None:
+def test_a_kind_is_refused_for_what_cannot_suffer_it() -> None:
+    kinds = {"node": ["kill", "lost"], "replica": ["kill", "exit"], "controller": ["pause"]}
+    good = ["node0@3s:lost", "node0@3s", "trainer/0@3s:exit=1", "trainer@3s", "controller@3s:pause"]
+    refuse_misplaced([parse_fault(spec) for spec in good], kinds, ["node0"])
+    for spec, underlined, text, help in [
+        ("node0@3s:exit=1", "exit", "exit of a node means nothing here", "what a node can suffer: kill, lost"),
+        ("trainer/0@3s:lost", "lost", "lost of a replica means nothing here", "what a replica can suffer: kill, exit"),
+        ("trainer@3s:lost", "lost", "lost of a replica means nothing here", "what a replica can suffer: kill, exit"),
+        (
+            "controller@3s",
+            "controller",
+            "kill of a controller means nothing here",
+            "what a controller can suffer: pause",
+        ),
+    ]:
+        with pytest.raises(FaultError) as caught:
+            refuse_misplaced([parse_fault(spec)], kinds, ["node0"])
+        message, shown, marks = str(caught.value).split("\n")
+        assert (message, marked(shown, marks), caught.value.help) == (text, underlined, help)
+
+
+def test_scale_add_and_drain() -> None:
     assert parse_scale("trainer=4@60s") == ("trainer", 4, MINUTE)
     assert parse_add("node5@90s") == ("node5", 90 * SECOND)
+    assert parse_drain("node1@2m") == ("node1", 2 * MINUTE)
+
+
+def test_a_plan_may_speak_of_nodes_that_it_adds() -> None:
+    plan = Plan(
+        faults=(parse_fault("late@2m"),),
+        scales=(parse_scale("trainer=4@60s"),),
+        adds=(parse_add("late@1m"),),
+        drains=(parse_drain("late@3m"), parse_drain("node0@3m")),
+    )
+    check_plan(plan, graph(role("trainer")))
+
+
+@pytest.mark.parametrize(
+    ("plan", "underlined", "text", "help"),
+    [
+        (Plan(faults=(parse_fault("nod0@3s"),)), "nod0", "there is no 'nod0'", "did you mean 'node0'?"),
+        (
+            Plan(scales=(parse_scale("trianer=4@3s"),)),
+            "trianer",
+            "there is no role 'trianer'",
+            "did you mean 'trainer'?",
+        ),
+        (Plan(drains=(parse_drain("trainer@3s"),)), "trainer", "there is no node 'trainer'", "known: node0"),
+    ],
+)
+def test_a_plan_for_what_the_job_does_not_have_is_refused(plan: Plan, underlined: str, text: str, help: str) -> None:
+    with pytest.raises(FaultError) as caught:
+        check_plan(plan, graph(role("trainer")))
+    message, shown, marks = str(caught.value).split("\n")
+    assert (message, marked(shown, marks), caught.value.help) == (text, underlined, help)
 
 
 @pytest.mark.parametrize(
@@ -186,6 +277,11 @@ def test_scale_and_add() -> None:
         (parse_add, "node5", "node5"),
         (parse_add, "node5@x", "x"),
         (parse_add, "", ""),
+        (parse_drain, "node1", "node1"),
+        (parse_drain, "node1@x", "x"),
+        (parse_drain, "Node1@3s", "Node1@3s"),
+        (parse_scale, f"trainer={'9' * 5000}@3s", f"trainer={'9' * 5000}@3s"),
+        (parse_drain, "", ""),
     ],
 )
 def test_a_scale_or_a_node_that_cannot_be_read_is_underlined(

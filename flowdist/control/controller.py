@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from flowdist.control import events as ev
+from flowdist.control.beginning import new_job
 from flowdist.control.deadlines import Due
 from flowdist.control.effects import AnswerCheckpoint, Effect
 from flowdist.control.ending import begin_ending, close_store, forget_store, judge_success, settle_ending
@@ -31,8 +32,8 @@ from flowdist.control.nodes import give_up_node, join, lose_node
 from flowdist.control.operator import obey
 from flowdist.control.peers import update_addresses
 from flowdist.control.placement import explain, unplace
-from flowdist.control.recovery import advance, fail, leave_incident, lose, open_incident
-from flowdist.control.state import JobState, Replica, Role, World, new_job
+from flowdist.control.recovery import advance, drop_notice, fail, leave_incident, lose, open_incident
+from flowdist.control.state import JobState, Replica, Role, World
 from flowdist.graph import RoleGraph, format_duration
 
 SETTLE_ROUNDS_MAX = 1000  # each round gives up a seat, a world or an incident: more means a bug
@@ -77,7 +78,7 @@ def _record(job: JobState, event: ev.Event) -> None:
             for item in join(job, event):
                 _record_item(job, item)
         case ev.NodeLeft():
-            lose_node(job, event.node, f"{event.node} left")
+            lose_node(job, event.node, f"{event.node} left", asked=True)
         case ev.NodeGone():
             lose_node(job, event.node, f"{event.node} is gone: {event.cause}")
         case ev.NodeSilent():
@@ -102,6 +103,8 @@ def _record(job: JobState, event: ev.Event) -> None:
         case ev.ControllerStarted():
             if event.epoch > job.epoch:
                 job.epoch = event.epoch
+                for _, name in job.usable:
+                    job.nodes[name].is_unheard = True
                 job.notify(f"the controller is back, as epoch {event.epoch}; what runs goes on", "warning")
         case ev.NodeHeard() | ev.TimePassed():
             pass
@@ -115,6 +118,7 @@ def _record_of_replica(
     job: JobState,
     replica: Replica,
     event: ev.ReplicaStarted
+    | ev.ReplicaStartsCold
     | ev.ReplicaReady
     | ev.ReplicaProgressed
     | ev.ReplicaExited
@@ -128,6 +132,11 @@ def _record_of_replica(
     match event:
         case ev.ReplicaStarted() | ev.ReplicaReady() | ev.ReplicaProgressed():
             _record_running(job, replica, event)
+        case ev.ReplicaStartsCold():
+            role = job.roles[replica.id.role]
+            if not role.is_cold:
+                role.is_cold = True
+                job.notify(f"{role.spec.name} starts cold on {replica.node}: {event.detail}", "warning")
         case ev.ReplicaExited():
             _exited(job, replica, event)
         case ev.ReplicaStopped():
@@ -179,7 +188,9 @@ def settle(job: JobState) -> None:
 def _take_roles(job: JobState) -> list[Role]:
     roles = [job.roles[name] for name in job.touched_roles]
     job.touched_roles.clear()
-    return sorted(roles, key=lambda role: role.order)
+    if len(roles) > 1:
+        roles.sort(key=lambda role: role.order)
+    return roles
 
 
 def _current(job: JobState, replica: ReplicaId, attempt: int) -> Replica | None:
@@ -215,7 +226,7 @@ def _record_running(
                 job.touch(world)
             if replica.phase == "starting":
                 job.set_phase(replica, "running")
-                if role.spec.ready is not None:
+                if role.spec.ready is not None and job.ending is None:
                     job.due.set(Due("ready", str(replica.id)), job.now + role.spec.ready_timeout_ns)
                 note_formed(job, world)
         case ev.ReplicaReady():
@@ -227,6 +238,8 @@ def _record_running(
             replica.step = event.step
             if event.step > world.step:
                 world.step, world.progressed = event.step, True
+        case _:
+            assert_never(event)
 
 
 def _exited(job: JobState, replica: Replica, event: ev.ReplicaExited) -> None:
@@ -238,6 +251,7 @@ def _exited(job: JobState, replica: Replica, event: ev.ReplicaExited) -> None:
     elif event.kind is None and role.spec.kind == "task":
         job.end_attempt(replica, "succeeded")
         _note_success(job, world)
+        note_left(job, replica)  # it ended before it heard of the notice: no answer of it will come
     else:
         job.end_attempt(replica)
         replica.member_since = 0
@@ -251,6 +265,7 @@ def _note_success(job: JobState, world: World) -> None:
             job.due.set_once(Due("finish", world.name), job.now + patience)
         return
     job.due.clear(Due("finish", world.name))
+    drop_notice(job, world)
     job.turn(world, "succeeded")
     leave_incident(job, world)
     close_store(job, world)
@@ -339,7 +354,7 @@ def _expire(job: JobState, due: Due) -> None:
             begin_ending(job, "failed", f"{due.name} was below its minimum for {waited}: {explain(job, role)}")
         case "ready":
             _unready(job, _by_name(job, due.name))
-        case "arrivals" | "window":
+        case "arrivals":
             if job.missing:
                 job.notify(f"not waiting any longer for {', '.join(job.missing)}", "warning")
             job.missing.clear()
@@ -355,8 +370,7 @@ def _expire(job: JobState, due: Due) -> None:
         case "cooldown":
             job.touch(job.worlds[due.name])
         case "drain":
-            if job.worlds[due.name].notice is not None:
-                go(job, job.worlds[due.name])
+            go(job, job.worlds[due.name])
         case "hang":
             judge_hang(job, job.worlds[due.name])
         case _:
@@ -370,16 +384,15 @@ def _by_name(job: JobState, name: str) -> Replica:
 
 def _unready(job: JobState, replica: Replica) -> None:
     spec = job.role_of(replica.id).spec
-    if replica.phase == "running":
-        why = f"it did not get ready within {format_duration(spec.ready_timeout_ns)}"
-        replica.member_since = 0
-        fail(job, Failure(replica.id, "unready", why))
+    why = f"it did not get ready within {format_duration(spec.ready_timeout_ns)}"
+    replica.member_since = 0
+    fail(job, Failure(replica.id, "unready", why))
 
 
 def _unfinished(job: JobState, world: World) -> None:
     """The first member finished long ago: whoever has not is held to hang (R17)."""
     late = next((replica for replica in job.members_of(world) if replica.is_up), None)
-    if late is not None and world.phase == "running":
+    if late is not None:
         timeout = format_duration(job.role_of(late.id).spec.finish_timeout_ns)
         late.member_since = 0
         world.hangs = True

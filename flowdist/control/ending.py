@@ -25,10 +25,10 @@ def begin_ending(job: JobState, outcome: Outcome, reason: str) -> None:
         incident.phase, incident.closed_ns, incident.result = "closed", job.now, "the job ended"
         for name in incident.worlds:
             job.worlds[name].incident = None
-        if incident.root_role is not None:
-            job.roles[incident.root_role].pending.pop(number, None)
     job.open.clear()
     job.due.clear_all()
+    for world in job.worlds.values():
+        world.notice = None
     words = {"succeeded": "the job has succeeded", "failed": "the job fails", "cancelled": "the job is cancelled"}
     job.notify(f"{words[outcome]}: {reason}" if reason else words[outcome], "error" if outcome == "failed" else "info")
 
@@ -37,8 +37,7 @@ def hurry(job: JobState) -> None:
     """The operator does not want to wait: SIGKILL for everything that runs."""
     job.ending_at_once = True
     for replica in job.replicas.values():
-        if replica.is_live:
-            stop(job, replica, 0, again=True)
+        stop(job, replica, 0, again=True)
 
 
 def stop(job: JobState, replica: Replica, grace_ns: int, *, again: bool = False) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, assert_never
 
 from flowdist.control.events import CheckpointOffered, Event, ReplicaProgressed, ReplicaReady, ReplicaStarted
 from flowdist.control.state import JobState
@@ -33,3 +33,5 @@ def has_come(job: JobState, event: Event, what: Milestone, role: str, number: in
         case "checkpoint":
             accepted = sum(job.worlds[name].checkpoints for name in job.roles[role].worlds)
             return isinstance(event, CheckpointOffered) and accepted >= number
+        case _:
+            assert_never(what)

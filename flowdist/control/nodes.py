@@ -6,6 +6,9 @@ of it runs any more (R19), and each loss leads to a decision (R12).
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
+
+from flowdist.control.bad_nodes import note_loss, shun_if_it_flaps
 from flowdist.control.effects import AskStep, OpenStore, StopAtStep, StopReplica, TellPeers
 from flowdist.control.ending import forget_store
 from flowdist.control.events import InventoryItem, NodeJoined, ReplicaExited
@@ -30,6 +33,7 @@ def join(job: JobState, event: NodeJoined) -> list[InventoryItem]:
     job.missing.pop(event.node, None)
     if not same:
         _add(job, event, known)
+    job.nodes[event.node].is_unheard = False
     return _reconcile(job, event) if known is not None and same else _refuse_strays(job, event)
 
 
@@ -42,8 +46,10 @@ def _add(job: JobState, event: NodeJoined, known: Node | None) -> None:
         for replica in node.stuck:
             node.free = subtract(node.free, job.role_of(replica).need)
     job.nodes[event.node] = node
+    insort(job.usable, (place, event.node))
     update_free(job, event.node)
     job.notify(f"{event.node} joined")
+    shun_if_it_flaps(job, event.node)
 
 
 def _refuse_strays(job: JobState, event: NodeJoined) -> list[InventoryItem]:
@@ -99,21 +105,34 @@ def _say_again(job: JobState, replica: Replica) -> list[InventoryItem]:
     return [InventoryItem(replica.id, replica.attempt, "exited", exited=exited)]
 
 
-def lose_node(job: JobState, name: NodeName, cause: str) -> None:
-    """Nothing runs there any more: its replicas are lost, its seats are free."""
+def lose_node(job: JobState, name: NodeName, cause: str, *, asked: bool = False) -> None:
+    """Nothing runs there any more: its replicas are lost, its seats are free.
+
+    Unless it was `asked` to go, the loss tells against it where something ran (R22).
+    """
     job.missing.pop(name, None)
     node = job.nodes.get(name)
     if node is None:
         job.reseated = True  # whoever waited for it need not
         return
-    was_usable, node.usable = node.usable, False
+    was_usable = node.usable
+    _give_up(job, name)
     update_free(job, name)
     lost = vacate(job, name)
     if not was_usable:
         return
+    if lost and not asked and not node.is_leaving:
+        note_loss(job, name)
     job.notify(f"{cause}, and with it {', '.join(str(replica.id) for replica in lost)}" if lost else cause, "warning")
     if job.ending is None and lost:
         lose(job, [Failure(replica.id, "node_lost", cause) for replica in lost], name, cause)
+
+
+def _give_up(job: JobState, name: NodeName) -> None:
+    node = job.nodes[name]
+    if node.usable:
+        node.usable = False
+        del job.usable[bisect_left(job.usable, (node.order, name))]
 
 
 def vacate(job: JobState, name: NodeName) -> list[Replica]:
@@ -127,7 +146,7 @@ def vacate(job: JobState, name: NodeName) -> list[Replica]:
             job.end_attempt(replica)
             replica.member_since = 0
         unplace(job, replica)
-        forget_ports(job, replica)
+        forget_ports(replica)
     leave_stores(job, name, replicas)
     return lost
 
@@ -151,8 +170,9 @@ def give_up_node(job: JobState, replica: Replica) -> None:
     name, gpus = replica.node, replica.gpus
     assert name is not None
     node = job.nodes[name]
-    node.usable = False
+    _give_up(job, name)
     job.end_attempt(replica)
+    replica.member_since = 0
     unplace(job, replica)
     node.stuck[replica.id] = gpus
     node.free = subtract(node.free, job.role_of(replica.id).need)
@@ -163,6 +183,7 @@ def give_up_node(job: JobState, replica: Replica) -> None:
         if other.is_up:
             lost.append(other)
             job.end_attempt(other, "stopping")
+            other.member_since = 0
             job.emit(StopReplica(name, other.id, other.attempt, 0))
         elif not other.is_live:
             unplace(job, other)

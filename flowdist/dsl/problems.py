@@ -53,10 +53,10 @@ class Problem(NamedTuple):
 class TopologyProblems(FlowdistError):
     """A topology cannot be compiled. `problems` are all that was found, in the order of the file."""
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    def __init__(self, problems: Sequence[Problem], where: str = "in the topology") -> None:
         self.problems = tuple(problems)
         errors = [problem for problem in self.problems if problem.severity == "error"]
-        super().__init__(f"{len(errors)} error{'s' * (len(errors) != 1)} in the topology")
+        super().__init__(f"{len(errors)} error{'s' * (len(errors) != 1)} {where}")
 
 
 class Problems:
@@ -104,6 +104,8 @@ def _of_all(who: Sequence[str], message: str) -> str:
     if len(who) == 1:
         return f"{who[0]}: {message}"
     kind = who[0].partition(" ")[0]
+    if any(not name.startswith(f"{kind} ") for name in who):
+        return f"{', '.join(who)}: {message}"
     names = [name.partition(" ")[2] for name in who[:NAMED_MAX]]
     last = f"{len(who) - NAMED_MAX} more" if len(who) > NAMED_MAX else names.pop()
     return f"{kind}s {', '.join(names)} and {last}: {message}"
@@ -111,7 +113,7 @@ def _of_all(who: Sequence[str], message: str) -> str:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`did you mean "trainer"?`, or the list of what there is."""
-    known = list(known)
+    known = [str(name) for name in known]  # a key of the user's dict may be anything
     close = difflib.get_close_matches(str(word), known, n=1)
     if close:
         return f'did you mean "{close[0]}"?'

@@ -112,6 +112,8 @@ class _ControllerProcess:
                 self._hear(message, writer)
         except msgspec.MsgspecError as error:
             print(f"flowdist: a connection was closed: {error}", file=sys.stderr)
+        except asyncio.CancelledError:
+            pass  # this process ends: asyncio would make a traceback of it
         finally:
             if writer in self._watchers:
                 self._watchers.remove(writer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from flowdist.control import agent_io as io
@@ -11,16 +12,16 @@ from flowdist.control.ids import ReplicaId
 from flowdist.control.milestones import has_come
 from flowdist.faults import Fault, Plan, check_plan, refuse_misplaced, refuse_unsupported
 from flowdist.graph import RoleGraph, parse_duration
+from flowdist.sim.network import Direction
 
 if TYPE_CHECKING:
     from flowdist.sim.node import SimNode
     from flowdist.sim.simulation import Simulation
-    from flowdist.sim.workload import WorldModel
 
 KINDS = {
-    "node": ("kill", "lost", "leave", "preempt"),
-    "replica": ("kill", "exit", "oom", "hang"),
-    "controller": ("kill",),
+    "node": ("kill", "lost", "leave", "preempt", "pause", "partition", "cut-to", "delay", "drop"),
+    "replica": ("kill", "exit", "oom", "hang", "pause", "slow", "torn-checkpoint", "disk-full"),
+    "controller": ("kill", "partition", "cut-to"),
 }
 
 
@@ -48,6 +49,8 @@ class Faulting:
                 self._sim.queue.at(when.every_ns + fault.offset_ns, self._firing(fault))
             else:
                 self._waiting.append(fault)
+                if when.event == "step":
+                    self._sim.work.wait_for_step(when.role, when.number)
 
     def hear(self, line: Record) -> None:
         """A record was written: a fault may have waited for it."""
@@ -57,16 +60,6 @@ class Faulting:
             if has_come(self._sim.job, line.event, when.event, when.role, when.number):
                 self._waiting.remove(fault)
                 self._sim.queue.after(fault.offset_ns, self._firing(fault))
-
-    def steps_begin(self, world: str, model: WorldModel) -> None:
-        """A world begins to step: have it report the steps that faults wait for, when it gets there."""
-        begun = model.begun_ns
-        for fault in self._waiting:
-            if fault.when.event != "step" or fault.when.role != model.pace.name:
-                continue
-            if model.first_step < fault.when.number <= model.pace.workload.steps:
-                at = model.time_of_step(fault.when.number)
-                self._sim.queue.at(at, lambda: self._sim.report_steps(model, begun))
 
     def never_fired(self) -> list[Fault]:
         return [fault for fault in self._faults if fault.spec not in self._fired]
@@ -78,38 +71,105 @@ class Faulting:
         if fault.when.every_ns is not None:
             self._sim.queue.after(fault.when.every_ns, self._firing(fault))
         if fault.target == "controller":
-            if not self._sim.is_down:
-                self._tell(fault, "controller")
-                self._sim.kill_controller()
+            self._hit_controller(fault)
+        elif fault.label is not None:
+            for node in list(self._sim.nodes.values()):
+                if fault.label in node.spec.labels:
+                    self._hit_node(fault, node)
         elif fault.target in self._sim.nodes:
-            self._hit_node(fault)
+            self._hit_node(fault, self._sim.nodes[fault.target])
+        elif fault.kind in ("torn-checkpoint", "disk-full"):
+            self._hit_checkpoints(fault)
         else:
             for replica in self._targets(fault):
                 self._hit_replica(fault, replica)
+
+    def _hit_controller(self, fault: Fault) -> None:
+        if fault.kind == "kill":
+            if not self._sim.is_down:
+                self._tell(fault, "controller")
+                self._sim.kill_controller()
+            return
+        self._tell(fault, "controller")
+        directions: tuple[Direction, ...] = ("down",) if fault.kind == "cut-to" else ("up", "down")
+        for name in fault.others:
+            self._cut(fault, self._sim.nodes[name], directions)
+
+    def _cut(self, fault: Fault, node: SimNode, directions: tuple[Direction, ...]) -> None:
+        node.cut(fault.spec, *directions)
+        self._sim.plan()  # its silence is something to wait for now
+        self._later(fault, lambda: node.heal(fault.spec))
+
+    def _later(self, fault: Fault, undo: Callable[[], None]) -> None:
+        if fault.duration_ns is not None:
+            self._sim.queue.after(fault.duration_ns, undo)
+
+    def _hit_checkpoints(self, fault: Fault) -> None:
+        """Of all worlds of a role, or of one replica."""
+        role = fault.target.partition("/")[0]
+        self._tell(fault, fault.target)
+        if fault.kind == "disk-full":
+            self._sim.work.fill_disk(role)
+            self._later(fault, lambda: self._sim.work.free_disk(role))
+            return
+        for world in self._sim.job.roles[role].worlds:
+            if world in self._sim.work.models and ("/" not in fault.target or world in (fault.target, role)):
+                self._sim.work.models[world].tear()
 
     def _tell(self, fault: Fault, target: str) -> None:
         self._fired[fault.spec] = None
         self._sim.note_fault(fault, target)
 
-    def _hit_node(self, fault: Fault) -> None:
-        node = self._sim.nodes[fault.target]
-        if not node.is_alive or node.is_cut:
+    def _hit_node(self, fault: Fault, node: SimNode) -> None:
+        if not node.is_alive or node.net.is_dead:
             return
-        self._tell(fault, fault.target)
+        self._tell(fault, node.spec.name)
         match fault.kind:
             case "kill":
                 self._sim.kill_node(node)
+                self._later(fault, lambda: self._sim.add_node(node.spec))
             case "lost":
-                node.cut()
+                self._cut(fault, node, ("up", "down"))
             case "leave":
                 node.tell(io.LeaveRequested())
+                self._later(fault, lambda: self._sim.add_node(node.spec))
             case "preempt":
                 self._preempt(fault, node)
-                return
-        self._sim.plan()  # its silence is something to wait for now
-        if fault.duration_ns is not None:
-            back = node.heal if fault.kind == "lost" else lambda: self._sim.add_node(node.spec)
-            self._sim.queue.after(fault.duration_ns, back)
+            case "pause":
+                self._pause(fault, node)
+            case "partition" | "cut-to":
+                self._part(fault, node)
+            case "delay":
+                node.disturb(fault.spec, delay_ns=parse_duration(fault.arg))
+                self._later(fault, lambda: node.heal(fault.spec))
+            case "drop":
+                node.disturb(fault.spec, loss=float(fault.arg))
+                self._later(fault, lambda: node.heal(fault.spec))
+        self._sim.plan()
+
+    def _pause(self, fault: Fault, node: SimNode) -> None:
+        """All of it stands still, and with it the worlds of which it has a member."""
+        name = f"{fault.spec} of {node.spec.name}"
+        worlds = {self._sim.job.replicas[replica].world for replica, _ in node.workers}
+        node.pause()
+        for world in sorted(worlds):
+            self._sim.work.hold(world, name)
+
+        def resume() -> None:
+            for world in sorted(worlds):
+                self._sim.work.go_on(world, name)
+            node.go_on()
+
+        self._later(fault, resume)
+
+    def _part(self, fault: Fault, node: SimNode) -> None:
+        """Cut off from the controller, or from other nodes: worlds on both sides of it cannot go on."""
+        if "controller" in fault.others:
+            self._cut(fault, node, ("up",) if fault.kind == "cut-to" else ("up", "down"))
+        others = [name for name in fault.others if name != "controller"]
+        if others:
+            self._sim.work.part(fault.spec, node.spec.name, others)
+            self._later(fault, lambda: self._sim.work.join(fault.spec))
 
     def _preempt(self, fault: Fault, node: SimNode) -> None:
         """A notice, and when it has run out the end, come what may."""
@@ -142,8 +202,8 @@ class Faulting:
         ranks = [rank for rank in alive if fault.local_rank in (None, rank)]
         if ranks:
             self._tell(fault, str(replica))
-        if ranks and fault.kind == "hang":
-            self._sim.hang(node, replica, state.attempt)
+        if ranks and fault.kind in ("hang", "pause", "slow"):
+            self._hold_up(fault, node, replica, state.attempt)
             return
         for rank in ranks:
             match fault.kind:
@@ -153,3 +213,22 @@ class Faulting:
                     node.exit_worker(replica, state.attempt, rank, code=int(fault.arg))
                 case "oom":
                     node.exit_worker(replica, state.attempt, rank, signal="KILL", kind="oom")
+
+    def _hold_up(self, fault: Fault, node: SimNode, replica: ReplicaId, attempt: int) -> None:
+        """It does nothing any more, or nothing for a while, or all of it slowly."""
+        work, world = self._sim.work, self._sim.job.replicas[replica].world
+        if fault.kind == "slow":
+            work.slow_down(replica, attempt, Fraction(fault.arg.rstrip("x")))
+            self._later(fault, lambda: work.slow_down(replica, attempt, Fraction(1)))
+        elif fault.kind == "hang" or fault.duration_ns is None:
+            work.hang(node, replica, attempt)
+        else:
+            why = f"{fault.spec} of {replica}#{attempt}"
+            node.hung[replica, attempt] = None
+            work.hold(world, why)
+
+            def resume() -> None:
+                node.hung.pop((replica, attempt), None)
+                work.go_on(world, why)
+
+            self._later(fault, resume)

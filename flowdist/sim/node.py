@@ -15,11 +15,11 @@ from flowdist.control.effects import StartReplica
 from flowdist.control.ids import ReplicaId
 from flowdist.control.messages import ToAgent, ToController
 from flowdist.graph import MS, NodeSpec
+from flowdist.sim.network import LATENCY_NS, Direction, Link
 
 if TYPE_CHECKING:
     from flowdist.sim.simulation import Simulation
 
-LATENCY_NS = 500_000  # one way, between agent and controller
 SPAWN_NS = 5 * MS
 TERM_NS = 100 * MS  # from SIGTERM to the end of a worker that obeys
 KILL_NS = 1 * MS
@@ -34,7 +34,9 @@ class SimNode:
         self._sim, self.spec, self.starts = sim, spec, starts
         self.agent = Agent(spec, sim.graph, incarnation=1000 * starts + 1)
         self.is_alive = True
-        self.is_cut = False
+        self.net = Link(spec.name, sim.seed)
+        self.is_paused = False
+        self._held: list[Callable[[], None]] = []  # what happens to it as soon as it goes on
         self.link = 0  # counts the connections to the controller: what is said on one does not arrive on the next
         self.hung: dict[tuple[ReplicaId, int], None] = {}  # attempts that do nothing any more
         self.noticed: dict[tuple[ReplicaId, int], int | None] = {}  # attempts under a notice, with the step named
@@ -45,7 +47,7 @@ class SimNode:
 
     def connect(self) -> None:
         """The connection to the controller comes up, unless there is none to connect to."""
-        if not self._sim.is_down and not self.is_cut:
+        if not self._sim.is_down and not self.net.is_cut("up") and not self.net.is_cut("down"):
             self.link += 1
             self.tell(io.Connected())
 
@@ -53,13 +55,16 @@ class SimNode:
         """The controller died: what is on its way is lost, and the agent finds nobody listening."""
         self.renew()
         self.link += 1
-        if not self.is_cut:
+        if self.net.is_quiet:
             self.tell(io.Disconnected())
             self.tell(io.Refused())
 
     def tell(self, event: io.AgentInput) -> None:
-        """An input for the agent, now."""
+        """An input for the agent, now, or when it gets the CPU again."""
         if not self.is_alive:
+            return
+        if self.is_paused:
+            self._held.append(lambda: self.tell(event))
             return
         self.renew()
         for output in self.agent.handle(event, self._sim.queue.now):
@@ -68,26 +73,56 @@ class SimNode:
 
     def renew(self) -> None:
         """Take the heartbeats as played that could have been, while the node is heard."""
-        if self.is_alive and not self.is_cut and not self._sim.plays_heartbeats:
+        if self.is_alive and not self.is_paused and self.net.is_quiet and not self._sim.plays_heartbeats:
             sent = self.agent.renew(self._sim.queue.now, 2 * LATENCY_NS)
             if sent is not None:
                 self._sim.heard(self.spec.name, sent + LATENCY_NS)
 
     def receive(self, message: ToAgent, link: int) -> None:
         """A message of the controller arrives, unless the link is cut or is another by now."""
-        if not self.is_cut and link == self.link:
+        if not self.net.is_cut("down") and link == self.link:
             self.tell(message)
 
-    def cut(self) -> None:
-        """Silence, in both directions, from now on: the lease is what was acknowledged so far."""
+    def cut(self, why: str, *directions: Direction) -> None:
+        """Silence from now on: the lease is what was acknowledged so far."""
         self.renew()
-        self.is_cut = True
+        self.net.cut(why, *directions)
         self._plan()
 
-    def heal(self) -> None:
-        self.is_cut = False
-        self.tell(io.Disconnected())
-        self.connect()
+    def disturb(self, why: str, *, delay_ns: int = 0, loss: float = 0.0) -> None:
+        """The link is slow, or loses packets."""
+        self.renew()
+        if delay_ns:
+            self.net.delay(why, delay_ns)
+        if loss:
+            self.net.lose(why, loss)
+        self._plan()
+
+    def heal(self, why: str) -> None:
+        """What was wrong with the link is over; a connection that was cut is made anew."""
+        was_cut = self.net.is_cut("up") or self.net.is_cut("down")
+        self.net.heal(why)
+        if was_cut and not self.net.is_cut("up") and not self.net.is_cut("down"):
+            self.tell(io.Disconnected())
+            self.connect()
+
+    def pause(self) -> None:
+        """Agent and workers get no CPU; what is said to them waits."""
+        self.renew()
+        self.is_paused = True
+        self.net.cut("paused")  # nothing is cut, but heartbeats are not to be taken as played
+        for key in [key for key, alive in self.workers.items() if alive]:
+            self._sim.attempt_paused(*key)
+
+    def go_on(self) -> None:
+        """They get it again. The first thing that the agent sees is the time (R19)."""
+        self.is_paused = False
+        self.tell(io.AgentTimePassed())
+        self.net.heal("paused")  # only now: no heartbeat of the time before was sent
+        held, self._held = self._held, []
+        for happen in held:
+            happen()
+        self._sim.check_ghosts(self)
 
     def die(self) -> list[tuple[ReplicaId, int]]:
         """The agent and all workers are gone. Returns the attempts that ran."""
@@ -113,15 +148,21 @@ class SimNode:
         alive = self.workers.get((replica, attempt), {})
         if not self.is_alive or local_rank not in alive:
             return
+        if self.is_paused:
+            self._held.append(
+                lambda: self.exit_worker(replica, attempt, local_rank, code=code, signal=signal, kind=kind)
+            )
+            return
         del alive[local_rank]
         if not alive:
             self._sim.attempt_ended(replica, attempt)
-        self._sim.worker_ended(replica, attempt, failed=bool(code or signal))
+        if code or signal:
+            self._sim.work.worker_failed(replica, attempt)
         self.tell(io.WorkerExited(replica, attempt, local_rank, code, signal, kind))  # type: ignore[arg-type]
 
     def _plan(self) -> None:
         """Wake the agent at its deadline; while it is heard, heartbeats and lease are no reason to."""
-        quiet = not self.is_cut and not self._sim.plays_heartbeats
+        quiet = self.net.is_quiet and not self._sim.plays_heartbeats
         due = self.agent.duty() if quiet else self.agent.deadline()
         if due is None or (self._planned is not None and self._sim.queue.now < self._planned <= due):
             return
@@ -132,6 +173,8 @@ class SimNode:
         def wake() -> None:
             if self._planned == due:
                 self._planned = None
+                if self.is_paused:
+                    return
                 self.tell(io.AgentTimePassed())
 
         return wake
@@ -150,16 +193,16 @@ class SimNode:
                 bound = io.StoreBound(output.world, output.generation, port)
                 self._sim.queue.after(BIND_NS, lambda: self.tell(bound))
             case io.AnswerWorker():
-                self._sim.checkpoint_answered(output)
+                self._sim.work.checkpoint_answered(output)
             case io.LookForSigns():
-                self._sim.show_signs(self, output.replica, output.attempt)
+                self._sim.work.show_signs(self, output.replica, output.attempt)
             case io.AskWorkers():
-                step = self._sim.step_of(output.replica, output.attempt)
+                step = self._sim.work.step_of(output.replica, output.attempt)
                 answer = io.WorkersAsked(output.replica, output.attempt, step)
                 self._sim.queue.after(BIND_NS, lambda: self.tell(answer))
             case io.TellWorkers():
-                self._sim.stop_at(self, output.replica, output.attempt, output.step)
-            case io.KillStore() | io.WritePeers():
+                self._sim.work.stop_at(self, output.replica, output.attempt, output.step)
+            case io.KillStore() | io.WritePeers() | io.HurrySpawn():
                 pass
             case io.EndAgent():
                 self.is_alive = False
@@ -171,8 +214,8 @@ class SimNode:
             if link == self.link and not self._sim.is_down:
                 self._sim.hear(message)
 
-        if not self.is_cut:
-            self._sim.queue.after(LATENCY_NS, arrive)
+        if not self.net.is_cut("up"):
+            self._sim.queue.at(self.net.arrival("up", self._sim.queue.now), arrive)
 
     def _spawned(self, start: StartReplica) -> None:
         if not self.is_alive:
@@ -183,7 +226,7 @@ class SimNode:
         self._sim.attempt_began(*key)
         ports = tuple((name, self._port(start.replica, name)) for name in role.ports)
         self.tell(io.WorkersSpawned(*key, ports))
-        self._sim.workers_run(self, start)
+        self._sim.work.workers_run(self, start)
 
     def _port(self, replica: ReplicaId, name: str) -> int:
         """As in production: chosen once, kept for later attempts on the node."""

@@ -6,15 +6,14 @@ Faults act on nodes and processes only; the controller is never told and has to 
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
-from flowdist.control import agent_io as io
 from flowdist.control.controller import Controller
-from flowdist.control.effects import Effect, FinishJob, Notify, StartReplica
+from flowdist.control.effects import Effect, FinishJob, Notify
 from flowdist.control.events import DrainRequested, Event, NodeGone, ScaleRequested, TimePassed
 from flowdist.control.history import FaultLine, Header, Line, Record, digest, encode_line, record
 from flowdist.control.ids import NodeName, ReplicaId
@@ -23,13 +22,16 @@ from flowdist.control.messages import Heartbeat, ToAgent, ToController
 from flowdist.control.state import JobState
 from flowdist.control.waiting import waiting_for
 from flowdist.faults import NOTHING, Add, Drain, Fault, Plan, Scale
-from flowdist.graph import MS, Cluster, NodeSpec, RoleGraph, RoleSpec
+from flowdist.graph import MS, Cluster, NodeSpec, RoleGraph, format_duration
+from flowdist.sim.accounts import Accounts, Bucket
 from flowdist.sim.faulting import Faulting
-from flowdist.sim.node import LATENCY_NS, SimNode
+from flowdist.sim.node import SimNode
 from flowdist.sim.queue import Queue
+from flowdist.sim.work import Work
 from flowdist.sim.workload import WorldModel
 
 PROOF_NS = 10 * MS  # from the death of an agent to the guardian's proof of it
+GHOST_NS = 100 * MS  # how long what was replaced while its node was paused may go on: until it is killed
 TAKE_OVER_NS = 300 * MS  # from the death of the controller to the next one's first event
 
 
@@ -51,6 +53,8 @@ class SimResult:
     now: int
     models: dict[str, WorldModel]
     unfired: list[Fault]
+    spent: dict[str, dict[Bucket, int]]  # ns, by role and bucket: together wall time x replicas
+    hits: Counter[tuple[str, str]]  # faults, by kind and by the phase of the job
     violation: Violation | None = None
     waiting: list[str] = field(default_factory=list)
     handled: int = 0
@@ -64,6 +68,7 @@ class Simulation:
         plan: What is to befall the job.
         seed: 0 is nominal: everything takes exactly what the workload says. Any other seed spreads start-up times by
             up to a fifth, each attempt's drawn from a stream of its own.
+        always: Called with the job after every event; False or an AssertionError is a violation.
         play_heartbeats: Play each heartbeat, as production does, instead of taking quiet ones as played.
     """
 
@@ -74,13 +79,17 @@ class Simulation:
         *,
         seed: int = 0,
         play_heartbeats: bool = False,
+        always: Sequence[Callable[[JobState], object]] = (),
     ) -> None:
-        self.graph, self.plays_heartbeats, self._seed = graph, play_heartbeats, seed
+        self.graph, self.plays_heartbeats, self.seed = graph, play_heartbeats, seed
         self.queue = Queue()
         names = tuple(node.name for node in graph.cluster.nodes)
         self.controller = Controller(graph, names)
         self.nodes: dict[NodeName, SimNode] = {}
-        self.models: dict[str, WorldModel] = {}
+        self.accounts = Accounts(self.job)
+        self._always = always
+        self._hits: Counter[tuple[str, str]] = Counter()
+        self.work = Work(self, seed)
         self.links = Links(graph.options)
         self.is_down = False  # the controller
         self._unheard: list[Event] = []
@@ -115,12 +124,15 @@ class Simulation:
         except Violation as error:
             violation = error
         lines = [encode_line(line) for line in self._lines]
+        self.accounts.close(self.work.models.values(), self.queue.now)
         return SimResult(
+            spent=self.accounts.spent,
+            hits=self._hits,
             job=self.job,
             lines=self._lines,
             digest=digest(lines),
             now=self.queue.now,
-            models=self.models,
+            models=self.work.models,
             unfired=self._faulting.never_fired(),
             violation=violation,
             waiting=waiting_for(self.job),
@@ -180,10 +192,25 @@ class Simulation:
             self.job.check()
         except AssertionError as error:
             raise Violation("invariant", str(error)) from error
+        for check in self._always:
+            self._hold(check)
         for effect in effects:
             self._carry_out(effect)
+        self.accounts.hear(self.job, line)
         self._faulting.hear(line)
+        self.work.notice_who_stays_away()
         self.plan()
+
+    def _hold(self, check: Callable[[JobState], object]) -> None:
+        """A property of the user's."""
+        name = getattr(check, "__name__", repr(check))
+        try:
+            if check(self.job) is False:
+                raise Violation("always", f"{name} does not hold at {format_duration(self.queue.now)}")
+        except AssertionError as error:
+            if isinstance(error, Violation):
+                raise
+            raise Violation("always", f"{name} at {format_duration(self.queue.now)}: {error}") from error
 
     def kill_controller(self) -> None:
         """The controller dies; the next one knows what is in the record, and takes over a moment later (R21)."""
@@ -208,7 +235,17 @@ class Simulation:
         for node in self.nodes.values():
             node.connect()
 
+    def _phase(self) -> str:
+        """Where the job is, as far as faults are concerned."""
+        if self.job.ending is not None:
+            return "ending"
+        if self.job.open or self.is_down:
+            return "in recovery"
+        begun = any(model.begun_ns is not None for model in self.work.models.values())
+        return "steady" if begun else "starting"
+
     def note_fault(self, fault: Fault, target: str) -> None:
+        self._hits[fault.kind, self._phase()] += 1
         self._lines.append(FaultLine(self.queue.now, fault.spec, target))
 
     def _carry_out(self, effect: Effect) -> None:
@@ -222,16 +259,16 @@ class Simulation:
                 self._send(self.nodes[effect.node], self.links.order(effect))
 
     def _send(self, node: SimNode, message: ToAgent) -> None:
-        if not node.is_cut:
+        if not node.net.is_cut("down"):
             link = node.link
-            self.queue.after(LATENCY_NS, lambda: node.receive(message, link))
+            self.queue.at(node.net.arrival("down", self.queue.now), lambda: node.receive(message, link))
 
     def plan(self) -> None:
         """Wake the controller at its deadline, or when somebody's silence may have become too long."""
         if self.is_down:
             return
         times = [self.controller.deadline()]
-        if self.plays_heartbeats or any(node.is_cut or not node.is_alive for node in self.nodes.values()):
+        if self.plays_heartbeats or any(not node.is_alive or not node.net.is_quiet for node in self.nodes.values()):
             for node in self.nodes.values():
                 node.renew()
             times.append(self.links.deadline())
@@ -261,162 +298,29 @@ class Simulation:
             raise Violation("split brain", f"{replica} runs as attempt {attempt} while attempt {other} does")
         self._running[replica] = attempt
 
+    def attempt_paused(self, replica: ReplicaId, attempt: int) -> None:
+        """It gets no CPU: another may run meanwhile, once the lease of its node is over."""
+        if self._running.get(replica) == attempt:
+            del self._running[replica]
+
+    def check_ghosts(self, node: SimNode) -> None:
+        """A node that was paused goes on: what was replaced meanwhile has to be gone in a moment (R19)."""
+        ran = [key for key, alive in node.workers.items() if alive]
+        for replica, attempt in ran:
+            self._running.setdefault(replica, attempt)
+
+        def check() -> None:
+            for replica, attempt in ran:
+                other = self._running.get(replica, attempt)
+                if node.is_alive and node.workers.get((replica, attempt)) and other != attempt:
+                    raise Violation("split brain", f"{replica} goes on as attempt {attempt} beside attempt {other}")
+
+        self.queue.after(GHOST_NS, check)
+
     def attempt_ended(self, replica: ReplicaId, attempt: int) -> None:
         if self._running.get(replica) == attempt:
             del self._running[replica]
-        for model in self.models.values():
-            start = model.members.get(replica)
-            if start is not None and start.attempt == attempt:
-                model.halt(self.queue.now)
-
-    def workers_run(self, node: SimNode, start: StartReplica) -> None:
-        """The processes of an attempt are there: they start up, get ready, and work."""
-        role = self.graph.role(start.replica.role)
-        load = role.workload
-        delay = round(load.startup_ns * spread(self._seed, f"{start.replica}#{start.attempt}", "startup"))
-        if role.kind == "task":
-            model = self.models.get(start.world)
-            if model is None:
-                model = self.models[start.world] = WorldModel(self._pace_of(role))
-            model.start(start)
-            delay += load.restore_ns if model.durable else 0
-        self.queue.after(delay, lambda: self._started_up(node, start))
-
-    def _pace_of(self, role: RoleSpec) -> RoleSpec:
-        """The role whose workload says how its world steps: of a joint world the one that takes longest."""
-        joint = self.graph.world_of(role.name)
-        roles = [self.graph.role(name) for name in joint.roles] if joint is not None else [role]
-        return max(roles, key=lambda role: role.workload.steps * role.workload.step_ns)
-
-    def _started_up(self, node: SimNode, start: StartReplica) -> None:
-        key = (start.replica, start.attempt)
-        if not node.is_alive or not node.workers.get(key):
-            return
-        role = self.graph.role(start.replica.role)
-        if role.ready is not None and role.ready.how == "call":
-            for local_rank in range(role.procs):
-                node.tell(io.WorkerReady(*key, local_rank))
-        elif role.ready is not None:
-            node.tell(io.ProbePassed(*key))
-        model = self.models.get(start.world)
-        if model is not None and model.is_up(start.replica, self.queue.now):
-            self._faulting.steps_begin(start.world, model)
-            self._plan_work(start.world, model)
-
-    def step_of(self, replica: ReplicaId, attempt: int) -> int | None:
-        """The step that the workers of an attempt are at; None for those that do not step, or not yet."""
-        model = self._model_of(replica, attempt)
-        return model.step_at(self.queue.now) if model is not None and model.begun_ns is not None else None
-
-    def _model_of(self, replica: ReplicaId, attempt: int) -> WorldModel | None:
-        model = self.models.get(self.job.replicas[replica].world)
-        start = model.members.get(replica) if model is not None else None
-        return model if start is not None and start.attempt == attempt else None
-
-    def show_signs(self, node: SimNode, replica: ReplicaId, attempt: int) -> None:
-        """Progress that was not played one by one: a worker that steps has just told where it is."""
-        model = self._model_of(replica, attempt)
-        key = (replica, attempt)
-        if model is not None and model.begun_ns is not None and key not in node.hung:
-            for local_rank in range(self.graph.role(replica.role).procs):
-                node.tell(io.WorkerProgressed(*key, local_rank, model.step_at(self.queue.now)))
-        node.tell(io.SignsSeen(*key, None))
-
-    def hang(self, node: SimNode, replica: ReplicaId, attempt: int) -> None:
-        """The replica does nothing any more; the others of its world wait for it in vain, a step further."""
-        node.hung[replica, attempt] = None
-        model = self._model_of(replica, attempt)
-        if model is None or model.begun_ns is None:
-            return
-        step = model.step_at(self.queue.now)
-        for start in list(model.members.values()):
-            ahead = start.replica != replica
-            for local_rank in range(self.graph.role(start.replica.role).procs):
-                message = io.WorkerProgressed(start.replica, start.attempt, local_rank, step + ahead)
-                self.nodes[start.node].tell(message)
-        model.halt(self.queue.now)
-
-    def stop_at(self, node: SimNode, replica: ReplicaId, attempt: int, step: int | None) -> None:
-        """The workers are told the step at which should_stop() turns true: there they save, then they have left it."""
-        model = self._model_of(replica, attempt)
-        if step is None or model is None or model.begun_ns is None:
-            return
-        begun = model.begun_ns
-        at = model.time_of_step(min(step, model.pace.workload.steps))
-
-        def save() -> None:
-            if model.begun_ns == begun:
-                model.durable = max(model.durable, step)
-                model.halt(self.queue.now)  # saved at that step: nothing is lost
-
-        def leave() -> None:
-            for local_rank in range(self.graph.role(replica.role).procs):
-                node.tell(io.WorkerLeftStep(replica, attempt, local_rank))
-
-        self.queue.at(at, save)
-        self.queue.at(at + model.pace.workload.checkpoint_ns, leave)
-
-    def _plan_work(self, world: str, model: WorldModel) -> None:
-        """The next moment of a world that steps: a checkpoint, or its end."""
-        begun = model.begun_ns
-        checkpoint = model.next_checkpoint()
-        if checkpoint is None:
-            self.queue.at(model.time_of_step(model.pace.workload.steps), lambda: self._work_done(model, begun))
-        else:
-            self.queue.at(checkpoint, lambda: self._checkpoint(world, model, begun))
-
-    def report_steps(self, model: WorldModel, begun: int | None) -> None:
-        """Every worker of the world tells how far it is."""
-        if begun is None or model.begun_ns != begun:
-            return
-        step = model.step_at(self.queue.now)
-        for start in list(model.members.values()):
-            node = self.nodes[start.node]
-            for local_rank in range(self.graph.role(start.replica.role).procs):
-                node.tell(io.WorkerProgressed(start.replica, start.attempt, local_rank, step))
-
-    def _checkpoint(self, world: str, model: WorldModel, begun: int | None) -> None:
-        if model.begun_ns != begun:
-            return
-        model.offered += 1
-        self.report_steps(model, begun)
-        first = min(model.members)
-        start = model.members[first]
-        step = model.step_at(self.queue.now)
-        offer = io.WorkerOffered(first, start.attempt, start.generation, f"{world}/step-{step}", step)
-        self.nodes[start.node].tell(offer)
-        self._plan_work(world, model)
-
-    def checkpoint_answered(self, answer: io.AnswerWorker) -> None:
-        """What was accepted is what a restart resumes from."""
-        if answer.accepted:
-            world = self.job.replicas[answer.replica].world
-            model = self.models[world]
-            model.durable = max(model.durable, answer.step)
-
-    def _work_done(self, model: WorldModel, begun: int | None) -> None:
-        if model.begun_ns != begun:
-            return
-        self.report_steps(model, begun)
-        model.durable = model.pace.workload.steps
-        for start in list(model.members.values()):
-            for local_rank in range(self.graph.role(start.replica.role).procs):
-                self.nodes[start.node].exit_worker(start.replica, start.attempt, local_rank)
-
-    def worker_ended(self, replica: ReplicaId, attempt: int, *, failed: bool) -> None:
-        """The others of its world wait for a worker that failed in vain."""
-        for model in self.models.values():
-            start = model.members.get(replica)
-            if failed and start is not None and start.attempt == attempt:
-                model.halt(self.queue.now)
-
-
-def spread(seed: int, entity: str, purpose: str) -> float:
-    """A factor from 0.8 to 1.2 that depends on these three alone: one more fault reshuffles nothing else."""
-    if seed == 0:
-        return 1.0
-    draw = hashlib.blake2b(f"{seed}/{entity}/{purpose}".encode(), digest_size=8).digest()
-    return 0.8 + 0.4 * int.from_bytes(draw) / 2**64
+        self.work.ended(replica, attempt)
 
 
 def with_nodes(graph: RoleGraph) -> RoleGraph:

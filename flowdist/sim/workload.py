@@ -2,12 +2,13 @@
 
 All members of a world advance in lock step from the moment that the last of them is up. Between two moments that
 matter (a checkpoint is complete, a step that somebody waits for, the last step) nothing is planned: the step at any
-time follows from the time alone.
+time follows from the time alone, from how slow the slowest member is, and from whether anything makes them all wait.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from flowdist.control.effects import StartReplica
 from flowdist.control.ids import ReplicaId
@@ -16,10 +17,14 @@ from flowdist.graph import RoleSpec
 
 @dataclass(slots=True)
 class WorldModel:
-    """One world of a task. `durable` is the step of the checkpoint that a restart resumes from."""
+    """One world of a task.
+
+    `position` is nominal time, in ns, since the present generation began to step: work and checkpoints as the workload
+    says. It was `_base_ns` at `_since_ns`, and goes on from there at one `_pace`th of the speed of time.
+    """
 
     pace: RoleSpec  # whose workload says how the world steps
-    durable: int = 0
+    saved: list[int] = field(default_factory=list)  # steps of the checkpoints that are whole, oldest first
     generation: int = 0
     members: dict[ReplicaId, StartReplica] = field(default_factory=dict)
     up: dict[ReplicaId, None] = field(default_factory=dict)
@@ -29,6 +34,27 @@ class WorldModel:
     lost_ns: int = 0  # work that was done and has to be done again, per worker
     lost_steps: int = 0
     begins: list[int] = field(default_factory=list)  # when stepping began, generation by generation
+    version: int = 0  # what was planned for an earlier one does not happen
+    stalls: dict[str, None] = field(default_factory=dict)  # why nobody gets on, whoever the members are
+    holds: dict[str, None] = field(default_factory=dict)  # why a member of this generation holds up all
+    slow: dict[ReplicaId, Fraction] = field(default_factory=dict)  # how many times slower a member is
+    _since_ns: int = 0
+    _base_ns: int = 0
+
+    @property
+    def durable(self) -> int:
+        """The step of the checkpoint that a restart resumes from."""
+        return self.saved[-1] if self.saved else 0
+
+    def save(self, step: int) -> None:
+        """A checkpoint is whole."""
+        if step > self.durable:
+            self.saved.append(step)
+
+    def tear(self) -> None:
+        """The newest checkpoint cannot be read: the one before it is what there is."""
+        if self.saved:
+            self.saved.pop()
 
     def start(self, start: StartReplica) -> None:
         """A member's processes run; those of an earlier generation are forgotten."""
@@ -36,7 +62,9 @@ class WorldModel:
             self.generation = start.generation
             self.members.clear()
             self.up.clear()
+            self.slow.clear()
             self.begun_ns, self.offered = None, 0
+            self.holds.clear()
         self.members[start.replica] = start
 
     def is_up(self, replica: ReplicaId, now: int) -> bool:
@@ -48,8 +76,19 @@ class WorldModel:
         if len(self.up) < size or self.begun_ns is not None:
             return False
         self.begun_ns, self.first_step = now, self.durable
+        self._since_ns, self._base_ns = now, 0
+        self.version += 1
         self.begins.append(now)
         return True
+
+    def split(self, now: int) -> tuple[int, int, int]:
+        """Of what was done in this generation, in ns: steps that are kept, steps that are lost, and checkpoints."""
+        load = self.pace.workload
+        cycles, rest = divmod(self._position(now), load.checkpoint_every_ns + load.checkpoint_ns)
+        checkpoint = cycles * load.checkpoint_ns + max(0, rest - load.checkpoint_every_ns)
+        worked = self._position(now) - checkpoint
+        kept = min(worked, max(0, self.durable - self.first_step) * load.step_ns)
+        return kept, worked - kept, checkpoint
 
     def halt(self, now: int) -> None:
         """A member is gone: the others wait for it in vain. What was done since the last checkpoint is lost."""
@@ -59,7 +98,57 @@ class WorldModel:
         self.lost_steps += max(0, done - self.durable)
         self.lost_ns += max(0, done - self.durable) * self.pace.workload.step_ns
         self.begun_ns = None
+        self.version += 1
         self.up.clear()
+
+    def stall(self, why: str, now: int) -> None:
+        """Nobody gets on, for a while."""
+        self._rebase(now)
+        self.stalls[why] = None
+
+    def hold(self, why: str, now: int) -> None:
+        """A member does not get on, and so nobody does."""
+        self._rebase(now)
+        self.holds[why] = None
+
+    def go_on(self, why: str, now: int) -> bool:
+        """That reason is gone. Returns whether it was the last: they get on again."""
+        if why not in self.stalls and why not in self.holds:
+            return False  # what is planned still holds
+        self._rebase(now)
+        was = self.stalls.pop(why, why) is None or self.holds.pop(why, why) is None
+        return was and not self.is_stalled
+
+    @property
+    def is_stalled(self) -> bool:
+        return bool(self.stalls or self.holds)
+
+    def slow_down(self, replica: ReplicaId, factor: Fraction, now: int) -> None:
+        """A member takes so many times as long for a step, and with it all; 1 is its own speed again."""
+        self._rebase(now)
+        self.slow.pop(replica, None)
+        if factor != 1:
+            self.slow[replica] = factor
+
+    def _rebase(self, now: int) -> None:
+        self._base_ns, self._since_ns = self._position(now), now
+        self.version += 1
+
+    def _factor(self) -> Fraction:
+        return max(self.slow.values(), default=Fraction(1))
+
+    def _position(self, now: int) -> int:
+        if self.is_stalled or self.begun_ns is None:
+            return self._base_ns
+        factor = self._factor()
+        return self._base_ns + (now - self._since_ns) * factor.denominator // factor.numerator
+
+    def _time_of(self, position: int) -> int | None:
+        """When it will be there, if nothing comes in between; None while nobody gets on."""
+        if self.is_stalled:
+            return None
+        factor = self._factor()
+        return self._since_ns + -(-(position - self._base_ns) * factor.numerator // factor.denominator)
 
     def step_at(self, now: int) -> int:
         """The number of steps that are done."""
@@ -67,21 +156,23 @@ class WorldModel:
             return self.durable
         load = self.pace.workload
         cycle = load.checkpoint_every_ns + load.checkpoint_ns
-        cycles, rest = divmod(now - self.begun_ns, cycle)
+        cycles, rest = divmod(self._position(now), cycle)
         worked = cycles * load.checkpoint_every_ns + min(rest, load.checkpoint_every_ns)
         return min(load.steps, self.first_step + worked // load.step_ns)
 
-    def time_of_step(self, step: int) -> int:
-        """When that step will be done, if nothing comes in between."""
-        assert self.begun_ns is not None
+    def time_of_step(self, step: int) -> int | None:
+        """When that step will be done, if nothing comes in between; None while nobody gets on."""
+        return self._time_of(self._position_of_step(step))
+
+    def _position_of_step(self, step: int) -> int:
         load = self.pace.workload
         work = (step - self.first_step) * load.step_ns
         checkpoints = max(0, work - 1) // load.checkpoint_every_ns
-        return self.begun_ns + work + checkpoints * load.checkpoint_ns
+        return work + checkpoints * load.checkpoint_ns
 
-    def next_checkpoint(self) -> int | None:
-        """When the next checkpoint will be complete; None when the work is done before."""
-        assert self.begun_ns is not None
+    def next_moment(self) -> tuple[int | None, bool]:
+        """When the next checkpoint will be complete, or the work is done, and which of the two (True: a checkpoint)."""
         load = self.pace.workload
-        done = self.begun_ns + (self.offered + 1) * (load.checkpoint_every_ns + load.checkpoint_ns)
-        return done if done < self.time_of_step(load.steps) else None
+        checkpoint = (self.offered + 1) * (load.checkpoint_every_ns + load.checkpoint_ns)
+        end = self._position_of_step(load.steps)
+        return self._time_of(min(checkpoint, end)), checkpoint < end

@@ -74,6 +74,7 @@ class Talk:
         self.graph, self.auto, self.now = graph, auto, 0
         self.effects: list[Effect] = []
         self.starts: list[StartReplica] = []
+        self.record: list[tuple[ev.Event, int]] = []
         self.incarnations: dict[str, int] = {}
 
     @property
@@ -82,6 +83,7 @@ class Talk:
 
     def tell(self, event: ev.Event) -> list[Effect]:
         """One event, and with `auto` all the answers to what follows. Returns the effects of the event alone."""
+        self.record.append((event, self.now))
         first = effects = self.controller.handle(event, self.now)
         queue = list(effects)
         self._keep(effects)
@@ -89,6 +91,7 @@ class Talk:
         assert_settled(self.controller)
         while self.auto and queue:
             for answer in self._answers(queue.pop(0)):
+                self.record.append((answer, self.now))
                 effects = self.controller.handle(answer, self.now)
                 self._keep(effects)
                 self.job.check()

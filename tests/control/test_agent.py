@@ -5,61 +5,9 @@ from __future__ import annotations
 from flowdist.control import agent_io as io
 from flowdist.control import events as ev
 from flowdist.control import messages as msg
-from flowdist.control.agent import Agent
-from flowdist.control.effects import CloseStore, OpenStore, Order, StartReplica, StopReplica
-from flowdist.graph import MS, SECOND, NodeSpec, Readiness
-from tests.control.harness import graph, r, role
-
-A = NodeSpec("node0")
-T = r("trainer/0")
-
-
-def start(attempt: int = 1, name: str = "trainer/0") -> StartReplica:
-    return StartReplica("node0", r(name), attempt, "trainer", attempt, 0, 2, 0, 1, 0, 2, 0, "127.0.0.1", 29500)
-
-
-class Talk:
-    def __init__(self, **fields: object) -> None:
-        self.agent = Agent(A, graph(role("trainer", **{"procs": 2, **fields})))
-        self.now = 0
-        self.sent: list[object] = []
-        self.tell(io.Connected())
-        self.tell(msg.Acked(1, self.agent.incarnation, 0))
-
-    def tell(self, event: io.AgentInput) -> list[object]:
-        """The outputs, with messages and reports unwrapped; those to the controller are kept in `sent`."""
-        outputs: list[object] = []
-        for output in self.agent.handle(event, self.now):
-            message = output.message if isinstance(output, io.Send) else output
-            outputs.append(message.event if isinstance(message, msg.Report) else message)
-            if isinstance(output, io.Send):
-                self.sent.append(outputs[-1])
-        return outputs
-
-    def order(self, order: Order, epoch: int = 1, incarnation: int = 0) -> list[object]:
-        return self.tell(msg.Ordered(epoch, incarnation or self.agent.incarnation, order))
-
-    def at(self, seconds: float, ack: bool = False) -> list[object]:
-        """Time passes, deadline by deadline; heartbeats are acknowledged if `ack`."""
-        until, outputs = round(seconds * SECOND), []
-        while (due := self.agent.deadline()) is not None and due <= until:
-            self.now = max(due, self.now)
-            for output in self.tell(io.AgentTimePassed()):
-                if isinstance(output, msg.Heartbeat):
-                    if ack:
-                        self.tell(msg.Acked(1, output.incarnation, output.sent_ns))
-                else:
-                    outputs.append(output)
-        self.now = until
-        return outputs
-
-    def run(self, attempt: int = 1) -> None:
-        self.order(start(attempt))
-        self.tell(io.WorkersSpawned(T, attempt))
-
-
-def kill(signal: str, attempt: int = 1) -> io.SignalWorkers:
-    return io.SignalWorkers(T, attempt, signal)
+from flowdist.control.effects import AnswerCheckpoint, CloseStore, OpenStore, StopReplica, TellPeers
+from flowdist.graph import MS, SECOND, Readiness
+from tests.control.agent_harness import A, T, Talk, kill, start
 
 
 def test_it_joins_and_beats():
@@ -98,12 +46,18 @@ def test_a_stop_without_grace_is_sigkill_at_once_and_shortens_a_longer_one():
 def test_a_stop_that_comes_before_the_workers_run_is_not_lost():
     talk = Talk()
     talk.order(start())
-    assert talk.order(StopReplica("node0", T, 1, SECOND)) == []
+    assert talk.order(StopReplica("node0", T, 1, SECOND)) == [io.HurrySpawn(T, 1)]
     assert talk.tell(io.WorkersSpawned(T, 1)) == [ev.ReplicaStarted(T, 1), kill("TERM")]
     talk = Talk()
     talk.order(start())
     talk.order(StopReplica("node0", T, 1, 0))
     assert talk.tell(io.WorkersSpawned(T, 1)) == [ev.ReplicaStarted(T, 1), kill("KILL")]
+
+
+def test_it_says_why_workers_are_not_forked():
+    talk = Talk()
+    talk.order(start())
+    assert talk.tell(io.SpawnedCold(T, 1, "too many threads")) == [ev.ReplicaStartsCold(T, 1, "too many threads")]
 
 
 def test_the_first_failing_worker_takes_the_others_with_it_and_is_reported_once():
@@ -175,7 +129,7 @@ def test_r19_a_rejoin_fences_at_once():
     talk = Talk()
     talk.run()
     assert talk.tell(msg.Rejoin(1, 1)) == [kill("KILL")]
-    assert talk.order(start(2)) == []
+    assert talk.order(start(2)) == [] and talk.order(start(1, "trainer/1")) == []
 
 
 def test_r19_workers_live_on_through_a_short_loss_of_the_connection():
@@ -254,3 +208,84 @@ def test_dismissed_it_kills_what_is_left_and_ends():
     talk.run()
     assert talk.tell(msg.Dismissed(1, 1)) == [kill("KILL"), io.EndAgent("the job is over")]
     assert talk.agent.deadline() is None and talk.tell(io.Connected()) == []
+
+
+def test_a_later_stop_never_gives_more_time_than_the_one_before():
+    talk = Talk()
+    talk.run()
+    talk.order(StopReplica("node0", T, 1, 2 * SECOND))
+    assert talk.order(StopReplica("node0", T, 1, 60 * SECOND)) == []
+    assert talk.at(2, ack=True) == [kill("KILL")]
+    assert talk.order(StopReplica("node0", T, 1, SECOND)) == [], "it was killed already"
+    assert talk.at(10, ack=True) == []
+    assert talk.order(StopReplica("node0", T, 1, 0)) == [kill("KILL")]
+    assert talk.at(31.9, ack=True) == []
+    assert talk.at(32, ack=True) == [ev.ReplicaUnkillable(T, 1)], "counted from the first time that it was killed"
+
+
+def test_a_stop_of_what_has_stopped_or_never_ran_is_confirmed_once_more():
+    talk = Talk(procs=1)
+    assert talk.order(StopReplica("node0", T, 1, 0)) == [ev.ReplicaStopped(T, 1)]
+    talk.run()
+    talk.order(StopReplica("node0", T, 1, 0))
+    talk.tell(io.WorkerExited(T, 1, 0, signal="KILL"))
+    assert talk.order(StopReplica("node0", T, 1, 0)) == [ev.ReplicaStopped(T, 1)]
+    assert talk.tell(io.LeaveRequested())[0] == msg.Leave("node0", 1)
+
+
+def test_a_stop_of_what_has_failed_is_not_confirmed_the_failure_says_it_all():
+    talk = Talk(procs=1)
+    talk.run()
+    talk.tell(io.WorkerExited(T, 1, 0, 3))
+    assert talk.order(StopReplica("node0", T, 1, 0)) == []
+
+
+def test_a_new_attempt_does_not_start_beside_one_that_still_runs():
+    talk = Talk()
+    talk.run()
+    detail = "attempt 1 still runs"
+    assert talk.order(start(2)) == [ev.ReplicaExited(T, 2, "start_failed", detail=detail)]
+    assert talk.agent.attempts[T].order.attempt == 1
+
+
+def test_r20_news_of_processes_of_an_attempt_that_is_over_change_nothing():
+    talk = Talk(procs=1)
+    assert talk.tell(io.WorkerExited(T, 1, 0, 1)) == []
+    talk.run()
+    assert talk.tell(io.WorkersSpawned(T, 1)) == [], "they run already"
+    talk.tell(io.WorkerExited(T, 1, 0, 1))
+    talk.run(attempt=2)
+    for late in (io.WorkerExited(T, 1, 0, 1), io.WorkersSpawned(T, 1), io.WorkerReady(T, 1, 0)):
+        assert talk.tell(late) == []
+    assert talk.agent.attempts[T].phase == "running"
+
+
+def test_addresses_are_told_to_workers_that_run_only():
+    talk = Talk(procs=1)
+    told = TellPeers("node0", T, 1, (("ps:rpc", "a:1"),))
+    assert talk.order(told) == []
+    talk.run()
+    assert talk.order(told) == [io.WritePeers(T, 1, (("ps:rpc", "a:1"),))]
+    talk.tell(io.WorkerExited(T, 1, 0))
+    assert talk.order(told) == []
+
+
+def test_the_answer_about_a_checkpoint_goes_to_the_worker_that_offered_it_and_is_not_asked_for_again():
+    talk = Talk(procs=1)
+    talk.run()
+    assert talk.tell(io.WorkerOffered(T, 1, 1, "a", 5)) == [ev.CheckpointOffered(T, 1, 1, "a", 5)]
+    answer = AnswerCheckpoint("node0", T, 1, "a", 5, False, "generation 1 of trainer is over")
+    assert talk.order(answer) == [io.AnswerWorker(T, 1, "a", 5, False, "generation 1 of trainer is over")]
+    talk.tell(io.Disconnected())
+    assert len(talk.tell(io.Connected())) == 1
+    unknown = AnswerCheckpoint("node0", T, 9, "a", 5, True)
+    assert talk.order(unknown) == [io.AnswerWorker(T, 9, "a", 5, True)], "its driver knows whether anybody waits"
+
+
+def test_a_store_is_bound_once_however_often_it_is_ordered_and_one_that_was_closed_does_not_open():
+    talk = Talk()
+    talk.order(OpenStore("node0", "trainer", 1))
+    assert talk.order(OpenStore("node0", "trainer", 1)) == []
+    talk.order(CloseStore("node0", "trainer", 1))
+    assert talk.tell(io.StoreBound("trainer", 1, 29400)) == []
+    assert talk.order(CloseStore("node0", "trainer", 1)) == []

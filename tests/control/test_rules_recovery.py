@@ -1,11 +1,14 @@
-"""R5-R11, R16, R18-R20: what restarts with what, who pays, and how it ends."""
+"""R5, R6, R16, R18-R20: what restarts with what, in which order, and how it ends."""
 
 from __future__ import annotations
 
+import pytest
+
 from flowdist.control import events as ev
-from flowdist.control.effects import AnswerCheckpoint, FinishJob, StartReplica, StopReplica
+from flowdist.control.controller import Controller
+from flowdist.control.effects import AnswerCheckpoint, CloseStore, FinishJob, StartReplica, StopReplica, TellPeers
 from flowdist.control.liveness import Liveness
-from flowdist.graph import MINUTE, SECOND, Domain, Gate, RestartPolicy, Rule
+from flowdist.graph import MINUTE, SECOND, Domain, Gate, RestartPolicy
 from tests.control.harness import TCP, Talk, graph, r, restart, role
 
 
@@ -143,255 +146,6 @@ def test_r6_neighbours_of_an_unkillable_worker_are_dead_before_they_are_replaced
     assert talk.world("b").generation == 2 and talk.replica("b/0").node == "node1"
 
 
-def test_r7_one_charge_for_one_incident_however_many_fail():
-    talk = Talk(graph(trainers(4, 4)), auto=False)
-    talk.join("node0")
-    talk.tell(ev.StoreOpened("trainer", 1, 1))
-    for i in range(4):
-        talk.tell(ev.ReplicaStarted(r(f"trainer/{i}"), 1))
-    for i in range(4):
-        talk.fail(f"trainer/{i}")
-    talk.tell(ev.StoreOpened("trainer", 2, 1))
-    for i in range(4):
-        assert talk.job.roles["trainer"].charges == []
-        talk.tell(ev.ReplicaStarted(r(f"trainer/{i}"), 2))
-    assert talk.job.roles["trainer"].charges == [(0, 0)]
-
-
-def test_r7_a_failure_inside_an_incident_is_still_judged():
-    rules = (Rule("fail", exit=2),)
-    talk = Talk(graph(trainers(restart=restart("role", 3, rules=rules))), auto=False)
-    talk.join("node0")
-    talk.tell(ev.StoreOpened("trainer", 1, 1))
-    for i in range(2):
-        talk.tell(ev.ReplicaStarted(r(f"trainer/{i}"), 1))
-    talk.fail("trainer/0", 1)
-    talk.fail("trainer/1", 2)
-    assert talk.outcome()[0] == "failed"
-
-
-def test_r7_the_dependents_failure_right_after_its_upstreams_is_not_charged_to_it():
-    talk = ps_and_trainers("reconnect")
-    talk.fail("ps/0")
-    talk.wait(1.5)
-    talk.fail("trainer/0")
-    assert talk.attempts()["trainer/0"] == 2
-    assert talk.job.roles["trainer"].charges == [] and len(talk.job.roles["ps"].charges) == 1
-    talk.wait(10)
-    talk.fail("trainer/0")
-    assert len(talk.job.roles["trainer"].charges) == 1
-
-
-def test_r7_an_attempt_that_started_after_its_upstreams_failure_has_no_excuse():
-    talk = ps_and_trainers("restart")
-    talk.now = SECOND
-    talk.fail("ps/0")
-    talk.now += SECOND // 10
-    talk.fail("trainer/0")
-    assert len(talk.job.roles["trainer"].charges) == 1
-
-
-def test_r7_also_when_the_dependents_failure_is_reported_first():
-    talk = ps_and_trainers("reconnect")
-    talk.fail("trainer/0")
-    assert len(talk.job.roles["trainer"].charges) == 1
-    talk.wait(0.5)
-    talk.fail("ps/0")
-    assert talk.job.roles["trainer"].charges == [] and len(talk.job.roles["ps"].charges) == 1
-
-
-def test_r7_a_used_up_budget_waits_a_moment_for_the_upstream_to_take_the_blame():
-    talk = ps_and_trainers("reconnect", restart=restart("role", 0))
-    talk.fail("trainer/0")
-    talk.wait(1)
-    talk.fail("ps/0")
-    talk.wait(10)
-    assert talk.outcome()[0] is None and talk.attempts()["trainer/0"] == 2
-    talk.fail("trainer/0")
-    talk.wait(1.9)
-    assert talk.outcome()[0] is None
-    talk.wait(0.1)
-    outcome, reason = talk.outcome()
-    assert outcome == "failed" and "trainer has used up its budget" in reason
-
-
-def test_r7_what_joined_an_incident_goes_on_when_its_restart_fails_again():
-    talk = ps_and_trainers("reconnect")
-    talk.auto = False
-    talk.fail("ps/0")
-    talk.tell(ev.StoreOpened("ps/0", 2, 1))
-    talk.tell(ev.ReplicaStarted(r("ps/0"), 2, (("rpc", 4000),)))
-    talk.fail("trainer/0")  # part of the incident, which has begun to start
-    assert talk.world("trainer").phase == "stopping" and talk.world("trainer").incident == 1
-    talk.fail("ps/0")
-    assert talk.job.incidents[0].result == "ps/0 failed again"
-    talk.tell(ev.ReplicaStopped(r("trainer/1"), 1))
-    talk.auto = True
-    talk.wait(5)
-    for start in ("ps/0", "trainer"):
-        if talk.world(start).phase == "opening":
-            talk.tell(ev.StoreOpened(start, talk.world(start).generation, 1))
-    talk.wait(5)
-    assert talk.up() == ["ps/0", "ps/1", "trainer/0", "trainer/1"]
-
-
-def test_r7_a_restart_that_fails_again_is_charged_again():
-    talk = Talk(graph(trainers(1, 1, restart=restart("role", 2), ready=TCP)), auto=False)
-    talk.join("node0")
-    for attempt in (1, 2, 3):
-        talk.tell(ev.StoreOpened("trainer", attempt, 1))
-        talk.tell(ev.ReplicaStarted(r("trainer/0"), attempt))
-        talk.fail("trainer/0")  # never ready
-        talk.wait(60)
-    assert talk.outcome()[0] == "failed" and len(talk.job.roles["trainer"].charges) == 2
-
-
-def test_r8_a_lost_node_burns_no_budget_and_needs_no_policy():
-    talk = Talk(graph(trainers(1, 2, restart=None), nodes=2, cpu=1))
-    talk.join("node0", "node1")
-    talk.gone("node1")
-    assert talk.up() == ["trainer/0"] and talk.outcome()[0] is None
-
-
-def test_r8_a_rule_may_count_lost_nodes():
-    rules = (Rule("restart", kind="node_lost"),)
-    talk = Talk(graph(trainers(1, 1, restart=restart("role", 1, rules=rules)), nodes=3, cpu=1))
-    talk.join("node0", "node1", "node2")
-    talk.gone("node0")
-    assert len(talk.job.roles["trainer"].charges) == 1 and talk.up() == ["trainer/0"]
-    talk.gone("node1")
-    outcome, reason = talk.outcome()
-    assert outcome == "failed" and "used up its budget of 1 restart" in reason
-
-
-def test_r8_free_incidents_without_progress_between_them_are_limited():
-    talk = Talk(graph(trainers(1, 1, restart=None), nodes=2, cpu=1))
-    talk.join("node0", "node1")
-    for _ in range(5):
-        name = talk.replica("trainer/0").node
-        talk.gone(name)
-        talk.join(name)
-        talk.wait(1)
-    assert talk.outcome()[0] is None
-    talk.gone(talk.replica("trainer/0").node)
-    outcome, reason = talk.outcome()
-    assert outcome == "failed" and "6 changes of membership of trainer in a row" in reason
-
-
-def test_r8_progress_or_health_between_them_starts_the_row_anew():
-    for heal in ("progress", "health"):
-        talk = Talk(graph(trainers(1, 1, restart=None), nodes=2, cpu=1))
-        talk.join("node0", "node1")
-        for step in range(8):
-            if heal == "progress":
-                talk.tell(ev.ReplicaProgressed(r("trainer/0"), talk.replica("trainer/0").attempt, step))
-            else:
-                talk.wait(60)
-            name = talk.replica("trainer/0").node
-            talk.gone(name)
-            talk.join(name)
-        assert talk.outcome()[0] is None, heal
-
-
-def test_r9_the_first_rule_that_matches_decides():
-    rules = (Rule("ignore", exit=3), Rule("fail", kind="exit"), Rule("restart", kind="signal", counted=False))
-    policy = restart("replica", 1, rules=rules)
-    talk = Talk(graph(role("actor", min_replicas=1, max_replicas=3, restart=policy)))
-    talk.join("node0")
-    talk.fail("actor/2", 3)
-    assert talk.replica("actor/2").phase == "ended" and talk.up() == ["actor/0", "actor/1"]
-    for _ in range(3):
-        attempt = talk.replica("actor/1").attempt
-        talk.tell(ev.ReplicaExited(r("actor/1"), attempt, "signal", 139, "SEGV"))
-    assert talk.attempts()["actor/1"] == 4 and talk.job.roles["actor"].charges == []
-    talk.fail("actor/0", 4)
-    outcome, reason = talk.outcome()
-    assert outcome == "failed" and 'rule On("exit") says fail' in reason
-
-
-def test_r9_an_ignored_replica_is_ended_not_succeeded():
-    policy = restart("replica", 0, then="ignore")
-    talk = Talk(graph(role("actor", min_replicas=1, max_replicas=2, restart=policy)))
-    talk.join("node0")
-    talk.fail("actor/0")
-    assert talk.outcome()[0] is None
-    talk.finish("actor/1")
-    assert talk.outcome()[0] == "succeeded" and talk.replica("actor/0").phase == "ended"
-
-
-def test_r9_ignoring_below_the_minimum_fails_the_job():
-    policy = restart("replica", 0, then="ignore")
-    talk = Talk(graph(role("actor", min_replicas=2, max_replicas=2, restart=policy)))
-    talk.join("node0")
-    talk.fail("actor/0")
-    assert talk.outcome()[0] == "failed"
-
-
-def test_r10_back_off_doubles_up_to_its_cap_and_starts_anew_after_health():
-    policy = RestartPolicy(
-        "role", max_restarts=99, backoff_ns=SECOND, backoff_max_ns=4 * SECOND, backoff_reset_ns=MINUTE
-    )
-    talk = Talk(graph(trainers(1, 1, restart=policy)))
-    talk.join("node0")
-    waits = []
-    for _ in range(5):
-        talk.fail("trainer/0")
-        started = talk.now
-        while not talk.replica("trainer/0").is_up:
-            talk.wait(1)
-        waits.append((talk.now - started) // SECOND)
-    assert waits == [0, 1, 2, 4, 4]
-    talk.wait(60)
-    talk.fail("trainer/0")
-    assert talk.replica("trainer/0").is_up
-
-
-def test_r10_free_incidents_know_no_back_off():
-    talk = Talk(graph(trainers(1, 1), nodes=2, cpu=1))
-    talk.join("node0", "node1")
-    talk.fail("trainer/0")
-    for name in ("node0", "node1"):
-        talk.gone(name)
-        talk.join(name)
-        assert talk.replica("trainer/0").is_up
-
-
-def test_r11_a_used_up_budget_fails_the_job_with_its_cause():
-    talk = Talk(graph(trainers(restart=restart("role", 1))))
-    talk.join("node0")
-    talk.fail("trainer/0")
-    talk.fail("trainer/1", 7)
-    outcome, reason = talk.outcome()
-    assert outcome == "failed"
-    assert reason == ("trainer/1 failed on node0: exit code 7; role trainer has used up its budget of 1 restart")
-
-
-def test_r11_a_budget_with_a_window_forgets_what_is_older():
-    talk = Talk(graph(trainers(1, 1, restart=restart("role", 2, within_ns=MINUTE, backoff_ns=0))))
-    talk.join("node0")
-    for _ in range(6):
-        talk.fail("trainer/0")
-        talk.wait(31)
-    assert talk.outcome()[0] is None
-    talk.fail("trainer/0")
-    talk.wait(20)
-    talk.fail("trainer/0")
-    assert talk.outcome()[0] == "failed"
-
-
-def test_r11_then_ignore_ends_an_auxiliary_role_and_nothing_else():
-    aux = role(
-        "evaluator", primary=False, gates=(Gate("trainer", "started"),), restart=restart("role", 1, then="ignore")
-    )
-    talk = Talk(graph(trainers(), aux))
-    talk.join("node0")
-    talk.fail("evaluator/0")
-    talk.wait(10)
-    talk.fail("evaluator/0")
-    talk.wait(10)
-    assert talk.job.roles["evaluator"].outcome == "ignored" and talk.up() == ["trainer/0", "trainer/1"]
-
-
 def test_r16_any_exit_after_a_stop_is_neither_success_nor_failure():
     talk = Talk(graph(trainers()), auto=False)
     talk.join("node0")
@@ -408,16 +162,6 @@ def test_r16_a_service_that_ends_has_failed_whatever_its_code():
     talk.join("node0")
     talk.finish("ps/0")
     assert talk.attempts()["ps/0"] == 2 and len(talk.job.roles["ps"].charges) == 1
-
-
-def test_no_policy_means_that_a_failure_fails_the_job():
-    talk = Talk(graph(trainers(restart=None)))
-    talk.join("node0")
-    talk.fail("trainer/1")
-    assert talk.outcome() == (
-        "failed",
-        "trainer/1 failed on node0: exit code 1; role trainer has no restart policy",
-    )
 
 
 def test_r18_the_job_succeeds_with_its_primaries_and_stops_the_rest_against_the_start_order():
@@ -539,3 +283,143 @@ def test_the_death_of_a_store_host_re_forms_its_world_without_counting():
     talk.tell(ev.StoreLost("trainer", 1, "killed"))
     assert talk.world("trainer").generation == 2 and talk.outcome()[0] is None
     assert talk.job.incidents[0].kind == "store_lost"
+
+
+def opened(*roles: object, **fields: object) -> Talk:
+    """All run; from here on nobody answers."""
+    talk = Talk(graph(*roles, **fields))  # type: ignore[arg-type]
+    talk.join(*(spec.name for spec in talk.graph.cluster.nodes))
+    talk.auto = False
+    return talk
+
+
+def test_r5_an_address_that_is_the_same_again_is_told_to_nobody():
+    slow = RestartPolicy("replica", max_restarts=9, backoff_ns=MINUTE)
+    ps = role("ps", kind="service", ports=("rpc",), ready=TCP, restart=slow)
+    talk = Talk(graph(ps, trainers(1, 1, gates=(Gate("ps", "ready"),)), nodes=2, cpu=1))
+    talk.join("node0", "node1")
+    for _ in range(2):
+        talk.fail("ps/0")
+    talk.tell(ev.NodePreempted("node0", MINUTE))
+    assert talk.replica("ps/0").node is None
+    talk.tell(ev.UncordonRequested("node0"))
+    talk.wait(60)
+    assert talk.replica("ps/0").node == "node0" and "ps/0" in talk.up()
+    assert not [effect for effect in talk.effects if isinstance(effect, TellPeers)]
+
+
+def test_r12_a_world_that_is_about_to_form_chooses_anew_when_it_loses_a_seat_or_its_store():
+    talk = Talk(graph(trainers(1, 2), nodes=3, cpu=1), auto=False)
+    talk.join("node0", "node1", "node2")
+    assert talk.world("trainer").store_node == "node0" and talk.world("trainer").phase == "opening"
+    talk.gone("node1")
+    assert {replica.node for replica in talk.job.members_of(talk.world("trainer"))} == {"node0", "node2"}
+    assert CloseStore("node0", "trainer", 1) in talk.effects
+    talk.gone("node0")
+    assert talk.world("trainer").store_node == "node2" and talk.world("trainer").generation == 3
+    assert talk.job.incidents == [] and talk.starts == []
+
+
+def test_r16_success_that_was_on_its_way_when_the_stop_was_told_is_success():
+    ps = role("ps", kind="service", restart=restart("replica"))
+    talk = opened(ps, trainers(gates=(Gate("ps", "started", "restart"),)))
+    talk.fail("ps/0")
+    talk.finish("trainer/0")
+    assert talk.world("trainer").phase == "stopping" and talk.controller.deadline() is None
+    talk.finish("trainer/1")
+    assert talk.world("trainer").phase == "succeeded" and talk.job.ending == "succeeded"
+
+
+def test_r16_a_replica_that_its_node_has_stopped_unasked_is_lost_not_failed():
+    talk = opened(trainers(restart=None))
+    talk.auto = True
+    talk.tell(ev.ReplicaStopped(r("trainer/0"), 1))
+    (incident,) = talk.job.incidents
+    assert (incident.kind, incident.reason) == ("node_lost", "trainer/0 was stopped by its node")
+    assert talk.attempts() == {"trainer/0": 2, "trainer/1": 2} and talk.outcome()[0] is None
+
+
+def test_r17_the_time_to_finish_does_not_fail_what_is_being_stopped_anyway():
+    talk = opened(trainers(2, 2))
+    talk.finish("trainer/0")
+    talk.wait(299)
+    talk.tell(ev.StoreLost("trainer", 1))
+    talk.wait(60)
+    assert [incident.kind for incident in talk.job.incidents] == ["store_lost"]
+
+
+def test_r18_of_two_reasons_to_fail_at_one_moment_the_first_is_told():
+    a, b = (role(name, restart=restart("replica"), gang=False) for name in ("a", "b"))
+    talk = Talk(graph(a, b, nodes=2, cpu=1))
+    talk.join("node0", "node1")
+    talk.gone("node0")
+    talk.gone("node1")
+    talk.wait(600)
+    assert talk.outcome() == ("failed", "a was below its minimum for 10m: a/0 needs 1 cpu; no node is up")
+    assert len([text for text in talk.texts() if text.startswith("the job fails")]) == 1
+
+
+def test_r18_what_ends_by_itself_while_the_job_ends_is_waited_for_no_longer():
+    talk = opened(role("ps", kind="service"), trainers(), role("aux", primary=False))
+    talk.tell(ev.CancelRequested())
+    for name in ("trainer/0", "ps/0"):
+        talk.fail(name)
+    talk.finish("trainer/1", "aux/0")
+    assert talk.outcome()[0] == "cancelled"
+    assert talk.replica("aux/0").phase == "ended", "it was told to stop"
+
+
+def test_r18_what_starts_or_stalls_while_the_job_ends_is_not_judged_any_more():
+    ps = role("ps", kind="service", ready=TCP, restart=restart("replica"))
+    talk = opened(ps, trainers(gates=(Gate("ps", "started"),)))
+    talk.fail("ps/0")
+    talk.tell(ev.StoreOpened("ps/0", 2, 1))
+    talk.tell(ev.CancelRequested())
+    assert talk.replica("ps/0").phase == "starting", "the trainers stop first"
+    talk.tell(ev.ReplicaStarted(r("ps/0"), 2))
+    talk.tell(ev.ReplicaStalled(r("ps/0"), 2, "output", MINUTE))
+    talk.wait(3600)
+    assert len(talk.job.incidents) == 1 and talk.replica("ps/0").phase == "running"
+
+
+def test_r18_a_worker_that_outlives_sigkill_does_not_keep_a_job_from_ending():
+    talk = opened(trainers(2, 2, restart=None))
+    talk.fail("trainer/0")
+    assert talk.outcome()[0] is None
+    talk.tell(ev.ReplicaUnkillable(r("trainer/1"), 1))
+    assert talk.outcome()[0] == "failed" and talk.job.incidents == []
+
+
+def test_r20_what_is_said_twice_or_of_what_nobody_knows_changes_nothing():
+    talk = opened(role("ps", kind="service", ready=TCP), trainers(1, 1))
+    talk.tell(ev.ReplicaProgressed(r("trainer/0"), 1, 7))
+    for event in (
+        ev.ReplicaReady(r("ps/0"), 1),
+        ev.ReplicaReady(r("trainer/0"), 1),  # it has no check
+        ev.ReplicaProgressed(r("trainer/0"), 1, 5),
+        ev.CheckpointOffered(r("trainer/9"), 1, 1, "a"),
+        ev.CheckpointOffered(r("trainer/0"), 2, 1, "a"),
+    ):
+        assert talk.tell(event) == []
+    assert talk.world("trainer").step == 7 and talk.replica("ps/0").phase == "ready"
+
+
+def test_r20_a_store_that_ends_with_its_generation_is_no_loss():
+    talk = opened(trainers())
+    talk.fail("trainer/0")
+    assert talk.tell(ev.StoreLost("trainer", 1)) == []
+    assert len(talk.job.incidents) == 1
+
+
+def test_a_node_whose_strays_have_ended_is_told_nothing_about_them():
+    talk = opened(trainers(1, 1))
+    over = ev.InventoryItem(r("trainer/0"), 0, "stopped")
+    runs = ev.InventoryItem(r("trainer/0"), 1, "running")
+    spec = talk.graph.cluster.nodes[0]
+    assert talk.tell(ev.NodeJoined("node0", spec, inventory=(over, runs))) == []
+
+
+def test_a_job_that_does_not_settle_is_a_bug_that_is_told(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("flowdist.control.controller.SETTLE_ROUNDS_MAX", 1)
+    with pytest.raises(AssertionError, match="the job does not settle"):
+        Controller(graph(trainers())).handle(ev.NodeJoined("node0", graph(trainers()).cluster.nodes[0]), 0)

@@ -1,11 +1,11 @@
-"""R1-R4, R12, R13, R17: who starts when, with whom, under which rank."""
+"""R1-R4, R12, R13: who starts when, with whom, under which rank."""
 
 from __future__ import annotations
 
 import msgspec
 
 from flowdist.control import events as ev
-from flowdist.control.effects import CloseStore, OpenStore, StartReplica, StopReplica
+from flowdist.control.effects import CloseStore, Notify, OpenStore, StartReplica, StopReplica
 from flowdist.graph import HOUR, SECOND, Gate, Readiness
 from tests.control.harness import TCP, Talk, graph, node, r, restart, role
 
@@ -45,15 +45,53 @@ def test_r1_ready_is_lost_on_restart_so_a_late_starter_waits_again():
     assert talk.world("late").phase == "opening"
 
 
-def test_r1_an_ignored_dependency_is_never_ready():
-    helper = role("helper", primary=False, ready=TCP, restart=restart("role", 0, then="ignore"))
-    talk = Talk(graph(helper, role("trainer", gates=(Gate("helper", "ready"),))), auto=False)
+def ignored_helper(**fields: object):  # type: ignore[no-untyped-def]
+    return role("helper", primary=False, ready=TCP, restart=restart("role", 0, then="ignore"), **fields)
+
+
+def test_r1_an_ignored_dependency_is_never_ready_so_a_job_that_needs_what_waits_for_it_fails():
+    talk = Talk(graph(ignored_helper(), role("trainer", gates=(Gate("helper", "ready"),))), auto=False)
     talk.join("node0")
     talk.tell(ev.StoreOpened("helper", 1, 1))
     talk.tell(ev.ReplicaStarted(r("helper/0"), 1))
     talk.fail("helper/0")
-    talk.wait(3600)
-    assert talk.world("trainer").phase == "waiting"
+    assert talk.outcome() == ("failed", "trainer waits for helper, which was ignored and does not run again")
+    assert talk.attempts()["trainer/0"] == 0
+
+
+def test_r1_an_auxiliary_role_that_waits_for_an_ignored_one_is_ended_with_it_and_the_job_goes_on():
+    late = role("late", primary=False, min_replicas=2, max_replicas=2, gates=(Gate("helper", "ready"),))
+    loose = role("loose", primary=False, max_replicas=2, gang=False, gates=(Gate("helper", "ready"),))
+    talk = Talk(graph(ignored_helper(), role("trainer"), late, loose), auto=False)
+    talk.join("node0")
+    for world in ("helper", "trainer"):
+        talk.tell(ev.StoreOpened(world, 1, 1))
+    for name in ("helper/0", "trainer/0"):
+        talk.tell(ev.ReplicaStarted(r(name), 1))
+    talk.fail("helper/0")
+    assert {name: talk.job.roles[name].outcome for name in ("helper", "late", "loose")} == dict.fromkeys(
+        ("helper", "late", "loose"), "ignored"
+    )
+    assert "late waits for helper, which was ignored and does not run again; it is ended, too" in talk.texts()
+    assert all(replica.node is None for replica in talk.job.replicas.values() if replica.id.role != "trainer")
+    talk.finish("trainer/0")
+    assert talk.outcome()[0] == "succeeded"
+
+
+def test_r1_what_would_have_to_wait_for_an_ignored_role_again_is_ended_and_the_rest_of_its_role_runs_on():
+    policy = restart("replica", 5, backoff_ns=60 * SECOND)
+    late = role("late", primary=False, max_replicas=3, gates=(Gate("helper", "started"),), restart=policy)
+    talk = Talk(graph(ignored_helper(), role("trainer"), late))
+    talk.join("node0")
+    for _ in range(2):
+        talk.fail("late/0")  # the second time it waits for its back-off
+    talk.fail("helper/0")
+    assert talk.replica("late/0").phase == "ended" and talk.up() == ["trainer/0", "late/1", "late/2"]
+    talk.wait(60)
+    talk.fail("late/1")
+    assert talk.replica("late/1").phase == "ended" and not talk.job.open
+    talk.finish("late/2")
+    assert talk.job.roles["late"].outcome == "succeeded" and talk.up() == ["trainer/0"]
 
 
 def test_r2_nothing_starts_before_the_minimum_of_every_role_has_a_seat():
@@ -125,6 +163,22 @@ def test_r3_ranks_follow_role_replica_and_local_rank_not_arrival():
     assert ranks == {"trainer/0": (0, 6, "node0"), "trainer/1": (2, 6, "node1"), "trainer/2": (4, 6, "node2")}
 
 
+def test_r3_what_outlives_sigkill_is_no_survivor_to_take_state_from():
+    gang = role("trainer", min_replicas=3, max_replicas=3, restart=restart())
+    talk = Talk(graph(gang, nodes=4, cpu=1), auto=False)
+    talk.join("node0", "node1", "node2", "node3")
+    talk.tell(ev.StoreOpened("trainer", 1, 1))
+    for name in ("trainer/0", "trainer/1", "trainer/2"):
+        talk.tell(ev.ReplicaStarted(r(name), 1))
+    talk.fail("trainer/1")
+    talk.tell(ev.ReplicaUnkillable(r("trainer/0"), 1))
+    talk.tell(ev.ReplicaStopped(r("trainer/2"), 1))
+    talk.tell(ev.StoreOpened("trainer", 2, 1))
+    again = [start for start in talk.starts if start.generation == 2]
+    assert [start.node for start in again] == ["node3", "node1", "node2"]
+    assert {start.source_rank for start in again} == {2}
+
+
 def test_r3_a_survivor_keeps_its_index_and_growth_takes_the_lowest_free_one():
     talk = Talk(graph(trainers(1, 3), nodes=3, cpu=1))
     talk.join("node0", "node1", "node2")
@@ -179,6 +233,16 @@ def test_r4_no_replica_starts_before_its_store_is_open():
     assert talk.starts == []
     talk.tell(ev.StoreOpened("trainer", 1, 29400))
     assert [start.master_port for start in talk.starts] == [29400, 29400]
+
+
+def test_it_is_said_once_that_the_workers_of_a_role_are_not_forked():
+    talk = Talk(graph(role("trainer", min_replicas=2, max_replicas=2)))
+    talk.join("node0")
+    why = "its imports have left 1 thread running"
+    assert talk.tell(ev.ReplicaStartsCold(r("trainer/0"), 1, why)) == [
+        Notify(f"trainer starts cold on node0: {why}", "warning")
+    ]
+    assert talk.tell(ev.ReplicaStartsCold(r("trainer/1"), 1, why)) == []
 
 
 def test_r12_at_or_above_its_minimum_a_gang_goes_on_with_the_survivors_at_once():
@@ -265,57 +329,6 @@ def test_r13_a_role_below_its_minimum_does_not_wait_for_the_cooldown():
     assert talk.up() == ["trainer/0", "trainer/1"]
 
 
-def test_r17_a_closing_world_neither_grows_nor_minds_the_loss_of_its_finished_members():
-    talk = Talk(graph(trainers(2, 3), nodes=2, cpu=1))
-    talk.join("node0", "node1")
-    talk.finish("trainer/0")
-    talk.join("node2", cpu=1)
-    talk.wait(60)
-    assert talk.world("trainer").generation == 1
-    talk.gone("node0")
-    assert talk.up() == ["trainer/1"] and talk.attempts()["trainer/1"] == 1
-    talk.finish("trainer/1")
-    assert talk.outcome()[0] == "succeeded"
-
-
-def test_r17_the_failure_of_an_unfinished_member_restarts_the_finished_ones_too():
-    talk = Talk(graph(trainers(2, 2, restart=restart())))
-    talk.join("node0")
-    talk.finish("trainer/0")
-    talk.fail("trainer/1")
-    assert talk.attempts() == {"trainer/0": 2, "trainer/1": 2}
-
-
-def test_r17_a_member_that_does_not_finish_after_the_others_is_held_to_hang():
-    talk = Talk(graph(trainers(2, 2, restart=restart())))
-    talk.join("node0")
-    talk.finish("trainer/0")
-    talk.wait(299)
-    assert talk.attempts()["trainer/1"] == 1
-    talk.wait(1)
-    assert talk.attempts() == {"trainer/0": 2, "trainer/1": 2}
-    assert talk.job.incidents[0].kind == "hang"
-
-
-def test_r17_a_world_that_restarted_has_all_its_time_to_finish_again():
-    talk = Talk(graph(trainers(2, 2, restart=restart())))
-    talk.join("node0")
-    talk.finish("trainer/0")
-    talk.fail("trainer/1")
-    talk.wait(3600)
-    assert talk.attempts() == {"trainer/0": 2, "trainer/1": 2}
-
-
-def test_r17_a_finished_replica_does_not_run_again_because_of_others():
-    ps = role("ps", kind="service", restart=restart("replica"))
-    actor = role("actor", min_replicas=2, max_replicas=2, gang=False, gates=(Gate("ps", "started", "restart"),))
-    talk = Talk(graph(ps, actor))
-    talk.join("node0")
-    talk.finish("actor/0")
-    talk.fail("ps/0")
-    assert talk.attempts() == {"ps/0": 2, "actor/0": 1, "actor/1": 2}
-
-
 def test_scaling_down_takes_the_highest_and_scaling_up_needs_no_cooldown():
     talk = Talk(graph(trainers(1, 3)))
     talk.join("node0")
@@ -368,3 +381,15 @@ def test_an_hour_of_nothing_wakes_nobody():
     assert talk.controller.deadline() is None
     talk.now += HOUR
     assert talk.tell(ev.TimePassed()) == []
+
+
+def test_r18_what_starts_while_the_job_ends_well_need_not_get_ready_in_time():
+    service = role("a", kind="service", ready=TCP)
+    talk = Talk(graph(service, role("main")), auto=False)
+    talk.join("node0")
+    for world in ("a/0", "main"):
+        talk.tell(ev.StoreOpened(world, 1, 1))
+    talk.tell(ev.ReplicaStarted(r("main/0"), 1))
+    talk.finish("main/0")
+    talk.tell(ev.ReplicaStarted(r("a/0"), 1))
+    assert talk.job.ending == "succeeded" and not list(talk.job.due)

@@ -69,6 +69,31 @@ def test_no_gate_may_be_written_as_none(tmp_path: Path) -> None:
     assert loaded(tmp_path, TWO + "t.role('c', 'true', depends_on=None)").graph.roles[2].gates == ()
 
 
+def test_a_role_that_waits_for_itself_is_refused(tmp_path: Path) -> None:
+    problem = refused(tmp_path, TWO + "b.fields['depends_on'] = [b.started()]")
+    assert problem.code == "FD117" and "it waits for 'b', which is not declared before it" in problem.message
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "t.role('c', 'true', depends_on=[m.started(on_restart='restart')])",
+        "t.role('c', 'true', gang=False, restart=Restart('replica', then='ignore'))",
+        "t.role('c', 'true', primary=False, restart=Restart(then='ignore'))",
+        "t.role('c', 'true', kind='service', primary=False)",
+    ],
+)
+def test_what_goes_well_together_is_no_problem(tmp_path: Path, statement: str) -> None:
+    memory = "m = t.role('m', 'true', kind='service', state='memory')\n"
+    assert loaded(tmp_path, TWO + memory + statement).warnings == ()
+
+
+@pytest.mark.parametrize("arguments", ["primary=False", "kind='service'"])
+def test_a_job_without_a_primary_task_can_never_end(tmp_path: Path, arguments: str) -> None:
+    problem = refused(tmp_path, HEAD + f't = Topology("x")\nt.role("a", "true", {arguments})')
+    assert problem.code == "FD127" and "the job can never end" in problem.message
+
+
 def test_one_gate_needs_no_list(tmp_path: Path) -> None:
     roles = loaded(tmp_path, TWO + "t.role('c', 'true', depends_on=b.succeeded())").graph.roles
     assert [(gate.role, gate.condition) for gate in roles[2].gates] == [("b", "succeeded")]
@@ -90,7 +115,9 @@ def test_one_gate_needs_no_list(tmp_path: Path) -> None:
         ("[Node(memory='lots')]", "FD107", "node 'node0': memory='lots' cannot be read", "'lots'"),
         ("[Node(memory=-1)]", "FD105", "node 'node0': memory=-1 must not be negative", "-1"),
         ("[Node(labels='zone')]", "FD134", "node 'node0': labels= must be a dict", "'zone'"),
-        ("[Node(labels={'': 'a'})]", "FD102", "node 'node0': labels[''] is no name that the system takes", "{'': 'a'}"),
+        ("[Node(labels={'': 'a'})]", "FD102", "node 'node0': labels[''] has no usable name", "{'': 'a'}"),
+        ("[Node(labels={'a=b': 1})]", "FD102", "node 'node0': labels['a=b'] has no usable name", "{'a=b': 1}"),
+        ("[Node(labels={'a': None})]", "FD134", "node 'node0': labels['a'] is None", "{'a': None}"),
         ("10**6", "FD105", "topology 'x': nodes=1000000 is more than 100,000", "10**6"),
     ],
 )

@@ -63,6 +63,24 @@ def test_what_the_file_raises_is_told(tmp_path: Path, text: str, message: str) -
     assert problem.place.file == str(tmp_path / "topology.py") and problem.place.line == text.count("\n") + 1
 
 
+@pytest.mark.parametrize(
+    ("text", "argument"), [("x = 1\ny = = 2", "="), ("f(a b)", "a b"), ("t = Topology('x'", "("), ("if x:", "")]
+)
+def test_what_is_no_python_is_underlined_where_python_says(tmp_path: Path, text: str, argument: str) -> None:
+    problem = refused(tmp_path, text)
+    assert problem.code == "FD141" and underlined(problem) == argument
+    assert problem.place.end_column > problem.place.column
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("topology", "topology is no Topology"), ("make", "make is no Topology")]
+)
+def test_what_a_function_returns_is_named_as_it_was_asked_for(tmp_path: Path, name: str, message: str) -> None:
+    asked = "" if name == "topology" else name
+    problem = refused(tmp_path, HEAD + f"def {name}(): return 3", name=asked)
+    assert problem.code == "FD140" and problem.message.endswith(f": {message}")
+
+
 def test_the_line_of_an_exception_counts_characters_not_bytes(tmp_path: Path) -> None:
     assert underlined(refused(tmp_path, MAIN + 'x = "äöü" + undefined')) == "undefined"
 
@@ -126,7 +144,16 @@ def test_a_function_that_imports_the_dsl_as_a_module_is_a_topology(tmp_path: Pat
     assert loaded(tmp_path, text).graph.name == "x"
 
 
-@pytest.mark.parametrize("text", ["import flowdist.worker_tools\nx = 1", "x = 1"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import flowdist.worker_tools\nx = 1",
+        "x = 1",
+        "import flowdist\ndef train(): ...",
+        "import torch\ndef topology(): ...",
+        "import torch\nt = torch.Topology()",
+    ],
+)
 def test_what_declares_no_topology_does_not_look_like_one(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.py").write_text(text)
     assert not looks_like_topology(tmp_path / "x.py")
@@ -281,6 +308,20 @@ def test_what_is_overridden_points_at_the_command_line_and_the_rest_at_the_file(
     ]
 
 
+@pytest.mark.parametrize("text", ["true", "YES", "1"])
+def test_a_flag_is_true_in_several_spellings(tmp_path: Path, text: str) -> None:
+    a, _ = loaded(tmp_path, SHARED, sets=["a.primary=false", f"a.primary={text}"]).graph.roles
+    assert a.primary
+
+
+@pytest.mark.parametrize(
+    ("text", "help"),
+    [("a.gpu=x", "write gpu=1"), ("a.restart.max_restarts=x", "write max_restarts=1"), ("a.cpu=x", "write cpu=1")],
+)
+def test_help_about_a_number_shows_one_that_makes_sense(tmp_path: Path, text: str, help: str) -> None:
+    assert refused(tmp_path, SHARED, sets=[text]).help == help
+
+
 def test_words_on_the_command_line_are_split_at_commas(tmp_path: Path) -> None:
     a, _ = loaded(tmp_path, SHARED, sets=["a.ports=rpc, metrics,", "a.cpu=0.5", "a.gpu=0", "a.gang=NO"]).graph.roles
     assert a.ports == ("rpc", "metrics") and a.resources.cpu == 0.5 and not a.gang
@@ -331,3 +372,13 @@ def test_wrong_nodes_are_a_problem_of_the_file_whatever_the_command_line_says(
     with pytest.raises(TopologyProblems) as caught:
         loaded(tmp_path, text, nodes="2")
     assert {(problem.code, underlined(problem)) for problem in caught.value.problems} == {(code, argument)}
+
+
+def test_what_a_component_refuses_is_shown_where_it_was_called(tmp_path: Path) -> None:
+    problem = refused(tmp_path, 'from flowdist.components import ddp\nt = ddp(m="json.tool", j="2")\n')
+    assert (problem.code, problem.place.line) == ("FD153", 2)
+
+
+def test_what_is_wrong_with_an_argument_of_a_component_is_shown_there(tmp_path: Path) -> None:
+    problem = refused(tmp_path, 'from flowdist.components import ddp\nt = ddp(m="json.tool", cpu="x", max_retries=1)\n')
+    assert (problem.code, underlined(problem)) == ("FD134", '"x"')

@@ -38,6 +38,13 @@ def test_fields_of_the_topology(tmp_path: Path) -> None:
     assert [node.cpu for node in graph.cluster.nodes] == [32, 32, 32]
 
 
+def test_how_much_may_fail_on_a_node_and_how_long_nobody_may_listen(tmp_path: Path) -> None:
+    options = compiled(tmp_path, "move_after=5", "cordon_after=6", "controller_outage=1m").options
+    assert (options.move_after, options.cordon_after, options.controller_outage_ns) == (5, 6, MINUTE)
+    options = compiled(tmp_path, "move_after=none", "cordon_after=none", "controller_outage=none").options
+    assert (options.move_after, options.cordon_after, options.controller_outage_ns) == (2, 3, 10 * MINUTE)
+
+
 def test_none_is_as_if_the_field_were_not_given(tmp_path: Path) -> None:
     body = BODY.replace('"x", ', '"x", lease="9s", checkpoint_dir="/x", ').replace("args=()", 'state="checkpoint"')
     graph = compiled(tmp_path, "lease=none", "checkpoint_dir=none", "main.state=none", "data.restart=none", body=body)
@@ -99,6 +106,13 @@ def test_one_way_to_give_a_command_replaces_the_other_and_a_named_size_the_numbe
         ("main.restart=role", "FD132", "restart is set part by part", "main.restart.FIELD"),
         ("main.env=3", "FD132", "env is set part by part", "main.env.NAME"),
         ("main.env.=3", "FD133", "the variable has no name", "main.env.NAME=VALUE"),
+        ("main.name=x", "FD132", "a role has no 'name' to set", "known: "),
+        ("main.run=x", "FD147", "run='x' cannot be read", 'run="module:function"'),
+        ("main.like=none", "FD132", "a role has no 'like' to set", "known: "),
+        ("main.restart.rules=none", "FD132", "a restart has no 'rules'", "known: scope, max_restarts"),
+        ("main.restart.site=x", "FD132", "a restart has no 'site'", "known: scope, max_restarts"),
+        ("main.grace.x=3", "FD132", "a role has no 'grace.x' to set", 'did you mean "grace"?'),
+        ("main.depends_on=", "FD133", "no role ''", "known: data"),
         ("main.evn.X=3", "FD132", "a role has no 'evn.X' to set", 'did you mean "env"?'),
         ("main.depends_on=date.ready", "FD133", "no role 'date'", 'did you mean "data"?'),
         ("main.depends_on=main", "FD133", "no role 'main'", "known: data"),
@@ -122,11 +136,73 @@ def test_a_mistake_points_at_the_command_line(tmp_path: Path, text: str, code: s
     assert found[0].place.file == "<command line>"
 
 
+@pytest.mark.parametrize(
+    ("given", "text", "message"),
+    [
+        ("restart=3", "a.restart.max_restarts=2", "restart= must be a Restart"),
+        ("workload=3", "a.workload.steps=2", "workload= must be a Workload"),
+        ("env=3", "a.env.X=2", "env= must be a dict"),
+    ],
+)
+def test_a_part_of_what_the_file_gets_wrong_is_not_set_and_the_file_is_told(
+    tmp_path: Path, given: str, text: str, message: str
+) -> None:
+    body = f'from flowdist import Topology\nt = Topology("x")\nt.role("a", "true", {given})\n'
+    (found,) = problems(tmp_path, text, body=body)
+    assert found.code == "FD134" and message in found.message
+    assert found.place.file == str(tmp_path / "topology.py")
+
+
 def test_a_role_is_not_shadowed_by_a_field_of_the_topology(tmp_path: Path) -> None:
     body = BODY + 't.role("lease", "true")'
     assert compiled(tmp_path, "lease.grace=1m", body=body).role("lease").grace_ns == MINUTE
     (found,) = problems(tmp_path, "lease=6s", body=body)
     assert found.code == "FD133" and "'lease' is a role" in found.message
+
+
+def test_an_unknown_argument_of_the_file_cannot_be_set_either(tmp_path: Path) -> None:
+    for value in ("3", "none"):
+        found = problems(tmp_path, f"main.replica={value}", body=BODY.replace("args=()", "replica=3"))
+        assert [problem.code for problem in found] == ["FD132", "FD132"]
+        assert [problem.help for problem in found] == ['did you mean "replicas"?'] * 2
+
+
+def test_of_two_roles_of_one_name_the_first_is_set(tmp_path: Path) -> None:
+    body = BODY.replace("cpu=4", 'grace="first"') + 't.role("data", "true", grace="second")'
+    found = [problem.message for problem in problems(tmp_path, "data.grace=set", body=body) if problem.code == "FD106"]
+    assert found == ["role 'data': grace='second' cannot be read", "role 'data': grace='set' cannot be read"]
+
+
+def test_a_gate_may_be_set_with_spaces_around_it(tmp_path: Path) -> None:
+    body = BODY + 't.role("last", "true", depends_on=main)'
+    gates = compiled(tmp_path, "last.depends_on=data.succeeded , main", body=body).role("last").gates
+    assert gates == (Gate("data", "succeeded"), Gate("main"))
+
+
+def test_part_by_part_a_policy_is_made_where_there_is_none(tmp_path: Path) -> None:
+    body = BODY.replace("restart=policy, depends_on", "depends_on")
+    sets = (
+        "main.restart.scope=job",
+        "main.restart.max_restarts=2",
+        "main.restart.backoff=9s",
+        "main.restart.backoff=none",
+    )
+    policy = compiled(tmp_path, *sets, body=body).role("main").restart
+    assert policy is not None and (policy.scope, policy.max_restarts, policy.backoff_ns) == ("job", 2, SECOND)
+
+
+def test_the_nodes_of_a_single_node_are_like_it(tmp_path: Path) -> None:
+    body = BODY.replace("nodes=[Node(cpu=32)]", 'nodes=Node("big", cpu=64)')
+    for options in ({"sets": ["nodes=3"]}, {"nodes": "3"}):
+        (tmp_path / "topology.py").write_text(body)
+        nodes = load_topology(str(tmp_path / "topology.py"), **options).graph.cluster.nodes  # type: ignore[arg-type]
+        assert [(node.name, node.cpu) for node in nodes] == [("big", 64), ("node1", 64), ("node2", 64)]
+
+
+def test_nodes_that_are_not_alike_are_told_in_the_words_of_the_command_line(tmp_path: Path) -> None:
+    body = BODY.replace("[Node(cpu=32)]", "[Node(cpu=32), Node(cpu=8)]")
+    (found,) = problems(tmp_path, "nodes=3", body=body)
+    assert found.message == "--set nodes=3: the topology's nodes are not alike" and found.code == "FD104"
 
 
 def test_a_scenario_may_set_lists_and_fields_of_the_topology(tmp_path: Path) -> None:

@@ -44,9 +44,31 @@ def test_the_argument_is_found_however_the_call_is_written(tmp_path: Path, state
     assert problem.code == "FD106" and underlined(problem) == argument
 
 
+@pytest.mark.parametrize(("arguments", "argument"), [("replica=3", "replica=3"), ('**{"replica": 3}', "t.role")])
+def test_an_unknown_argument_is_found_with_its_name(tmp_path: Path, arguments: str, argument: str) -> None:
+    problem = refused(tmp_path, TOPOLOGY + f't.role("a", "true", {arguments})')
+    assert problem.code == "FD132" and underlined(problem) == argument
+
+
 def test_of_an_argument_over_several_lines_the_first_is_underlined(tmp_path: Path) -> None:
     problem = refused(tmp_path, TOPOLOGY + 't.role("a", [\n    "no-such-program",\n    "--x",\n])')
     assert problem.code == "FD109" and underlined(problem) == "["
+
+
+@pytest.mark.parametrize(
+    ("env", "argument"),
+    [
+        ('{"A": "1", "B": "${rnak}"}', '"${rnak}"'),
+        ('{**base, "B": "${rnak}"}', '"${rnak}"'),
+        ('{key: "${rnak}"}', '{key: "${rnak}"}'),
+        ("given", "given"),
+        ('dict(B="${rnak}")', 'dict(B="${rnak}")'),
+    ],
+)
+def test_a_variable_is_shown_where_its_value_is_written(tmp_path: Path, env: str, argument: str) -> None:
+    text = TOPOLOGY + 'key, base, given = "B", {"A": "1"}, {"B": "${rnak}"}\n'
+    problem = refused(tmp_path, text + f't.role("a", "true", env={env})')
+    assert problem.code == "FD120" and underlined(problem) == argument
 
 
 def test_an_element_of_a_list_that_has_a_name_is_shown_by_the_name(tmp_path: Path) -> None:
@@ -86,6 +108,14 @@ def test_warnings_alone_are_no_error() -> None:
     with pytest.raises(TopologyProblems, match="1 error in the topology") as caught:
         problems.raise_errors()
     assert [problem.severity for problem in caught.value.problems] == ["error", "warning"]
+
+
+def test_what_roles_and_nodes_have_in_common_names_them_all() -> None:
+    problems = Problems()
+    for who in ("node 'node0'", "role 'a'", "role 'b'"):
+        problems.error("FD100", "it is so", "do this", Place(COMMAND_LINE, 1), who=who)
+    (problem,) = problems.sorted()
+    assert problem.message == "node 'node0', role 'a', role 'b': it is so"
 
 
 def test_did_you_mean_lists_what_there_is_where_nothing_is_near() -> None:

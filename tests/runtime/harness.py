@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,18 +17,20 @@ from types import TracebackType
 
 from flowdist.cli.replay import read_journal
 from flowdist.control.history import Header, Line
+from flowdist.runtime.frames import Operate, Operation, encode
 
 MARK = "FLOWDIST_TEST_MARK"
 
 
 class Job:
-    """`flowdist run ARGUMENTS` in `folder`. Leaving the block kills whatever is left, and says so by `survivors`."""
+    """`flowdist run ARGUMENTS`, or another verb, in `folder`. Leaving the block kills whatever is left, and says so by
+    `survivors`."""
 
-    def __init__(self, folder: Path, *arguments: str, env: dict[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, *arguments: str, env: dict[str, str] | None = None, verb: str = "run") -> None:
         self.mark = uuid.uuid4().hex
         self.folder = folder
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "flowdist", "run", *arguments],
+            [sys.executable, "-m", "flowdist", verb, *arguments],
             cwd=folder,
             env={**os.environ, **(env or {}), MARK: self.mark},
             stdout=subprocess.PIPE,
@@ -78,6 +82,14 @@ class Job:
     def journal(self) -> tuple[Header, list[Line]]:
         header, lines, _ = read_journal(self.run_dir / "journal.jsonl")
         return header, lines
+
+    def operate(self, event: Operation) -> None:
+        """What the operator, or whoever takes nodes away, tells the controller."""
+        command = _read(self.named("flowdist.runtime.controller_main")[0], "cmdline").split(b"\0")
+        config = next(word for word in command if word.startswith(b"{"))
+        with socket.socket(socket.AF_UNIX) as link:
+            link.connect(json.loads(config)["control_socket"])
+            link.sendall(encode(Operate(event)))
 
     def alive(self, *, but: tuple[int, ...] = ()) -> list[int]:
         """Every process of the run that is no zombie, the run's own included."""

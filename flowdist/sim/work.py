@@ -1,0 +1,272 @@
+"""The workers of a simulation at work: they start up, get ready, step, save, hang, wait and end, in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from flowdist.control import agent_io as io
+from flowdist.control.effects import StartReplica
+from flowdist.control.ids import ReplicaId
+from flowdist.graph import RoleSpec
+from flowdist.sim.streams import spread
+from flowdist.sim.workload import WorldModel
+
+if TYPE_CHECKING:
+    from flowdist.sim.node import SimNode
+    from flowdist.sim.simulation import Simulation
+
+
+class Work:
+    """`models` are the worlds of tasks, by name. A service only starts up and gets ready."""
+
+    def __init__(self, sim: Simulation, seed: int) -> None:
+        self._sim, self._seed, self._graph, self._queue = sim, seed, sim.graph, sim.queue
+        self.models: dict[str, WorldModel] = {}
+        self._serving: dict[str, dict[ReplicaId, None]] = {}  # replicas of services that have started up, by role
+        self._away: dict[ReplicaId, None] = {}  # served, and do not for now
+        self._disk_full: dict[str, None] = {}  # roles that cannot save
+        self._parted: dict[str, tuple[str, list[str]]] = {}  # nodes that cannot speak to each other, by the fault
+        self._step_waits: list[tuple[str, int]] = []  # steps of roles that a fault waits for
+
+    def wait_for_step(self, role: str, step: int) -> None:
+        """Have the role report that step when it gets there: something waits for it."""
+        self._step_waits.append((role, step))
+
+    def workers_run(self, node: SimNode, start: StartReplica) -> None:
+        """The processes of an attempt are there: they start up, get ready, and work."""
+        role = self._graph.role(start.replica.role)
+        load = role.workload
+        delay = round(load.startup_ns * spread(self._seed, f"{start.replica}#{start.attempt}", "startup"))
+        if role.kind == "task":
+            model = self.models.get(start.world)
+            if model is None:
+                model = self.models[start.world] = WorldModel(self._pace_of(role))
+            model.start(start)
+            delay += load.restore_ns if model.durable else 0
+        self._queue.after(delay, lambda: self._started_up(node, start))
+
+    def _pace_of(self, role: RoleSpec) -> RoleSpec:
+        """The role whose workload says how its world steps: of a joint world the one that takes longest."""
+        joint = self._graph.world_of(role.name)
+        roles = [self._graph.role(name) for name in joint.roles] if joint is not None else [role]
+        return max(roles, key=lambda role: role.workload.steps * role.workload.step_ns)
+
+    def _started_up(self, node: SimNode, start: StartReplica) -> None:
+        key = (start.replica, start.attempt)
+        if not node.is_alive or not node.workers.get(key):
+            return
+        role = self._graph.role(start.replica.role)
+        if role.ready is not None and role.ready.how == "call":
+            for local_rank in range(role.procs):
+                node.tell(io.WorkerReady(*key, local_rank))
+        elif role.ready is not None:
+            node.tell(io.ProbePassed(*key))
+        if role.kind == "service":
+            self._serves(start.replica)
+        model = self.models.get(start.world)
+        if model is not None and model.is_up(start.replica, self._queue.now):
+            self._sim.accounts.begins(model, self._queue.now)
+            self._check_parted(start.world)
+            self._plan(start.world, model)
+
+    def _serves(self, replica: ReplicaId) -> None:
+        """A service is there (again): whoever waited for it goes on."""
+        self._serving.setdefault(replica.role, {})[replica] = None
+        self._away.pop(replica, None)
+        self._sim.accounts.serves(replica, self._queue.now)
+        for world in self._worlds_that_need(replica.role):
+            self.go_on(world, str(replica))
+
+    def ended(self, replica: ReplicaId, attempt: int) -> None:
+        """All workers of an attempt are gone: its world stands still, and whoever needs the service waits for it."""
+        world = self._sim.job.replicas[replica].world
+        model = self.models.get(world)
+        start = model.members.get(replica) if model is not None else None
+        if model is not None and start is not None and start.attempt == attempt:
+            self._halt(model)
+        if self._serving.get(replica.role, {}).pop(replica, replica) is None:
+            self._away[replica] = None
+            self._sim.accounts.stopped_working(replica, self._queue.now)
+            for name in self._worlds_that_need(replica.role):
+                self.stall(name, str(replica))
+
+    def notice_who_stays_away(self) -> None:
+        """A server that has no seat any more is in nobody's list of addresses: they go on without it."""
+        for replica in [replica for replica in self._away if self._sim.job.replicas[replica].node is None]:
+            del self._away[replica]
+            for name in self._worlds_that_need(replica.role):
+                self.go_on(name, str(replica))
+
+    def _halt(self, model: WorldModel) -> None:
+        if model.begun_ns is not None:
+            self._sim.accounts.halts(model, self._queue.now)
+        model.halt(self._queue.now)
+
+    def worker_failed(self, replica: ReplicaId, attempt: int) -> None:
+        """The others of its world wait for it in vain."""
+        model = self.model_of(replica, attempt)
+        if model is not None:
+            self._halt(model)
+
+    def _worlds_that_need(self, service: str) -> list[str]:
+        """Those that go on running while it is away, and can do nothing."""
+        roles = [spec.name for spec, gate in self._graph.dependents(service) if gate.on_restart == "reconnect"]
+        return list(dict.fromkeys(world for role in roles for world in self._sim.job.roles[role].worlds))
+
+    def stall(self, world: str, why: str) -> None:
+        """A world waits for something, in the middle of its work."""
+        model = self.models.get(world)
+        if model is not None:
+            model.stall(why, self._queue.now)
+
+    def hold(self, world: str, why: str) -> None:
+        """A member of its present generation does not get on."""
+        model = self.models.get(world)
+        if model is not None:
+            model.hold(why, self._queue.now)
+
+    def go_on(self, world: str, why: str) -> None:
+        model = self.models.get(world)
+        if model is not None and model.go_on(why, self._queue.now) and model.begun_ns is not None:
+            self._plan(world, model)
+
+    def part(self, why: str, node: str, others: list[str]) -> None:
+        """A node and some others cannot speak to each other."""
+        self._parted[why] = (node, others)
+        for world in list(self.models):
+            self._check_parted(world)
+
+    def join(self, why: str) -> None:
+        """They can again."""
+        del self._parted[why]
+        for world in list(self.models):
+            self.go_on(world, why)
+
+    def _check_parted(self, world: str) -> None:
+        """A world with members on both sides of a partition cannot go on."""
+        nodes = {start.node for start in self.models[world].members.values()}
+        for why, (node, others) in self._parted.items():
+            if node in nodes and nodes.intersection(others):
+                self.stall(world, why)
+            else:
+                self.go_on(world, why)
+
+    def slow_down(self, replica: ReplicaId, attempt: int, factor: Fraction) -> None:
+        """All of a world are as slow as the slowest."""
+        model = self.model_of(replica, attempt)
+        if model is not None:
+            model.slow_down(replica, factor, self._queue.now)
+            if model.begun_ns is not None:
+                self._plan(self._sim.job.replicas[replica].world, model)
+
+    def step_of(self, replica: ReplicaId, attempt: int) -> int | None:
+        """The step that the workers of an attempt are at; None for those that do not step, or not yet."""
+        model = self.model_of(replica, attempt)
+        return model.step_at(self._queue.now) if model is not None and model.begun_ns is not None else None
+
+    def model_of(self, replica: ReplicaId, attempt: int) -> WorldModel | None:
+        """The world of that very attempt."""
+        model = self.models.get(self._sim.job.replicas[replica].world)
+        start = model.members.get(replica) if model is not None else None
+        return model if start is not None and start.attempt == attempt else None
+
+    def show_signs(self, node: SimNode, replica: ReplicaId, attempt: int) -> None:
+        """Progress that was not played one by one: a worker that steps has just told where it is."""
+        model = self.model_of(replica, attempt)
+        key = (replica, attempt)
+        if model is not None and model.begun_ns is not None and key not in node.hung:
+            for local_rank in range(self._graph.role(replica.role).procs):
+                node.tell(io.WorkerProgressed(*key, local_rank, model.step_at(self._queue.now)))
+        node.tell(io.SignsSeen(*key, None))
+
+    def hang(self, node: SimNode, replica: ReplicaId, attempt: int) -> None:
+        """The replica does nothing any more; the others of its world wait for it in vain, a step further."""
+        node.hung[replica, attempt] = None
+        model = self.model_of(replica, attempt)
+        if model is None or model.begun_ns is None:
+            return
+        step = model.step_at(self._queue.now)
+        for start in list(model.members.values()):
+            self._tell_step(start, step + (start.replica != replica))
+        self._halt(model)
+
+    def stop_at(self, node: SimNode, replica: ReplicaId, attempt: int, step: int | None) -> None:
+        """The workers are told the step at which should_stop() turns true: there they save, then they have left it."""
+        model = self.model_of(replica, attempt)
+        if step is None or model is None or model.begun_ns is None:
+            return
+        begun = model.begun_ns
+        at = model.time_of_step(min(step, model.pace.workload.steps))
+
+        def save() -> None:
+            if model.begun_ns == begun:
+                model.save(step)
+                self._halt(model)  # saved at that step: nothing is lost
+
+        def leave() -> None:
+            for local_rank in range(self._graph.role(replica.role).procs):
+                node.tell(io.WorkerLeftStep(replica, attempt, local_rank))
+
+        if at is not None:
+            self._queue.at(at, save)
+            self._queue.at(at + model.pace.workload.checkpoint_ns, leave)
+
+    def _plan(self, world: str, model: WorldModel) -> None:
+        """The next moment of a world that steps: a checkpoint, or its end; and the steps that somebody waits for."""
+        at, is_checkpoint = model.next_moment()
+        if at is None:
+            return
+        version = model.version
+        do = self._checkpoint if is_checkpoint else self._work_done
+        self._queue.at(at, self._unless_changed(model, version, lambda: do(world, model)))
+        for role, step in self._step_waits:
+            if role in (start.replica.role for start in model.members.values()):
+                step_at = model.time_of_step(step) if model.step_at(self._queue.now) < step else None
+                if step_at is not None and step_at < at:
+                    self._queue.at(step_at, self._unless_changed(model, version, lambda: self.report_steps(model)))
+
+    def _unless_changed(self, model: WorldModel, version: int, action: Callable[[], None]) -> Callable[[], None]:
+        return lambda: action() if model.version == version and model.begun_ns is not None else None
+
+    def report_steps(self, model: WorldModel) -> None:
+        """Every worker of the world tells how far it is."""
+        step = model.step_at(self._queue.now)
+        for start in list(model.members.values()):
+            self._tell_step(start, step)
+
+    def _tell_step(self, start: StartReplica, step: int) -> None:
+        for local_rank in range(self._graph.role(start.replica.role).procs):
+            self._sim.nodes[start.node].tell(io.WorkerProgressed(start.replica, start.attempt, local_rank, step))
+
+    def _checkpoint(self, world: str, model: WorldModel) -> None:
+        model.offered += 1
+        self.report_steps(model)
+        first = min(model.members)
+        start = model.members[first]
+        step = model.step_at(self._queue.now)
+        if first.role not in self._disk_full:
+            offer = io.WorkerOffered(first, start.attempt, start.generation, f"{world}/step-{step}", step)
+            self._sim.nodes[start.node].tell(offer)
+        if model.begun_ns is not None:
+            self._plan(world, model)
+
+    def fill_disk(self, role: str) -> None:
+        """From now on it cannot save."""
+        self._disk_full[role] = None
+
+    def free_disk(self, role: str) -> None:
+        self._disk_full.pop(role, None)
+
+    def checkpoint_answered(self, answer: io.AnswerWorker) -> None:
+        """What was accepted is what a restart resumes from."""
+        if answer.accepted:
+            self.models[self._sim.job.replicas[answer.replica].world].save(answer.step)
+
+    def _work_done(self, world: str, model: WorldModel) -> None:
+        self.report_steps(model)
+        model.save(model.pace.workload.steps)
+        for start in list(model.members.values()):
+            for local_rank in range(self._graph.role(start.replica.role).procs):
+                self._sim.nodes[start.node].exit_worker(start.replica, start.attempt, local_rank)

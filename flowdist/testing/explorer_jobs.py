@@ -1,0 +1,120 @@
+"""The small jobs that are explored: two nodes, up to two roles of up to two replicas, each about one thing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flowdist.graph import (
+    MINUTE,
+    Cluster,
+    Domain,
+    Gate,
+    JobOptions,
+    NodeSpec,
+    Readiness,
+    Resources,
+    RestartPolicy,
+    RoleGraph,
+    RoleSpec,
+)
+from flowdist.graph.model import Scope, Then
+
+READY = Readiness("tcp", "rpc")
+OPTIONS = JobOptions(bad_node_window_ns=MINUTE)  # with an hour too many moments would have to be told apart
+
+
+@dataclass(frozen=True)
+class SmallJob:
+    """`about` is one line for people. `asks`: its workers ask should_stop() before each step."""
+
+    name: str
+    about: str
+    graph: RoleGraph
+    asks: bool = False
+
+
+@dataclass(frozen=True)
+class Part:
+    """How far a job is explored. `is_running`: from where all of it works, not from its first moment."""
+
+    job: SmallJob
+    faults: int
+    is_running: bool
+    states_max: int
+
+
+def _graph(*roles: RoleSpec, slots: int, domains: tuple[Domain, ...] = ()) -> RoleGraph:
+    nodes = tuple(NodeSpec(f"node{i}", cpu=float(slots)) for i in range(2))
+    return RoleGraph("small", roles, domains, Cluster(nodes), OPTIONS)
+
+
+def _role(name: str, restart: RestartPolicy, **fields: object) -> RoleSpec:
+    return RoleSpec(name=name, command=("true",), resources=Resources(cpu=1.0), restart=restart, **fields)  # type: ignore[arg-type]
+
+
+def _restart(scope: Scope, *, max_restarts: int, then: Then = "fail") -> RestartPolicy:
+    return RestartPolicy(scope, max_restarts=max_restarts, then=then, backoff_reset_ns=MINUTE)
+
+
+def _gang() -> RoleGraph:
+    trainer = _role("trainer", _restart("role", max_restarts=1), min_replicas=1, max_replicas=2)
+    return _graph(trainer, slots=1)
+
+
+def _gate() -> RoleGraph:
+    ps = _role("ps", _restart("replica", max_restarts=1), kind="service", gang=False, ports=("rpc",), ready=READY)
+    gates = (Gate("ps", "ready", "restart"),)
+    trainer = _role("trainer", _restart("role", max_restarts=1), min_replicas=2, max_replicas=2, gates=gates)
+    return _graph(ps, trainer, slots=3)
+
+
+def _loose() -> RoleGraph:
+    policy = _restart("replica", max_restarts=1)
+    return _graph(_role("worker", policy, gang=False, min_replicas=1, max_replicas=2), slots=1)
+
+
+def _helper() -> RoleGraph:
+    policy = _restart("replica", max_restarts=1, then="ignore")
+    evaluator = _role("evaluator", policy, gang=False, primary=False, gates=(Gate("trainer"),))
+    return _graph(_role("trainer", _restart("role", max_restarts=1)), evaluator, slots=2)
+
+
+def _address() -> RoleGraph:
+    ps = _role("ps", _restart("replica", max_restarts=1), kind="service", gang=False, ports=("rpc",))
+    policy = _restart("role", max_restarts=0)
+    return _graph(ps, _role("trainer", policy, gates=(Gate("ps"),), address_edges=("ps",)), slots=1)
+
+
+def _ignore() -> RoleGraph:
+    policy = _restart("replica", max_restarts=0, then="ignore")
+    return _graph(_role("worker", policy, gang=False, min_replicas=1, max_replicas=2), slots=1)
+
+
+def _domain() -> RoleGraph:
+    actor = _role("actor", _restart("domain", max_restarts=1))
+    learner = _role("learner", _restart("domain", max_restarts=1))
+    return _graph(actor, learner, slots=2, domains=(Domain("core", ("actor", "learner")),))
+
+
+JOBS = {
+    job.name: job
+    for job in (
+        SmallJob("gang", "an elastic gang of 1 to 2, a node each", _gang()),
+        SmallJob("asking", "the same gang, whose workers ask should_stop()", _gang(), asks=True),
+        SmallJob("gate", "a service, and a gang of 2 that waits for it and restarts with it", _gate()),
+        SmallJob("loose", "two replicas without a gang, a node each", _loose()),
+        SmallJob("domain", "two roles that restart together", _domain()),
+        SmallJob("helper", "a task, and a helper that is ignored once its budget is used up", _helper()),
+        SmallJob("address", "a service, and a task that has its address in its command and no budget", _address()),
+        SmallJob("ignore", "two replicas without a gang, ignored when they fail", _ignore()),
+    )
+}
+
+STATES_MAX = 1_000_000
+PARTS = (  # what a run explores when nobody says otherwise: what is small in whole, of the rest the shortest paths
+    *(Part(JOBS[name], 1, False, STATES_MAX) for name in ("loose", "ignore", "address", "helper")),
+    *(Part(JOBS[name], 1, True, STATES_MAX) for name in ("gang", "asking", "domain")),
+    *(Part(JOBS[name], 2, True, 100_000) for name in ("gang", "asking", "gate", "loose", "ignore", "address")),
+    *(Part(JOBS[name], 2, True, 100_000) for name in ("domain", "helper")),
+    *(Part(JOBS[name], 3, True, 100_000) for name in ("loose", "address")),
+)

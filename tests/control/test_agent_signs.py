@@ -1,0 +1,279 @@
+"""Conversations with the pure agent about what workers show: silence (R15), and that they have left in order (R14)."""
+
+from __future__ import annotations
+
+from flowdist.control import agent_io as io
+from flowdist.control import events as ev
+from flowdist.control import messages as msg
+from flowdist.control.effects import AskStep, CloseStore, OpenStore, StopAtStep, StopReplica
+from flowdist.graph import MINUTE, SECOND
+from tests.control.agent_harness import A, T, Talk, kill, start
+
+LOOK = io.LookForSigns(T, 1)
+ASK, STOP_AT_8 = AskStep("node0", T, 1), StopAtStep("node0", T, 1, 8)
+
+
+def watched(**fields: object) -> Talk:
+    talk = Talk(hang_after_ns=MINUTE, **fields)
+    talk.run()
+    return talk
+
+
+def saw(talk: Talk, output: float | None) -> list[object]:
+    """The node answers when there was output last, in seconds."""
+    return talk.tell(io.SignsSeen(T, 1, None if output is None else round(output * SECOND)))
+
+
+def step(talk: Talk, rank: int, number: int) -> list[object]:
+    return talk.tell(io.WorkerProgressed(T, 1, rank, number))
+
+
+def stalled(by: str, step: int = -1, seen: bool = True) -> ev.ReplicaStalled:
+    return ev.ReplicaStalled(T, 1, by, MINUTE, step, seen)  # type: ignore[arg-type]
+
+
+def test_r15_nobody_is_watched_where_the_topology_does_not_ask_for_it():
+    talk = Talk()
+    talk.run()
+    assert talk.at(3600, ack=True) == []
+
+
+def test_r15_a_worker_without_output_for_too_long_is_reported_once():
+    talk = watched()
+    assert talk.at(59, ack=True) == []
+    assert talk.at(60, ack=True) == [LOOK]
+    assert saw(talk, None) == [stalled("output", seen=False)]
+    assert talk.at(120, ack=True) == [LOOK]
+    assert saw(talk, None) == []
+
+
+def test_r15_output_puts_the_clock_back():
+    talk = watched()
+    talk.at(60, ack=True)
+    assert saw(talk, 50) == []
+    assert talk.at(109, ack=True) == []
+    assert talk.at(110, ack=True) == [LOOK]
+    assert saw(talk, 50) == [stalled("output")]
+
+
+def test_r15_output_of_an_earlier_attempt_does_not_count_against_this_one():
+    talk = watched()
+    talk.at(60, ack=True)
+    talk.tell(io.WorkerExited(T, 1, 0, 1))
+    talk.tell(io.WorkerExited(T, 1, 1, 1))
+    talk.run(attempt=2)
+    assert talk.tell(io.SignsSeen(T, 1, None)) == [], "the answer for the one before comes too late"
+    assert talk.at(119, ack=True) == []
+    assert talk.at(120, ack=True) == [io.LookForSigns(T, 2)]
+
+
+def test_r15_output_after_the_report_takes_it_back():
+    talk = watched()
+    talk.at(60, ack=True)
+    saw(talk, None)
+    talk.at(120, ack=True)
+    assert saw(talk, 100) == [ev.ReplicaRevived(T, 1)]
+    assert talk.at(160, ack=True) == [LOOK]
+
+
+def test_r15_once_progress_is_used_only_it_counts_by_the_rank_that_is_quiet_for_longest():
+    talk = watched()
+    talk.at(10, ack=True)
+    step(talk, 0, 1)
+    talk.at(30, ack=True)
+    step(talk, 1, 1)
+    assert talk.at(69, ack=True) == []
+    assert talk.at(70, ack=True) == [LOOK]
+    assert saw(talk, 69.9) == [stalled("progress", step=1)]
+    assert talk.at(3600, ack=True) == [], "it is not looked for anything but a step"
+
+
+def test_r15_a_step_after_the_report_takes_it_back_and_the_clock_starts_anew():
+    talk = watched(procs=1)
+    talk.at(10, ack=True)
+    step(talk, 0, 1)
+    talk.at(70, ack=True)
+    saw(talk, None)
+    talk.at(80, ack=True)
+    assert ev.ReplicaRevived(T, 1) in step(talk, 0, 2)
+    assert talk.at(139, ack=True) == []
+    assert talk.at(140, ack=True) == [LOOK]
+
+
+def test_r15_the_rank_that_goes_on_does_not_take_back_what_the_other_is_suspected_of():
+    talk = watched()
+    step(talk, 0, 1)
+    step(talk, 1, 1)
+    talk.at(60, ack=True)
+    assert saw(talk, None) == [stalled("progress", step=1)]
+    assert step(talk, 0, 2) == []
+    assert talk.agent.attempts[T].stalled is not None
+
+
+def test_r15_to_report_the_same_step_again_is_no_progress():
+    talk = watched(procs=1)
+    step(talk, 0, 5)
+    talk.at(59, ack=True)
+    assert step(talk, 0, 5) == []
+    assert talk.at(60, ack=True) == [LOOK]
+
+
+def test_r15_before_the_first_progress_the_start_has_its_own_time():
+    talk = Talk(start_timeout_ns=20 * MINUTE)
+    talk.run()
+    assert talk.at(1199, ack=True) == []
+    assert talk.at(1200, ack=True) == [LOOK]
+    late = ev.ReplicaStalled(T, 1, "start", 20 * MINUTE)
+    assert saw(talk, 1199) == [late], "output is no start"
+    assert ev.ReplicaRevived(T, 1) in step(talk, 0, 0)
+    assert talk.at(3600, ack=True) == []
+
+
+def test_r15_a_step_that_comes_while_it_is_looked_is_soon_enough():
+    talk = Talk(start_timeout_ns=20 * MINUTE)
+    talk.run()
+    talk.at(1200, ack=True)
+    step(talk, 0, 0)
+    assert saw(talk, None) == []
+
+
+def test_r15_a_step_that_comes_before_the_start_is_confirmed_is_not_lost():
+    talk = Talk(procs=1, hang_after_ns=MINUTE)
+    talk.order(start())
+    assert step(talk, 0, 1) == [ev.ReplicaProgressed(T, 1, 1)]
+    assert talk.agent.attempts[T].look_at_ns is None
+    talk.tell(io.WorkersSpawned(T, 1))
+    assert talk.at(60, ack=True) == [LOOK]
+
+
+def test_r15_what_was_told_to_stop_does_not_hang():
+    talk = watched()
+    talk.at(60, ack=True)
+    talk.order(StopReplica("node0", T, 1, 10 * MINUTE))
+    assert saw(talk, None) == []
+    assert step(talk, 0, 1) == []
+    assert talk.at(300, ack=True) == []
+    talk = watched()
+    talk.order(StopReplica("node0", T, 1, 10 * MINUTE))
+    assert talk.at(300, ack=True) == [], "nobody looks any more"
+
+
+def test_r15_a_stop_for_a_hang_has_the_stacks_written_first():
+    talk = watched()
+    assert talk.order(StopReplica("node0", T, 1, 2 * SECOND, dump=True)) == [kill("ABRT")]
+    assert talk.at(2, ack=True) == [kill("KILL")]
+    talk = Talk()
+    talk.order(start())
+    talk.order(StopReplica("node0", T, 1, 2 * SECOND, dump=True))
+    assert talk.tell(io.WorkersSpawned(T, 1)) == [ev.ReplicaStarted(T, 1), kill("ABRT")]
+
+
+def test_r14_the_question_for_the_step_goes_to_the_workers_and_their_answer_back():
+    talk = Talk()
+    talk.run()
+    assert talk.order(ASK) == [io.AskWorkers(T, 1)]
+    assert talk.tell(io.WorkersAsked(T, 1, 7)) == [ev.StepTold(T, 1, 7)]
+    assert talk.order(STOP_AT_8) == [io.TellWorkers(T, 1, 8)]
+
+
+def test_r14_who_has_not_started_yet_never_asked():
+    talk = Talk()
+    talk.order(start())
+    assert talk.order(ASK) == [ev.StepTold(T, 1, None)]
+
+
+def test_r14_the_replica_has_left_its_step_when_its_last_worker_has():
+    talk = Talk()
+    talk.run()
+    talk.order(ASK)
+    talk.order(STOP_AT_8)
+    assert talk.tell(io.WorkerLeftStep(T, 1, 0)) == []
+    assert talk.tell(io.WorkerLeftStep(T, 1, 1)) == [ev.ReplicaLeftStep(T, 1)]
+
+
+def test_r14_a_worker_that_ends_has_left_the_step_too():
+    talk = Talk()
+    talk.run()
+    talk.order(STOP_AT_8)
+    talk.tell(io.WorkerLeftStep(T, 1, 0))
+    assert talk.tell(io.WorkerExited(T, 1, 1)) == [ev.ReplicaLeftStep(T, 1)]
+    assert talk.tell(io.WorkerExited(T, 1, 0)) == [ev.ReplicaStopped(T, 1)]
+
+
+def test_r14_who_ends_before_the_step_has_not_left_it():
+    talk = Talk()
+    talk.run()
+    talk.order(STOP_AT_8)
+    assert talk.tell(io.WorkerExited(T, 1, 0)) == []
+    assert talk.tell(io.WorkerLeftStep(T, 1, 1)) == [ev.ReplicaLeftStep(T, 1)]
+
+
+def test_r16_what_ends_under_a_notice_has_stopped_whatever_its_code():
+    for code in (0, 3):
+        talk = Talk(procs=1)
+        talk.run()
+        talk.order(ASK)
+        assert talk.tell(io.WorkerExited(T, 1, 0, code)) == [ev.ReplicaStopped(T, 1)]
+
+
+def test_r20_a_notice_for_an_attempt_that_is_over_or_unknown_is_not_obeyed():
+    talk = Talk(procs=1)
+    assert talk.order(ASK) == []
+    talk.run()
+    talk.tell(io.WorkerExited(T, 1, 0))
+    assert talk.order(ASK) == [] and talk.order(STOP_AT_8) == []
+    assert talk.tell(io.WorkerLeftStep(T, 1, 0)) == []
+
+
+def test_r14_that_the_node_will_be_taken_away_is_told():
+    talk = Talk()
+    assert talk.tell(io.PreemptionNoticed(30 * SECOND)) == [msg.Preempted("node0", 1, 30 * SECOND)]
+
+
+def test_a_lost_connection_loses_nothing_of_what_workers_showed():
+    talk = Talk(hang_after_ns=SECOND)
+    talk.run()
+    talk.order(ASK)
+    talk.tell(io.WorkerOffered(T, 1, 1, "a", 3))
+    talk.tell(io.Disconnected())
+    assert step(talk, 0, 4) == [] and step(talk, 1, 5) == [], "nobody is there to hear it"
+    talk.tell(io.WorkerLeftStep(T, 1, 0))
+    talk.tell(io.WorkerLeftStep(T, 1, 1))
+    talk.now = 2 * SECOND
+    assert saw(talk, None) == [LOOK]
+    joined, *again = talk.tell(io.Connected())
+    assert joined == msg.Join("node0", 1, A, "127.0.0.1", 2 * SECOND, (ev.InventoryItem(T, 1, "running"),))
+    assert again == [
+        ev.ReplicaProgressed(T, 1, 4),
+        ev.CheckpointOffered(T, 1, 1, "a", 3),
+        ev.ReplicaStalled(T, 1, "progress", SECOND, 4),
+        ev.ReplicaLeftStep(T, 1),
+    ]
+
+
+def test_a_lost_connection_loses_neither_a_worker_that_outlives_sigkill_nor_a_dead_store():
+    talk = Talk()
+    talk.run()
+    talk.order(OpenStore("node0", "trainer", 1))
+    talk.order(StopReplica("node0", T, 1, 0))
+    talk.at(29, ack=True)
+    talk.tell(io.Disconnected())
+    talk.at(30)
+    talk.tell(io.StoreExited("trainer", 1, "killed"))
+    _, *again = talk.tell(io.Connected())
+    assert again == [ev.StoreLost("trainer", 1, "killed"), ev.ReplicaUnkillable(T, 1)]
+    talk.order(CloseStore("node0", "trainer", 1))
+    talk.tell(io.Disconnected())
+    assert talk.tell(io.Connected())[1:] == [ev.ReplicaUnkillable(T, 1)]
+
+
+def test_a_lost_connection_says_again_how_an_attempt_has_ended_and_nothing_more_of_it():
+    talk = Talk(procs=1)
+    talk.run()
+    step(talk, 0, 4)
+    talk.tell(io.Disconnected())
+    assert talk.tell(io.WorkerExited(T, 1, 0, 3)) == []
+    (joined,) = talk.tell(io.Connected())
+    assert isinstance(joined, msg.Join)
+    exited = ev.ReplicaExited(T, 1, "exit", 3)
+    assert joined.inventory == (ev.InventoryItem(T, 1, "exited", exited=exited),)

@@ -1,0 +1,203 @@
+"""R15: who shows no sign of life is held to hang; in a gang, whoever is least advanced."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from flowdist.control import events as ev
+from flowdist.control.effects import Effect, StopReplica
+from flowdist.graph import MINUTE, SECOND, Rule
+from tests.control.harness import Talk, graph, r, restart, role
+
+
+def trainers(count: int = 3, **fields: object) -> Talk:
+    fields.setdefault("restart", restart())
+    fields.setdefault("hang_after_ns", 5 * MINUTE)
+    talk = Talk(graph(role("trainer", min_replicas=count, max_replicas=count, **fields)))
+    talk.join("node0")
+    return talk
+
+
+def stall(
+    talk: Talk, name: str, by: Literal["progress", "output", "start"] = "progress", step: int = -1, seen: bool = True
+) -> list[Effect]:
+    return talk.tell(ev.ReplicaStalled(r(name), talk.replica(name).attempt, by, 5 * MINUTE, step, seen))
+
+
+def revive(talk: Talk, name: str) -> list[Effect]:
+    return talk.tell(ev.ReplicaRevived(r(name), talk.replica(name).attempt))
+
+
+def stops(effects: list[Effect]) -> list[StopReplica]:
+    return [effect for effect in effects if isinstance(effect, StopReplica)]
+
+
+def test_r15_the_least_advanced_is_the_suspect_whoever_was_reported_first():
+    talk = trainers()
+    stall(talk, "trainer/0", step=9)
+    stall(talk, "trainer/2", step=7)
+    stall(talk, "trainer/1", step=9)
+    talk.wait(2)
+    (incident,) = talk.job.incidents
+    assert (incident.kind, incident.root) == ("hang", "trainer/2")
+    assert incident.reason == "trainer/2 failed on node0: it hangs: no progress for 5m after step 7"
+    assert talk.attempts() == {"trainer/0": 2, "trainer/1": 2, "trainer/2": 2}
+    assert len(talk.job.roles["trainer"].charges) == 1
+
+
+def test_r15_of_equals_it_is_the_one_that_was_quiet_first():
+    talk = trainers()
+    stall(talk, "trainer/2", step=7)
+    talk.wait(1)
+    for name in ("trainer/0", "trainer/1"):
+        stall(talk, name, step=7)
+    talk.wait(1)
+    assert [incident.root for incident in talk.job.incidents] == ["trainer/2"]
+
+
+def test_r15_the_verdict_waits_for_the_reports_of_the_others():
+    talk = trainers()
+    stall(talk, "trainer/0", step=9)
+    assert talk.wait(1.9) == []
+    talk.wait(0.1)
+    assert talk.attempts()["trainer/0"] == 2
+
+
+def test_r15_the_stacks_of_all_are_written_to_their_logs_when_they_are_stopped():
+    talk = trainers(2)
+    talk.auto = False
+    stall(talk, "trainer/0")
+    assert stops(talk.wait(2)) == [
+        StopReplica("node0", r("trainer/0"), 1, 2 * SECOND, dump=True),
+        StopReplica("node0", r("trainer/1"), 1, 2 * SECOND, dump=True),
+    ]
+
+
+def test_r15_the_next_restart_that_is_no_hang_writes_no_stacks():
+    talk = trainers(2)
+    stall(talk, "trainer/0")
+    talk.wait(60)
+    assert [order.dump for order in stops(talk.fail("trainer/0"))] == [False]
+
+
+def test_r15_who_is_slow_and_goes_on_does_not_hang():
+    talk = trainers(2)
+    stall(talk, "trainer/0")
+    talk.wait(1)
+    revive(talk, "trainer/0")
+    talk.wait(60)
+    assert talk.job.incidents == []
+
+
+def test_r15_one_that_goes_on_does_not_excuse_another_that_does_not():
+    talk = trainers(2)
+    stall(talk, "trainer/0", step=3)
+    stall(talk, "trainer/1", step=5)
+    revive(talk, "trainer/0")
+    talk.wait(2)
+    assert [incident.root for incident in talk.job.incidents] == ["trainer/1"]
+
+
+def test_r15_silence_of_some_ranks_is_no_hang_while_another_prints():
+    talk = trainers()
+    for name in ("trainer/1", "trainer/2"):
+        stall(talk, name, "output", seen=False)
+    talk.wait(3600)
+    assert talk.job.incidents == []
+    stall(talk, "trainer/0", "output")
+    talk.wait(2)
+    assert talk.job.incidents[0].reason.endswith("it hangs: no output for 5m")
+
+
+def test_r15_a_world_that_never_printed_is_not_held_to_hang_by_its_silence():
+    talk = trainers(2)
+    for name in ("trainer/0", "trainer/1"):
+        stall(talk, name, "output", seen=False)
+    talk.wait(3600)
+    assert talk.job.incidents == []
+
+
+def test_r15_who_has_stopped_stepping_is_suspected_before_who_has_stopped_printing():
+    talk = trainers(2)
+    stall(talk, "trainer/0", "output")
+    stall(talk, "trainer/1", "progress", step=40)
+    talk.wait(2)
+    assert [incident.root for incident in talk.job.incidents] == ["trainer/1"]
+
+
+def test_r15_the_step_that_was_reported_last_counts_if_the_stall_says_less():
+    talk = trainers(2)
+    talk.tell(ev.ReplicaProgressed(r("trainer/0"), 1, 8))
+    stall(talk, "trainer/0")
+    stall(talk, "trainer/1", step=7)
+    talk.wait(2)
+    assert [incident.root for incident in talk.job.incidents] == ["trainer/1"]
+
+
+def test_r15_before_the_first_progress_the_start_has_its_own_time():
+    talk = trainers(1, start_timeout_ns=20 * MINUTE)
+    stall(talk, "trainer/0", "start")
+    talk.wait(2)
+    assert talk.job.incidents[0].reason.endswith("it hangs: it reported no progress within 20m")
+
+
+def test_r15_a_rule_may_say_what_a_hang_means():
+    talk = trainers(2, restart=restart("role", 3, rules=(Rule("fail", kind="hang"),)))
+    stall(talk, "trainer/1", step=5)
+    talk.wait(2)
+    outcome, reason = talk.outcome()
+    assert outcome == "failed" and reason.endswith('no progress for 5m after step 5; rule On("hang") says fail')
+
+
+def test_r15_what_is_being_stopped_does_not_hang():
+    talk = trainers(2)
+    talk.auto = False
+    talk.fail("trainer/0")
+    assert stall(talk, "trainer/1") == []
+    assert talk.controller.deadline() is None and talk.replica("trainer/1").stalled == ""
+
+
+def test_r15_a_failure_before_the_verdict_is_the_cause_and_no_hang_comes_after_it():
+    talk = trainers(2)
+    stall(talk, "trainer/0")
+    talk.fail("trainer/1")
+    talk.wait(60)
+    assert [incident.kind for incident in talk.job.incidents] == ["exit"]
+
+
+def test_r15_who_finishes_before_the_verdict_has_not_hung():
+    for others_run in (True, False):
+        talk = trainers(2)
+        if not others_run:
+            talk.finish("trainer/1")
+        stall(talk, "trainer/0")
+        talk.finish("trainer/0")
+        talk.wait(60)
+        assert talk.job.incidents == []
+
+
+def test_r15_replicas_without_a_gang_hang_one_by_one():
+    actor = role("actor", min_replicas=3, max_replicas=3, restart=restart("replica"), hang_after_ns=MINUTE)
+    talk = Talk(graph(actor))
+    talk.join("node0")
+    stall(talk, "actor/1", "output")
+    talk.wait(2)
+    assert talk.attempts() == {"actor/0": 1, "actor/1": 2, "actor/2": 1}
+
+
+def test_r15_nobody_is_blamed_while_a_node_has_not_been_heard_since_a_controller_took_over():
+    """Who is waited for may have fenced: the others stand still because of that, and the lease will tell."""
+    gang = role("trainer", min_replicas=1, max_replicas=2, hang_after_ns=30 * SECOND)
+    talk = Talk(graph(gang, nodes=2, cpu=1))
+    talk.join("node0", "node1")
+    talk.tell(ev.ControllerStarted(2))
+    talk.tell(ev.NodeJoined("node1", talk.job.nodes["node1"].spec, inventory=inventory_of(talk, "trainer/1")))
+    stall(talk, "trainer/1", step=9)
+    talk.wait(60)
+    assert not talk.job.incidents and talk.outcome()[0] is None
+    talk.tell(ev.NodeSilent("node0"))
+    assert [incident.kind for incident in talk.job.incidents] == ["node_lost"] and talk.up() == ["trainer/1"]
+
+
+def inventory_of(talk: Talk, name: str) -> tuple[ev.InventoryItem, ...]:
+    return (ev.InventoryItem(r(name), talk.replica(name).attempt, "running"),)

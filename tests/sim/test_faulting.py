@@ -1,0 +1,146 @@
+"""What each kind of fault does to virtual processes, disks and links, and what control makes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flowdist.dsl.load import load_topology
+from flowdist.faults import Plan, parse_fault, parse_scale
+from flowdist.graph import SECOND
+from flowdist.sim.network import LATENCY_NS, RESEND_NS, Link
+from flowdist.sim.simulation import SimResult, Simulation, Violation, with_nodes
+from tests.control.harness import graph as graph_of
+from tests.control.harness import r, role
+
+TOPOLOGIES = Path(__file__).parents[2] / "scenarios/topologies"
+
+
+def run(name: str, *faults: str, seed: int = 0, scales: tuple[str, ...] = (), **params: object) -> SimResult:
+    arguments = {key: str(value) for key, value in params.items()}
+    graph = with_nodes(load_topology(str(TOPOLOGIES / name), arguments, (), None).graph)
+    plan = Plan(tuple(map(parse_fault, faults)), tuple(map(parse_scale, scales)))
+    return Simulation(graph, plan, seed=seed).run()
+
+
+def lasted(result: SimResult) -> int:
+    assert result.violation is None and result.job.outcome == "succeeded" and not result.unfired
+    return result.now // SECOND
+
+
+NOMINAL = 615  # s: 5 of start-up, 600 steps of 1 s, 9 checkpoints of 1 s, and a moment
+
+
+def test_nothing_wrong_takes_as_long_as_the_workload_says() -> None:
+    assert lasted(run("gang.py")) == NOMINAL - 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "more"),
+    [
+        ("trainer/1@2m:pause/20s", 20),
+        ("node1@2m:pause/2s", 2),
+        ("trainer/1@2m:slow=4x/40s", 30),  # 40 s at a quarter of the speed
+        ("node1@2m:partition=node2/20s", 20),
+        ("node1@2m:cut-to=node2,node3/20s", 20),
+        ("node1@2m:drop=0.5/1m", 0),
+        ("node1@2m:delay=300ms/1m", 0),
+        ("node1@2m:partition=controller/2s", 0),  # shorter than the lease
+    ],
+)
+def test_what_holds_up_a_world_costs_that_time_and_no_restart(fault: str, more: int) -> None:
+    result = run("gang.py", fault)
+    assert lasted(result) == NOMINAL - 1 + more
+    assert not result.job.incidents
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["node1@2m:partition=controller/1m", "node1@2m:cut-to=controller/1m", "node1@2m:pause/1m", "node1@2m:lost/1m"],
+)
+def test_a_node_that_is_not_heard_is_fenced_and_replaced_and_comes_back(fault: str) -> None:
+    result = run("gang.py", fault)
+    assert lasted(result) > NOMINAL
+    assert [incident.kind for incident in result.job.incidents] == ["node_lost", "joined"]
+
+
+def test_a_node_that_hears_nothing_fences_by_itself() -> None:
+    result = run("gang.py", "controller@2m:cut-to=node1/20s")
+    assert [incident.kind for incident in result.job.incidents] == ["node_lost"]
+    assert "came back without what it ran" in result.job.incidents[0].reason
+    assert lasted(result) > NOMINAL
+
+
+def test_a_pause_without_end_is_a_hang_and_is_found_as_one() -> None:
+    result = run("core.py", "trainer/1@2m:pause")
+    assert [incident.kind for incident in result.job.incidents] == ["hang"]
+    assert lasted(result) > 0
+
+
+def test_a_torn_checkpoint_costs_the_work_since_the_one_before() -> None:
+    whole, torn = run("gang.py", "trainer@3m"), run("gang.py", "trainer@2m50s:torn-checkpoint", "trainer@3m")
+    assert torn.models["trainer"].lost_steps == whole.models["trainer"].lost_steps + 60
+
+
+def test_a_full_disk_means_that_nothing_is_saved_until_it_is_not() -> None:
+    full = run("gang.py", "trainer@1m:disk-full/3m", "trainer@3m50s")
+    assert full.models["trainer"].lost_steps > 180
+    assert run("gang.py", "trainer@1m:disk-full/1m", "trainer@4m30s").models["trainer"].lost_steps < 60
+
+
+def test_a_label_stands_for_all_nodes_that_have_it() -> None:
+    result = run("core.py", "zone=a@2m/3m")
+    assert [line.target for line in result.lines if type(line).__name__ == "FaultLine"] == ["node0", "node2"]
+    assert lasted(result) > 0
+
+
+def test_who_needs_a_service_waits_while_it_is_away_and_not_for_one_that_is_gone_for_good() -> None:
+    away = run("ps.py", "ps/0@4m", on_restart="reconnect")
+    assert NOMINAL < lasted(away) < NOMINAL + 8  # the server's start-up
+    service = role("a", kind="service", min_replicas=1, max_replicas=3)
+    graph = graph_of(service, role("main", gates=()), nodes=2)
+    plan = Plan((), (parse_scale("a=1@40s"),))
+    assert lasted(Simulation(graph, plan).run()) > 0
+
+
+def test_the_same_seed_loses_the_same_packets_and_another_others() -> None:
+    digests = [run("gang.py", "node1@1m:drop=0.4/5m", "node1@3m:lost/3s", seed=seed).digest for seed in (1, 1, 2)]
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_what_is_lost_is_said_again_and_nothing_overtakes_it() -> None:
+    link = Link("node0", seed=1)
+    assert link.arrival("up", 1000) == 1000 + LATENCY_NS
+    link.lose("f", 0.9)
+    times = [link.arrival("up", 2000 + i) for i in range(50)]
+    assert times == sorted(times) and max(times) >= 2000 + RESEND_NS
+    link.heal("f")
+    assert link.is_quiet
+
+
+def test_what_was_replaced_while_its_node_was_paused_is_gone_in_a_moment() -> None:
+    result = run("gang.py", "node1@2m:pause/1m", replicas=3)
+    assert lasted(result) > 0 and result.job.replicas[r("trainer/1")].attempt == 2
+
+
+def test_an_attempt_that_goes_on_beside_its_successor_after_a_pause_is_seen() -> None:
+    graph = load_topology(str(TOPOLOGIES / "gang.py"), {"replicas": "3"}, (), None).graph
+    simulation = Simulation(graph, Plan((parse_fault("node1@2m:pause/1m"),)))
+    node = simulation.nodes["node1"]
+    node.agent._fence = lambda: None  # type: ignore[method-assign]  # an agent that does not fence
+    result = simulation.run()
+    assert isinstance(result.violation, Violation) and result.violation.property == "split brain"
+
+
+def test_where_the_time_went() -> None:
+    spent = {name: {b: ns / SECOND for b, ns in s.items()} for name, s in run("gang.py", "node1@2m/3m").spent.items()}
+    trainer = spent["trainer"]
+    assert trainer["productive"] == 2400 - 120 and 179 < trainer["waiting"] < 181  # 120 of the steps were done by three
+    assert trainer["lost work"] > 100 and trainer["re-formation"] < 1
+    hang = run("core.py", "trainer/1@2m:hang").spent["trainer"]
+    assert hang["detection"] == pytest.approx(4 * 32 * SECOND, rel=0.05)
+    slow = run("gang.py", "trainer/1@2m:slow=4x/40s").spent["trainer"]
+    assert slow["stalled"] == pytest.approx(4 * 30 * SECOND, rel=0.01) and slow["lost work"] == 0
+    backoff = run("gang.py", "trainer/0@1m:exit=1", "trainer/0@2m:exit=1").spent["trainer"]
+    assert backoff["back-off"] == 4 * SECOND
