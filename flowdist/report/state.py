@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -49,7 +50,9 @@ def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value) if field.name not in NOT_SHOWN]
         return {name: _plain(getattr(value, name)) for name in names}
-    return value
+    if isinstance(value, str | int | float | None):
+        return value
+    return [_plain(content) for content in value] if isinstance(value, Iterable) else type(value).__name__
 
 
 def state_text(job: JobState, record: Record | None) -> str:
