@@ -40,19 +40,22 @@ def _plain(value: Any) -> Any:
         case msgspec.Struct():
             return {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
         case dict():
-            if value and all(content is None for content in value.values()):
-                return [_plain(key) for key in value]
             return {str(key): _plain(content) for key, content in value.items()}
         case tuple() if hasattr(value, "_asdict"):
             return {name: _plain(content) for name, content in value._asdict().items()}
         case list() | tuple():
             return [_plain(content) for content in value]
     if dataclasses.is_dataclass(value):
-        names = [field.name for field in dataclasses.fields(value) if field.name not in NOT_SHOWN]
-        return {name: _plain(getattr(value, name)) for name in names}
+        fields = [field for field in dataclasses.fields(value) if field.name not in NOT_SHOWN]
+        return {field.name: _field(getattr(value, field.name), str(field.type)) for field in fields}
     if isinstance(value, str | int | float | None):
         return value
     return [_plain(content) for content in value] if isinstance(value, Iterable) else type(value).__name__
+
+
+def _field(value: Any, type_name: str) -> Any:
+    """A dict without values is a set that keeps its order: a list, also while it is empty."""
+    return [_plain(key) for key in value] if type_name.endswith(", None]") else _plain(value)
 
 
 def state_text(job: JobState, record: Record | None) -> str:

@@ -37,6 +37,8 @@ def test_every_field_of_the_state_is_told_but_the_graph() -> None:
     assert told["state"]["nodes"]["node2"]["usable"] is False
     assert told["state"]["incidents"][0]["worlds"] == ["trainer"] and told["state"]["open"] == [1]
     assert "trainer/0 to stop" in told["waiting_for"]
+    before = state_of(*after(simulated(*LOST_NODE), 19))["state"]
+    assert before["open"] == [] and before["live_at"] == {"0": 4}
     free = told["state"]["nodes"]["node0"]["free"]
     assert free["mcpu"] == 0
 
