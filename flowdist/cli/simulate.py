@@ -35,6 +35,7 @@ TRACE_LINES = 60
 @click.option("--corpus", metavar="FILE", help="Keep seeds that fail there, and try them first.")
 @click.option("--fail-fast", is_flag=True, help="Stop exploring at the first failure.")
 @click.option("--cover", is_flag=True, help="A phase of the job that no fault hit is a failure, too.")
+@click.option("--html", "html_file", type=click.Path(dir_okay=False), help="Draw it, as flowdist timeline does.")
 @click.option("--full", is_flag=True, help="Show all of a long trace.")
 @guarded
 def command(
@@ -46,6 +47,7 @@ def command(
     seed: int | None,
     until: str | None,
     trace_file: str | None,
+    html_file: str | None,
     full: bool,
     count: int | None,
     seeds: str | None,
@@ -92,6 +94,8 @@ def command(
         from flowdist.control.history import encode_line
 
         Path(trace_file).write_bytes(b"".join(encode_line(line) for line in result.lines))
+    if html_file is not None:
+        _draw(result, Path(html_file))
     _show(result, scenario, named.as_json, full)
 
 
@@ -113,6 +117,14 @@ def _flat(table: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
         text = ",".join(map(str, value)) if isinstance(value, list) else value
         pairs += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(f"{prefix}{key}", text)]
     return pairs
+
+
+def _draw(result: Any, path: Path) -> None:
+    from flowdist.cli.timeline import write
+    from flowdist.report.page import timeline_page
+    from flowdist.report.timeline import timeline_of
+
+    write(path, timeline_page(timeline_of(result.lines[0], result.lines[1:])).encode())
 
 
 def _until_ns(until: str | None) -> int | None:

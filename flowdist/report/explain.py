@@ -38,29 +38,12 @@ def explanation_of(graph: RoleGraph, failing: Failing, seats: Mapping[str, str])
     """
     cause: Cause = "node_lost" if failing.node else "failure"
     hits = _hits(graph, failing, seats)
+    needed_by = short_without(graph, failing.node, seats) if failing.kind == "drained" and hits else ""
+    if needed_by:
+        note = f"{failing.node} is needed: {room_note(graph, graph.role(needed_by), failing.node, seats)}"
+        return _found(graph, failing, {}, "refused", [note.partition(": it waits")[0]])
     outcome = _outcome(graph, hits)
-    refused = failing.kind == "drained" and hits and short_without(graph, failing.node, seats)
-    if refused:
-        outcome, hits = "refused", {}
-    found: dict[str, Any] = {
-        "fault": failing.spec,
-        "how": failing.how,
-        "hits": [f"{role}/{index}" for role, those in hits.items() for index, _ in those],
-        "verdicts": [_verdict(graph.role(role), those) for role, those in hits.items()],
-        "outcome": outcome,
-        "ended": _ended(graph, hits) if outcome != "fail" else [],
-        "restarts": [],
-        "stuck": [],
-        "spared": [],
-        "stops": [],
-        "starts": [],
-        "charged": None,
-        "goes_on": [],
-        "notes": _notes(graph, failing, hits, outcome, seats),
-    }
-    if refused:
-        note = f"{failing.node} is needed: {room_note(graph, graph.role(refused), failing.node, seats)}"
-        return found | {"notes": [note.partition(": it waits")[0]]}
+    found = _found(graph, failing, hits, outcome, _notes(graph, failing, hits, outcome, seats))
     everything: dict[str, Extent] = {spec.name: "role" for spec in graph.roles}
     if outcome == "fail":
         return found | {"stops": _stops(graph, everything, hits, failing)}
@@ -78,7 +61,7 @@ def explanation_of(graph: RoleGraph, failing: Failing, seats: Mapping[str, str])
         return found | {"outcome": "fail", "ended": [], "stops": stopped, "notes": [*found["notes"], note]}
     found["notes"] += _late_notes(graph, stuck, hits)
     alive = {name: extent for name, extent in stops.items() if name not in stuck}
-    payers = [role for role, those in hits.items() if any(verdict.counted for _, verdict in those)]
+    payers = _payers(graph, failing, hits)
     if payers:
         levels = [verdict.level for _, verdict in hits[payers[0]] if verdict.counted]
         one = failing.kind == "node_lost"  # one incident, whoever was there
@@ -102,6 +85,27 @@ def explanation_of(graph: RoleGraph, failing: Failing, seats: Mapping[str, str])
         "stops": _stops(graph, stops, hits, failing),
         "starts": _starts(graph, alive, hits),
         "goes_on": _going_on(graph, stops, {**spared, **stuck}, gone, hits),
+    }
+
+
+def _found(graph: RoleGraph, failing: Failing, hits: Hits, outcome: str, notes: list[str]) -> dict[str, Any]:
+    """Every key that there is, with what is known before it is looked at what restarts."""
+    return {
+        "fault": failing.spec,
+        "how": failing.how,
+        "hits": [f"{role}/{index}" for role, those in hits.items() for index, _ in those],
+        "verdicts": [_verdict(graph.role(role), those) for role, those in hits.items()],
+        "outcome": outcome,
+        "ended": _ended(graph, hits) if outcome != "fail" else [],
+        "restarts": [],
+        "stuck": [],
+        "spared": [],
+        "announced": failing.is_announced,
+        "stops": [],
+        "starts": [],
+        "charged": None,
+        "goes_on": [],
+        "notes": notes,
     }
 
 
@@ -129,6 +133,19 @@ def _hits(graph: RoleGraph, failing: Failing, seats: Mapping[str, str]) -> Hits:
                 whole = restart_set(graph, spec.name, cause, verdict.scope)[spec.name] == "role"
             hits.setdefault(spec.name, []).append((index, verdict))
     return hits
+
+
+def _payers(graph: RoleGraph, failing: Failing, hits: Hits) -> list[str]:
+    """Who has a replica that counts; of those on a lost node the one that was seated first is at the head.
+
+    Minima are seated before what grows.
+    """
+    first = {
+        role: min(index >= graph.role(role).min_replicas for index, verdict in those if verdict.counted)
+        for role, those in hits.items()
+        if any(verdict.counted for _, verdict in those)
+    }
+    return sorted(first, key=lambda role: first[role]) if failing.kind == "node_lost" else list(first)
 
 
 def _scopes(hits: Hits) -> Scopes:
@@ -338,7 +355,7 @@ def _notes(graph: RoleGraph, failing: Failing, hits: Hits, outcome: str, seats: 
     notes += [room_note(graph, graph.role(role), failing.node, seats) for role in short]
     if len(short) > 1:
         notes.append("that room is counted for each role alone")
-    payers = [role for role, those in hits.items() if any(verdict.counted for _, verdict in those)]
+    payers = _payers(graph, failing, hits)
     if len(payers) > 1 and failing.kind == "preempted":
         notes.append(f"each world leaves by itself, and pays by itself: {', '.join(payers)}")
     elif len(payers) > 1:

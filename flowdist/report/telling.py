@@ -47,7 +47,8 @@ def _order(told: dict[str, Any]) -> list[str]:
     layers = told["stops"]
     lines = []
     if layers:
-        lines.append("  stopped, all at once, dependents first:")
+        when = "each world once it has left its step" if told["announced"] else "all at once"
+        lines.append(f"  stopped, {when}, dependents first:")
         for number, layer in enumerate(layers, 1):
             names = ", ".join(f"{e['who']} (SIGKILL after {format_duration(round(e['grace_s'] * 1e9))})" for e in layer)
             lines.append(f"    {number}. {names}")

@@ -83,6 +83,7 @@ class _AgentProcess:
         self._channel.setblocking(False)
         self._loop.add_reader(self._channel, self._read_spawner)
         self._loop.add_signal_handler(signal.SIGTERM, self._tell, io.LeaveRequested())
+        self._prepare()
         server = await self._sockets.serve(self._places.worker_socket)
         talking = asyncio.create_task(self._talk_to_controller())
         await self._over.wait()
@@ -189,6 +190,20 @@ class _AgentProcess:
             spawning.ids[self._next_id] = local_rank
             server = fork_server(role, argv, os.environ, env, values)
             self._channel_send(spawner.Spawn(self._next_id, argv, env, role.workdir, folder, server))
+
+    def _prepare(self) -> None:
+        """Where all workers want the same imports, they begin before the first of them is ordered."""
+        wanted: dict[spawner.ForkServer, None] = {}
+        for role in self._graph.roles:
+            world = ("", 1, 0, 1, 0, 1, 0, 1, 0, "", 0)  # nothing that differs from start to start counts
+            start = StartReplica(self._config.node.name, ReplicaId(role.name, 0), 1, *world)
+            values = macro_values(start, role, 0, self._places, {})
+            with contextlib.suppress(OSError):  # a secret that is missing: whoever needs it says so
+                env = worker_env(start, role, 0, os.environ, self._places, {}, (), self._stores.has_torch)
+                server = fork_server(role, worker_argv(role, values, os.environ), os.environ, env, values)
+                wanted |= {server: None} if server is not None else {}
+        if len(wanted) == 1:
+            self._channel_send(spawner.Prepare(*wanted))
 
     def _env(self, start: StartReplica, role: RoleSpec, local_rank: int, ports: dict[str, int]) -> dict[str, str]:
         devices = tuple(self._config.devices[gpu] for gpu in start.gpus)

@@ -41,6 +41,7 @@ class Imports(msgspec.Struct, frozen=True):
 def serve(channel: int, parent: int) -> Spawn:
     """Returns in each worker. The fork server itself ends here, when the spawner closes its side."""
     die_with_parent(parent)
+    gc.disable()  # a collection would copy the pages that a fork shares; imports are faster without, too
     return _Loop(socket.socket(fileno=channel)).run()
 
 
@@ -58,7 +59,6 @@ class _Loop:
         imports = msgspec.json.decode(first, type=Imports)
         unsafe = hidden_by(imports.first_path) or _import(imports) or _unsafe(ours)
         self._kept = _open_files() - ours
-        gc.collect()
         gc.freeze()  # what is there stays in pages that all workers share
         self._answer(Ready(unsafe))
         forked = self._obey(rest)
@@ -121,6 +121,7 @@ class _Loop:
     def _become(self, files: list[int]) -> None:
         """In the child: nothing of the fork server but its memory, and what its imports hold open."""
         os.setsid()
+        gc.enable()
         self._channel.close()  # the objects too: their ends would close somebody else's files
         self._selector.close()
         self._children.forget()

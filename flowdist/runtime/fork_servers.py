@@ -96,19 +96,26 @@ class ForkServers:
         self._servers: dict[ForkServer, Server] = {}
         self._of: dict[int, Server] = {}  # by id of a worker that waits for it or was forked by it
         self._deaths: dict[ForkServer, int] = {}
-        self._useless: dict[ForkServer, None] = {}
+        self._useless: dict[ForkServer, str] = {}  # why; empty when that was told
+
+    def prepare(self, spec: ForkServer) -> None:
+        """Start a fork server, if there is none that does."""
+        if spec not in self._servers and spec not in self._useless:
+            with contextlib.suppress(OSError, ValueError):  # exec will say what is wrong
+                self._servers[spec] = Server(spec, self._selector)
 
     def spawn(self, request: Spawn) -> bool:
         """Whether the worker is, or will be, taken care of here."""
         spec = request.server
-        if spec is None or spec in self._useless:
+        if spec is None:
             return False
+        self.prepare(spec)
         server = self._servers.get(spec)
         if server is None:
-            try:
-                server = self._servers[spec] = Server(spec, self._selector)
-            except (OSError, ValueError):
-                return False  # exec will say what is wrong
+            if reason := self._useless.get(spec):
+                self._useless[spec] = ""
+                self._answer(StartedCold(request.id, reason))
+            return False
         self._of[request.id] = server
         if server.is_ready:
             server.running[request.id] = 0
@@ -171,13 +178,12 @@ class ForkServers:
 
     def _give_up(self, server: Server, reason: str) -> None:
         """Nothing was forked from it: what waits for it is started by exec, now and from now on."""
-        self._useless[server.spec] = None
+        self._useless[server.spec] = reason
         if server.spec in self._servers:
             self._forget(server)
-        for i, request in enumerate(server.waiting.values()):
-            if i == 0:
-                self._answer(StartedCold(request.id, reason))
-            self._start(request)
+        for request in server.waiting.values():
+            if not self.spawn(request):
+                self._start(request)
 
     def _died(self, server: Server) -> None:
         """Its workers are nobody's children now, and end with it: nobody could tell how they end."""
@@ -188,7 +194,7 @@ class ForkServers:
             return
         self._deaths[server.spec] = self._deaths.get(server.spec, 0) + 1
         if self._deaths[server.spec] >= DEATHS_MAX:
-            self._useless[server.spec] = None
+            self._useless[server.spec] = f"its fork server died {DEATHS_MAX} times"
         for id, pid in server.running.items():
             if pid:
                 with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -12,6 +12,7 @@ from flowdist.runtime.spawning import (
     Answer,
     Children,
     Hurry,
+    Prepare,
     Request,
     Signal,
     Spawn,
@@ -56,6 +57,8 @@ class Spawner:
             case Signal():
                 if not self._servers.signal(request):
                     self._children.signal(request.id, request.number)
+            case Prepare():
+                self._servers.prepare(request.server)
             case Hurry():
                 self._servers.hurry(request.id)
             case _:

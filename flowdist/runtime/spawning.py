@@ -36,6 +36,12 @@ class Spawn(msgspec.Struct, frozen=True, tag=True):
     server: ForkServer | None = None
 
 
+class Prepare(msgspec.Struct, frozen=True, tag=True):
+    """A worker that will want this fork server is about to come."""
+
+    server: ForkServer
+
+
 class Signal(msgspec.Struct, frozen=True, tag=True):
     """Signal the process group of a worker, if it still runs."""
 
@@ -79,7 +85,7 @@ class StartedCold(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
-Request = Spawn | Signal | Hurry
+Request = Spawn | Prepare | Signal | Hurry
 Answer = Spawned | SpawnRefused | Ended | Ready | StartedCold
 
 _REQUESTS = msgspec.msgpack.Decoder(Request)

@@ -2,10 +2,11 @@
 
     python -m flowdist.testing.explorer [--roles gang,gate] [--faults 2 [--running]] [--states 200000] [--json]
 
-The machines are those of production, one controller and an agent a node; what may happen between them is explored in
-breadth, so that the path to a violation is the shortest. In every state the job's invariants hold, no replica runs
-twice, what is to restart is gone before any of it starts anew, a job that is over has no process, and a job that rests
-names what it waits for. From every state the job can still come to its end without another fault.
+The machines are those of production, one controller with its links and an agent a node; what may happen between them
+is explored in breadth, so that the path to a violation is the shortest. In every state the job's invariants hold, no
+replica runs twice, what is to restart is gone before any of it starts anew, news of what is over change nothing, a job
+that is over has no process, and a job that rests names what it waits for. A controller that replays the record is where
+the last one was. From every state the job can still come to its end without another fault.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from flowdist.testing.explorer_common import How
 from flowdist.testing.explorer_jobs import JOBS, PARTS, STATES_MAX, Part
-from flowdist.testing.explorer_machines import How
 from flowdist.testing.explorer_plants import PLANTS, planted
 from flowdist.testing.explorer_sites import Pace
 from flowdist.testing.explorer_space import PRODUCTION, Move, Space, State
@@ -159,7 +160,7 @@ def _lines(move: Move) -> list[str]:
 
 def explore(part: Part, how: How = PRODUCTION) -> Explored:
     """Everything that can happen to the job of that part, with at most its faults."""
-    begun = time.perf_counter()
+    begun = time.process_time()
     space = Space(part.job, part.faults, how)
     search = _Search(space, space.running() if part.is_running else space.first, part.states_max)
     violation = search.run()
@@ -171,7 +172,7 @@ def explore(part: Part, how: How = PRODUCTION) -> Explored:
         transitions=search.transitions,
         depth=search.depth,
         ends=search.ends,
-        seconds=time.perf_counter() - begun,
+        seconds=time.process_time() - begun,
         is_whole=search.is_whole,
         violation=violation,
     )
@@ -185,7 +186,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     unknown = [name for name in names if name not in JOBS]
     if unknown:
         parser.error(f"argument --roles: no such job: {', '.join(unknown)}; known: {', '.join(JOBS)}")
-    how = How(not args.no_crash, not args.no_drain, args.cancel, args.reorder)
+    how = How(not args.no_crash, not args.no_operator, args.reorder)
     found = []
     with planted(args.plant):
         for part in _parts(names, args.faults, args.running, args.states):
@@ -227,12 +228,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--running", action="store_true", help="begin where all of the job works")
     add("--states", type=int, metavar="N", help="leave a job when N distinct states were met")
-    add("--cancel", action="store_true", help="the operator may cancel the job, which counts as a fault")
     add(
         "--reorder", action="store_true", help="messages overtake each other on one connection, which a stream excludes"
     )
     add("--no-crash", action="store_true", help="the controller does not die")
-    add("--no-drain", action="store_true", help="no node is drained, or to be taken away")
+    add("--no-operator", action="store_true", help="nobody drains a node, takes one away or cancels the job")
     add("--plant", choices=list(PLANTS), metavar="NAME", help=f"switch a safeguard off and find that out ({plants})")
     add("--json", action="store_true", help="one object on stdout")
     return parser

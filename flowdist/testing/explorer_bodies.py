@@ -10,8 +10,8 @@ from flowdist.control import agent_io as io
 from flowdist.control.agent import Agent
 from flowdist.control.messages import Acked, Heartbeat, Join, ToAgent, ToController
 from flowdist.graph import NodeSpec, RoleGraph
+from flowdist.testing.explorer_common import START_NS, Hears, Life, Numbered, Process
 from flowdist.testing.explorer_copies import Keys, copy_of, digest_of
-from flowdist.testing.explorer_machines import START_NS, Hears, Life, Numbered, Process
 
 STORE_PORT = 29_500
 STEP = 7  # that a worker asks about when somebody wants to know

@@ -12,14 +12,23 @@ import msgspec
 
 from flowdist.control.controller import Controller
 from flowdist.control.effects import FinishJob, Notify, StartReplica
-from flowdist.control.events import CancelRequested, DrainRequested, Event, NodeGone, TimePassed
+from flowdist.control.events import (
+    CancelRequested,
+    CheckpointOffered,
+    DrainRequested,
+    Event,
+    NodeGone,
+    StoreLost,
+    StoreOpened,
+    TimePassed,
+)
 from flowdist.control.ids import NodeName
 from flowdist.control.links import Links
 from flowdist.control.messages import Heartbeat, Join, Leave, Preempted, Report, ToAgent, ToController
 from flowdist.control.waiting import waiting_for
 from flowdist.graph import RoleGraph
+from flowdist.testing.explorer_common import START_NS, Numbered, Process
 from flowdist.testing.explorer_copies import Keys, copy_of, digest_of
-from flowdist.testing.explorer_machines import START_NS, Numbered, Process
 
 REPLAYED_ONE_IN = 16  # of the controllers that are taken over from: replay takes as long as the path is
 
@@ -104,9 +113,10 @@ class Brains:
             turn.take(news, replays=number % REPLAYED_ONE_IN == 0)
         except Exception as error:  # whatever it is, it is what we look for
             return Decided(number, broken=f"{type(error).__name__}: {error}", notes=tuple(turn.notes))
-        return Decided(
-            self._number(brain), tuple(turn.sends), tuple(turn.notes), tuple(sorted(turn.gone)), turn.registers
-        )
+        after = self._number(brain)
+        if _is_late(before, news) and (after != number or turn.sends):
+            return Decided(number, broken="news of an attempt that is over changes something", notes=tuple(turn.notes))
+        return Decided(after, tuple(turn.sends), tuple(turn.notes), tuple(sorted(turn.gone)), turn.registers)
 
     def later(self, number: int, by_ns: int, heard: tuple[NodeName, ...]) -> int:
         """The same state after some time in which these nodes were heard to its end."""
@@ -130,6 +140,15 @@ def _outlook(brain: Brain) -> Outlook:
     at = brain.controller.deadline()
     silence = {node: until - brain.now for node, until in brain.links._liveness._until_ns.items()}
     return Outlook(False, job.outcome, tuple(waiting_for(job)), None if at is None else at - brain.now, silence)
+
+
+def _is_late(brain: Brain, news: News) -> bool:
+    """News of an attempt that is not the present one, or is over (R20), at a moment at which nothing else is due."""
+    if not isinstance(news, Report) or isinstance(news.event, StoreOpened | StoreLost | CheckpointOffered):
+        return False
+    replica, due = brain.controller.state.replicas[news.event.replica], brain.controller.deadline()
+    is_present = replica.attempt == news.event.attempt and replica.is_live
+    return not is_present and (due is None or due > brain.now)
 
 
 class _Turn:

@@ -19,7 +19,7 @@ from flowdist.control.agent import Agent
 from flowdist.control.controller import Controller
 from flowdist.control.deadlines import Due
 from flowdist.control.links import Links
-from flowdist.control.state import Charge, JobState, PastFailure, World
+from flowdist.control.state import Charge, JobState, PastFailure, Replica, World
 from flowdist.graph import RestartPolicy, RoleGraph
 
 T = TypeVar("T")
@@ -187,6 +187,8 @@ class Keys:
             return min(self._now - value, self._looks_back_ns[name])
         if name == "stalled_ns":
             return self._now - value if item.stalled else None
+        if name == "stop_grace_ns" and isinstance(item, Replica):
+            return value if item.phase == "stopping" else None
         if name.endswith("_at_ns"):
             return max(value - self._now, 0)
         return self._plain(value)

@@ -17,9 +17,10 @@ from flowdist.graph import (
     RoleGraph,
     RoleSpec,
 )
+from flowdist.graph.model import Scope, Then
 
 READY = Readiness("tcp", "rpc")
-OPTIONS = JobOptions(bad_node_window_ns=2 * MINUTE)  # an hour is a long time to tell moments apart
+OPTIONS = JobOptions(bad_node_window_ns=MINUTE)  # with an hour too many moments would have to be told apart
 
 
 @dataclass(frozen=True)
@@ -51,43 +52,47 @@ def _role(name: str, restart: RestartPolicy, **fields: object) -> RoleSpec:
     return RoleSpec(name=name, command=("true",), resources=Resources(cpu=1.0), restart=restart, **fields)  # type: ignore[arg-type]
 
 
+def _restart(scope: Scope, *, max_restarts: int, then: Then = "fail") -> RestartPolicy:
+    return RestartPolicy(scope, max_restarts=max_restarts, then=then, backoff_reset_ns=MINUTE)
+
+
 def _gang() -> RoleGraph:
-    trainer = _role("trainer", RestartPolicy("role", max_restarts=1), min_replicas=1, max_replicas=2)
+    trainer = _role("trainer", _restart("role", max_restarts=1), min_replicas=1, max_replicas=2)
     return _graph(trainer, slots=1)
 
 
 def _gate() -> RoleGraph:
-    ps = _role("ps", RestartPolicy("replica", max_restarts=1), kind="service", gang=False, ports=("rpc",), ready=READY)
+    ps = _role("ps", _restart("replica", max_restarts=1), kind="service", gang=False, ports=("rpc",), ready=READY)
     gates = (Gate("ps", "ready", "restart"),)
-    trainer = _role("trainer", RestartPolicy("role", max_restarts=1), min_replicas=2, max_replicas=2, gates=gates)
+    trainer = _role("trainer", _restart("role", max_restarts=1), min_replicas=2, max_replicas=2, gates=gates)
     return _graph(ps, trainer, slots=3)
 
 
 def _loose() -> RoleGraph:
-    policy = RestartPolicy("replica", max_restarts=1)
+    policy = _restart("replica", max_restarts=1)
     return _graph(_role("worker", policy, gang=False, min_replicas=1, max_replicas=2), slots=1)
 
 
 def _helper() -> RoleGraph:
-    policy = RestartPolicy("replica", max_restarts=1, then="ignore")
+    policy = _restart("replica", max_restarts=1, then="ignore")
     evaluator = _role("evaluator", policy, gang=False, primary=False, gates=(Gate("trainer"),))
-    return _graph(_role("trainer", RestartPolicy("role", max_restarts=1)), evaluator, slots=2)
+    return _graph(_role("trainer", _restart("role", max_restarts=1)), evaluator, slots=2)
 
 
 def _address() -> RoleGraph:
-    ps = _role("ps", RestartPolicy("replica", max_restarts=1), kind="service", gang=False, ports=("rpc",))
-    policy = RestartPolicy("role", max_restarts=0)
+    ps = _role("ps", _restart("replica", max_restarts=1), kind="service", gang=False, ports=("rpc",))
+    policy = _restart("role", max_restarts=0)
     return _graph(ps, _role("trainer", policy, gates=(Gate("ps"),), address_edges=("ps",)), slots=1)
 
 
 def _ignore() -> RoleGraph:
-    policy = RestartPolicy("replica", max_restarts=0, then="ignore")
+    policy = _restart("replica", max_restarts=0, then="ignore")
     return _graph(_role("worker", policy, gang=False, min_replicas=1, max_replicas=2), slots=1)
 
 
 def _domain() -> RoleGraph:
-    actor = _role("actor", RestartPolicy("domain", max_restarts=1))
-    learner = _role("learner", RestartPolicy("domain", max_restarts=1))
+    actor = _role("actor", _restart("domain", max_restarts=1))
+    learner = _role("learner", _restart("domain", max_restarts=1))
     return _graph(actor, learner, slots=2, domains=(Domain("core", ("actor", "learner")),))
 
 
@@ -107,10 +112,9 @@ JOBS = {
 
 STATES_MAX = 1_000_000
 PARTS = (  # what a run explores when nobody says otherwise: what is small in whole, of the rest the shortest paths
-    *(Part(JOBS[name], 1, False, STATES_MAX) for name in ("gang", "loose", "domain", "helper", "address", "ignore")),
-    Part(JOBS["gate"], 1, True, STATES_MAX),
-    Part(JOBS["loose"], 2, True, STATES_MAX),
-    Part(JOBS["address"], 2, True, STATES_MAX),
-    *(Part(JOBS[name], 2, True, 200_000) for name in ("gang", "gate", "domain", "helper")),
-    *(Part(JOBS[name], 3, True, 200_000) for name in ("loose", "address")),
+    *(Part(JOBS[name], 1, False, STATES_MAX) for name in ("loose", "ignore", "address", "helper")),
+    *(Part(JOBS[name], 1, True, STATES_MAX) for name in ("gang", "asking", "domain")),
+    *(Part(JOBS[name], 2, True, 100_000) for name in ("gang", "asking", "gate", "loose", "ignore", "address")),
+    *(Part(JOBS[name], 2, True, 100_000) for name in ("domain", "helper")),
+    *(Part(JOBS[name], 3, True, 100_000) for name in ("loose", "address")),
 )

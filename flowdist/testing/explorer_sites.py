@@ -18,7 +18,7 @@ from flowdist.control.ids import ReplicaId
 from flowdist.control.messages import Acked, Heartbeat, Join, Ordered, ToAgent, ToController
 from flowdist.graph import MINUTE, NodeSpec, RoleGraph
 from flowdist.testing.explorer_bodies import Bodies, Body, Did
-from flowdist.testing.explorer_machines import Hears, How, Numbered, Process
+from flowdist.testing.explorer_common import Hears, How, Numbered, Process
 from flowdist.testing.explorer_words import describe
 
 WORKER_PORT = 20_000
@@ -298,7 +298,7 @@ class Sites:
         if not body.agent.is_leaving:
             leaves = bodies.tell(site.body, io.LeaveRequested())
             steps.append(self._step(f"{name} is told to leave", Pace.FAULT, site, leaves))
-        if self._how.drains and site.link == "known":
+        if self._how.operates and site.link == "known":
             noticed = bodies.tell(site.body, io.PreemptionNoticed(NOTICE_NS))
             steps.append(self._step(f"{name} is to be taken away in 1m", Pace.FAULT, site, noticed))
         dead = replace(cut, up=site.up, is_unproven=True)

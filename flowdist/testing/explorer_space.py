@@ -13,8 +13,8 @@ from flowdist.control.ids import ReplicaId
 from flowdist.control.messages import Heartbeat, Join, Leave, Preempted, Report
 from flowdist.graph import MINUTE, format_duration
 from flowdist.testing.explorer_brains import Brains, Crash, Decided, News, TakeOver
+from flowdist.testing.explorer_common import Hears, How, Numbered
 from flowdist.testing.explorer_jobs import SmallJob
-from flowdist.testing.explorer_machines import Hears, How, Numbered
 from flowdist.testing.explorer_sites import Messages, Pace, Sites, View
 from flowdist.testing.explorer_words import describe
 
@@ -103,9 +103,8 @@ class Space:
     def _decreed(self, state: State, faults: int) -> list[Move]:
         """What the operator may want, and the death of the controller."""
         brain, how, left = state[0], self._how, faults - 1
-        wanted = [(CANCEL, -1), (CANCEL_NOW, -1)] if how.cancels else []
-        wanted += [(DRAIN, i) for i in range(len(self._names))] if how.drains else []
-        turns = [self._turn(brain, what, i) for what, i in wanted]
+        wanted = [(CANCEL, -1), (CANCEL_NOW, -1), *((DRAIN, i) for i in range(len(self._names)))]
+        turns = [self._turn(brain, what, i) for what, i in wanted if how.operates]
         moves = [self._move(state, turn, Pace.FAULT, left) for turn in turns if turn.decided.brain != brain]
         if how.crashes:
             crash = self._turn(brain, CRASH, -1)
@@ -211,7 +210,7 @@ class Space:
         """Time passes to the next deadline. Nodes that can be heard are; of the others, the lease runs."""
         brain = state[0]
         outlook = self._brains.outlook(brain)
-        hears = [self._hears(view, name in outlook.silence_ns, outlook.is_down) for name, view in self._named(views)]
+        hears = [_hears(view, name in outlook.silence_ns) for name, view in zip(self._names, views, strict=True)]
         deadlines = [view.deadlines_ns[how] for view, how in zip(views, hears, strict=True)]
         deaf = [name for name, how in zip(self._names, hears, strict=True) if how != "answered"]
         deadlines += [outlook.deadline_ns, *(outlook.silence_ns.get(name) for name in deaf)]
@@ -231,13 +230,12 @@ class Space:
         pace = Pace.FAULT if is_early else Pace.LATER if times else Pace.FREE
         return [Move(after, text, pace)] if after != state else []
 
-    def _named(self, views: list[View]) -> list[tuple[str, View]]:
-        return list(zip(self._names, views, strict=True))
 
-    def _hears(self, view: View, is_watched: bool, is_down: bool) -> Hears:
-        if is_down:
-            return "refused" if view.was_refused else "nothing"
-        return "answered" if view.can_be_heard and is_watched else "nothing"
+def _hears(view: View, is_watched: bool) -> Hears:
+    """Who was refused is refused until it connects: another host may stand in for the one that it knows (R21)."""
+    if view.site.link == "none":
+        return "refused" if view.was_refused else "nothing"
+    return "answered" if view.can_be_heard and is_watched else "nothing"
 
 
 def _with(state: State, i: int, site: int, left: int) -> State:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from flowdist.runtime.spawning import Ended, Hurry, Signal, Spawned, SpawnRefused
+from flowdist.runtime.spawning import Ended, Hurry, Prepare, Signal, Spawned, SpawnRefused
 from tests.runtime.harness import Deaths, children
 from tests.runtime.spawning import Spawning, cold_reasons
 
@@ -148,6 +149,25 @@ def test_who_is_to_end_does_not_wait_for_imports(spawning: Spawning) -> None:
     assert not spawning.logs(ended).exists()
 
 
+def test_a_fork_server_can_be_there_before_its_workers(spawning: Spawning) -> None:
+    (spawning.folder / "heavy.py").write_text("import os\nos.mkfifo('up')\nopen('up', 'w').close()")
+    server = spawning.server("heavy")
+    spawning.send(Prepare(server))
+    while not (spawning.folder / "up").exists():
+        time.sleep(0.01)
+    (spawning.folder / "up").read_text()
+    outcome = spawning.outcome(spawning.start("says.py", server=server))
+    assert outcome.out == f"parent {children(spawning.process.pid)[0]}\n" and cold_reasons(spawning) == []
+
+
+def test_one_that_is_of_no_use_is_told_of_when_a_worker_wants_it(spawning: Spawning) -> None:
+    server = spawning.server("no_such_module")
+    spawning.send(Prepare(server))
+    for _ in range(2):
+        assert spawning.outcome(spawning.start("says.py", server=server)).out == f"parent {spawning.process.pid}\n"
+    assert cold_reasons(spawning) == ["preload: no_such_module: ModuleNotFoundError: No module named 'no_such_module'"]
+
+
 def test_slow_imports_are_not_waited_for_for_ever(tmp_path: Path) -> None:
     folder = tmp_path / "work"
     folder.mkdir()
@@ -171,7 +191,8 @@ def test_the_death_of_a_fork_server_is_that_of_its_workers(spawning: Spawning) -
             assert [spawning.outcome(id).code for id in ids] == [-signal.SIGKILL] * 2
             assert deaths.survivors(2.0) == []
     outcome = spawning.outcome(spawning.start("says.py", server=server))
-    assert outcome.out == f"parent {spawning.process.pid}\n"  # three times were enough
+    assert outcome.out == f"parent {spawning.process.pid}\n"
+    assert cold_reasons(spawning) == ["its fork server died 3 times"]
 
 
 def test_the_end_of_the_spawner_is_that_of_its_fork_servers(spawning: Spawning) -> None:

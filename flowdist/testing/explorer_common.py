@@ -29,14 +29,13 @@ Hears = Literal["answered", "refused", "nothing"]  # what becomes of a node's he
 class How:
     """What may happen besides failures, and what is excluded unless it is asked for.
 
-    `crashes`: the controller dies, and another takes over. `drains`: the operator drains a node, or it is to be taken
-    away. `cancels`: the operator cancels the job, with its grace or at once. Each counts as a fault. `reorders`:
-    messages overtake each other on one connection, which is a stream.
+    `crashes`: the controller dies, and another takes over. `operates`: the operator drains a node, or cancels the job
+    with its grace or at once; or a node is to be taken away. Each counts as a fault. `reorders`: messages overtake each
+    other on one connection, which is a stream.
     """
 
     crashes: bool = True
-    drains: bool = True
-    cancels: bool = False
+    operates: bool = True
     reorders: bool = False
 
 
