@@ -78,7 +78,6 @@ class Job:
         effects = self.handle(events, cost)
         while answers := list(self.answers(effects)):
             effects = self.handle(answers, cost)
-        assert not self.controller.state.open, "an incident waits for something"
 
     def answers(self, effects: Iterable[Effect]) -> Iterator[ev.Event]:
         for effect in effects:
@@ -112,9 +111,6 @@ class Job:
     def attempt(self, replica: ReplicaId) -> int:
         return self.controller.state.replicas[replica].attempt
 
-    def exited(self, replica: ReplicaId) -> ev.Event:
-        return ev.ReplicaExited(replica, self.attempt(replica), "exit", 1)
-
     def progressed(self, replica: ReplicaId, step: int) -> ev.Event:
         return ev.ReplicaProgressed(replica, self.attempt(replica), step)
 
@@ -122,14 +118,17 @@ class Job:
         generation = self.controller.state.worlds[replica.role].generation
         return ev.CheckpointOffered(replica, self.attempt(replica), generation, f"/checkpoints/{step}", step)
 
+    def restart(self, replicas: Iterable[ReplicaId], cost: Cost) -> None:
+        """They exit, all at once, and run again."""
+        self.play([ev.ReplicaExited(replica, self.attempt(replica), "exit", 1) for replica in replicas], cost)
+        assert not self.controller.state.open, "an incident waits for something"
+
     def lose(self, node: NodeSpec, cost: Cost) -> None:
         """The node dies, and is back when all that follows has happened."""
         self.incarnation += 1
-        gone, back = ev.NodeGone(node.name), ev.NodeJoined(node.name, node, incarnation=self.incarnation)
-        effects = self.handle([gone], cost)
-        while answers := list(self.answers(effects)):
-            effects = self.handle(answers, cost)
-        self.play([back], cost)
+        self.play([ev.NodeGone(node.name)], cost)
+        self.play([ev.NodeJoined(node.name, node, incarnation=self.incarnation)], cost)
+        assert not self.controller.state.open, "an incident waits for something"
 
 
 def role(name: str, count: int, **fields: object) -> RoleSpec:
@@ -217,7 +216,7 @@ def restarts(n: int, name: str) -> Cost:
     job.start()
     for i in range(min(n, CYCLES_MAX)):
         job.later()
-        job.play([job.exited(ReplicaId(name, i))], cost)
+        job.restart([ReplicaId(name, i)], cost)
     return cost
 
 
@@ -226,7 +225,7 @@ def storm(n: int) -> Cost:
     job, cost = workers(n, 0), Cost()
     job.start()
     job.later()
-    job.play([job.exited(ReplicaId("worker", i)) for i in range(n)], cost)
+    job.restart([ReplicaId("worker", i) for i in range(n)], cost)
     return cost
 
 
@@ -282,7 +281,7 @@ def stream(n: int) -> Cost:
         job.handle([job.progressed(member, 65 * i + j) for j, member in enumerate(members)], cost)
         job.handle([job.offered(member, 65 * i + j) for j, member in enumerate(members[:10])], cost)
         for j in range(4):
-            job.play([job.exited(ReplicaId("server", (4 * i + j) % size))], cost)
+            job.restart([ReplicaId("server", (4 * i + j) % size)], cost)
         for j in range(2):
             job.lose(job.node_of(ReplicaId("worker", (2 * i + j) % workers)), cost)
     return cost

@@ -111,7 +111,7 @@ MUTANTS: tuple[Mutant, ...] = (
       "recovery:_advance_incident", "while incident.awaited and not job.worlds[next(iter(incident.awaited))].live:",
       "while incident.awaited:", "conversation"),
     M("stop-order", "R6", "dependents are told to stop last",
-      "recovery:stop_set", "-job.roles_of(", "job.roles_of(", "restart"),
+      "recovery:stop_set", "-job.roles[", "job.roles[", "restart"),
     M("gpus-of-unkillable", "R6", "the GPUs of a worker that outlives SIGKILL are given again",
       "nodes:give_up_node", "node.stuck[replica.id] = gpus", "node.stuck[replica.id] = ()", "conversation"),
     M("budget-window", "R7", "a budget never forgets",
