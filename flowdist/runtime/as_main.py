@@ -6,6 +6,7 @@ the interpreter, which ends as it always does; only our frames are taken out of 
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 import runpy
@@ -30,6 +31,7 @@ def run(request: Spawn) -> None:
     sys.orig_argv[:] = request.argv
     threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # Python 3.11 keeps that of the parent
     sys.argv[:] = ["-m" if command.is_module else command.target, *command.args]
+    importlib.invalidate_caches()  # files may have come since the imports
     _reseed()
     old, main = sys.modules["__main__"], ModuleType("__main__")
     main.__dict__.update(__builtins__=old.__dict__["__builtins__"], __annotations__={})
@@ -63,7 +65,7 @@ def _reseed() -> None:
     """Two workers of one fork server draw different numbers; `random` has seen to itself already."""
     if (numpy := sys.modules.get("numpy.random")) is not None:
         numpy.seed()
-    if (torch := sys.modules.get("torch")) is not None:
+    if (torch := sys.modules.get("torch.random")) is not None:
         torch.default_generator.seed()
     if (process := sys.modules.get("multiprocessing.process")) is not None:
         process.current_process().authkey = os.urandom(32)

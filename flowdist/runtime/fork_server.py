@@ -148,11 +148,13 @@ def hidden_by(first_path: str) -> str:
     if first_path:
         with contextlib.suppress(OSError):
             for entry in sorted(os.listdir(first_path)):  # noqa: PTH208  # names alone are wanted
-                name, dot, ending = entry.partition(".")
-                if name in sys.modules and name != "flowdist" and (not dot or ending == "py"):
+                name, _, ending = entry.partition(".")
+                path = Path(first_path, entry)
+                is_module = ending == "py" or ending.endswith("so") or (path / "__init__.py").is_file()
+                if name in sys.modules and name != "flowdist" and is_module:
                     file = getattr(sys.modules[name], "__file__", None)
                     if file is not None and not file.startswith(f"{first_path}{os.sep}"):
-                        return f"{Path(first_path, entry)} hides a module of that name"
+                        return f"{path} hides a module of that name"
     return ""
 
 
@@ -173,8 +175,8 @@ def _unsafe(ours: set[int]) -> str:
     """Why workers must not be forked from this process, now that everything is imported."""
     if sys.gettrace() is not None or sys.getprofile() is not None:
         return "it is traced or profiled"
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
+    cuda = sys.modules.get("torch.cuda")
+    if cuda is not None and cuda.is_initialized():
         return "an import has initialised CUDA"
     for fd in sorted(_open_files() - ours):
         with contextlib.suppress(OSError):

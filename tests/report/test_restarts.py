@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -45,6 +46,15 @@ def test_the_plan_shows_seats_and_words() -> None:
     assert plan["placement"] == {"ps/0": "node0", "ps/1": "node1", "trainer/0": "node0", "evaluator/0": "node1"}
     text = plan_text(topology, plan)
     assert "node0: ps/0, trainer/0" in text and "that replica, trainer, evaluator" in text
+
+
+def test_the_plan_says_who_starts_warm_and_why_others_do_not() -> None:
+    warm = msgspec.structs.replace(role("a"), command=("python", "a.py"), preload=("torch", "json"))
+    topology = graph(warm, msgspec.structs.replace(warm, name="b", warm=False))
+    plan = plan_of(topology, "/venv/python", "/venv/python")
+    assert plan["starts"] == {"a": "warm: forked with torch, json imported", "b": "cold: warm=False"}
+    assert "    starts cold: warm=False\n" in plan_text(topology, plan)
+    assert plan_of(topology, "/opt/python", "/venv/python")["starts"]["a"] == "cold: PYTHON_EXEC is /opt/python"
 
 
 @st.composite

@@ -61,6 +61,11 @@ def test_modules_are_imported_once(spawning: Spawning) -> None:
         ("import socket\nkept = socket.create_server(('127.0.0.1', 0))", "has opened socket:"),
         ("import select\nkept = select.epoll()", "has opened anon_inode:"),
         ("import sys\nsys.setprofile(lambda *_: None)", "traced or profiled"),
+        (
+            "import sys, types\ncuda = sys.modules['torch.cuda'] = types.ModuleType('torch.cuda')\n"
+            "cuda.is_initialized = lambda: True",
+            "an import has initialised CUDA",
+        ),
         ("import nothing_of_that_name", "preload: heavy: ModuleNotFoundError: No module named 'nothing_of_that_name'"),
         ("raise SystemExit(3)", "preload: heavy: SystemExit: 3"),
         ("import os\nos._exit(3)", "died while it imported: exit 3"),
@@ -80,11 +85,22 @@ def test_what_an_import_does_may_forbid_forking(spawning: Spawning, code: str, r
 
 
 def test_a_module_that_hides_one_of_ours_forbids_it(spawning: Spawning) -> None:
+    (spawning.folder / "selectors").mkdir()  # no package: it hides nothing
     (spawning.folder / "socket.py").write_text("")
     outcome = spawning.outcome(spawning.start("says.py", server=spawning.server("json")))
     assert outcome.out == f"parent {spawning.process.pid}\n"
     (told,) = cold_reasons(spawning)
     assert told == f"{spawning.folder / 'socket.py'} hides a module of that name"
+
+
+def test_a_module_that_was_written_after_the_imports_is_found(spawning: Spawning) -> None:
+    server = spawning.server("json")
+    (spawning.folder / "uses.py").write_text("import sys\nsys.path.append('sub')\nimport later, deeper; print('found')")
+    assert "No module named 'later'" in spawning.outcome(spawning.start("uses.py", server=server)).err
+    (spawning.folder / "later.py").write_text("")
+    (spawning.folder / "sub").mkdir()
+    (spawning.folder / "sub/deeper.py").write_text("")
+    assert spawning.outcome(spawning.start("uses.py", server=server)).out == "found\n"
 
 
 def test_threads_that_end_with_a_fork_do_not(spawning: Spawning) -> None:

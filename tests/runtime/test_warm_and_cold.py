@@ -347,6 +347,17 @@ def test_a_script_with_torch(spawning: Spawning, probe: str) -> None:
     assert warm == cold
 
 
+@needs_torch
+def test_threads_and_debug_level_are_what_the_environment_says(spawning: Spawning) -> None:
+    """Both are read when torch is imported: hence one fork server for each environment."""
+    variables = {"OMP_NUM_THREADS": "1", "TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
+    server = spawning.server("torch", env=variables)
+    warm = spawning.start("probe_parallel.py", env=variables, server=server)
+    cold = spawning.start("probe_parallel.py", env=variables)
+    assert spawning.outcome(warm) == spawning.outcome(cold)
+    assert spawning.outcome(warm).out.startswith("1 ") and "DETAIL" in spawning.outcome(warm).out
+
+
 def test_a_warm_one_is_forked_and_has_its_modules_already(spawning: Spawning) -> None:
     write(spawning.folder, "seen", f"import os, sys; print({PRELOAD[0]!r} in sys.modules, os.getppid())")
     cold, warm = both(spawning, "seen.py")
