@@ -32,7 +32,7 @@ def _check_node(job: JobState, name: str) -> None:
     """Nothing is given twice: no node is over its capacity, no GPU is in two replicas."""
     node = job.nodes[name]
     free = offered(node.spec)
-    for replica in [*node.replicas, *node.stuck]:
+    for replica in [*node.replicas, *(replica for replica, _ in node.stuck)]:
         free = subtract(free, job.role_of(replica).need)
     assert min(free) >= 0, f"{name} is over its capacity: {free}"
     assert free == node.free, f"{name} has {free} left, not {node.free}"

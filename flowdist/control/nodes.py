@@ -43,7 +43,7 @@ def _add(job: JobState, event: NodeJoined, known: Node | None) -> None:
     if known is not None:  # what outlives SIGKILL is there still, and what was said against the node still holds
         node.stuck, node.failures = known.stuck, known.failures
         node.cordoned = "" if known.is_leaving else known.cordoned
-        for replica in node.stuck:
+        for replica, _ in node.stuck:
             node.free = subtract(node.free, job.role_of(replica).need)
     job.nodes[event.node] = node
     insort(job.usable, (place, event.node))
@@ -174,7 +174,7 @@ def give_up_node(job: JobState, replica: Replica) -> None:
     job.end_attempt(replica)
     replica.member_since = 0
     unplace(job, replica)
-    node.stuck[replica.id] = gpus
+    node.stuck[replica.id, replica.attempt] = gpus
     node.free = subtract(node.free, job.role_of(replica.id).need)
     update_free(job, name)
     lost = []

@@ -76,7 +76,9 @@ class Node:
     is_leaving: bool = False  # drained or preempted: what is there goes elsewhere
     replicas: dict[ReplicaId, None] = field(default_factory=dict)  # placed here
     stores: dict[WorldName, None] = field(default_factory=dict)  # worlds whose store is here
-    stuck: dict[ReplicaId, tuple[int, ...]] = field(default_factory=dict)  # outlive SIGKILL, with their GPUs
+    stuck: dict[tuple[ReplicaId, int], tuple[int, ...]] = field(
+        default_factory=dict
+    )  # outlive SIGKILL, with their GPUs
     failures: list[PastFailure] = field(default_factory=list)
 
 

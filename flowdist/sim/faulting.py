@@ -127,12 +127,12 @@ class Faulting:
         match fault.kind:
             case "kill":
                 self._sim.kill_node(node)
-                self._later(fault, lambda: self._sim.add_node(node.spec))
+                self._later(fault, lambda: self._sim.bring_back(node.spec))
             case "lost":
                 self._cut(fault, node, ("up", "down"))
             case "leave":
                 node.tell(io.LeaveRequested())
-                self._later(fault, lambda: self._sim.add_node(node.spec))
+                self._later(fault, lambda: self._sim.bring_back(node.spec))
             case "preempt":
                 self._preempt(fault, node)
             case "pause":
@@ -183,7 +183,7 @@ class Faulting:
 
         self._sim.queue.after(notice_ns, take)
         if fault.duration_ns is not None:
-            self._sim.queue.after(notice_ns + fault.duration_ns, lambda: self._sim.add_node(node.spec))
+            self._sim.queue.after(notice_ns + fault.duration_ns, lambda: self._sim.bring_back(node.spec))
 
     def _targets(self, fault: Fault) -> list[ReplicaId]:
         running = [replica.id for replica in self._sim.job.replicas.values() if replica.phase in ("running", "ready")]

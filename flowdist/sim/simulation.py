@@ -157,6 +157,11 @@ class Simulation:
         self.nodes[spec.name] = node
         self.queue.after(0, node.connect)
 
+    def bring_back(self, spec: NodeSpec) -> None:
+        """A node that a fault took away is up again, unless another brought it back before."""
+        if not self.nodes[spec.name].is_alive:
+            self.add_node(spec)
+
     def kill_node(self, node: SimNode) -> None:
         """Power off; a guardian that lives proves it a moment later."""
         node.die()

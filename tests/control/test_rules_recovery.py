@@ -127,10 +127,10 @@ def test_r6_a_node_with_a_worker_that_outlives_sigkill_is_lost_and_its_gpus_stay
     talk.auto = False
     talk.fail("trainer/0")
     talk.tell(ev.ReplicaUnkillable(r("trainer/1"), 1))
-    assert not talk.job.nodes["node1"].usable and talk.job.nodes["node1"].stuck == {r("trainer/1"): ()}
+    assert not talk.job.nodes["node1"].usable and talk.job.nodes["node1"].stuck == {(r("trainer/1"), 1): ()}
     assert [str(m) for m in talk.world("trainer").members] == ["trainer/0"]
     talk.join("node1")
-    assert talk.job.nodes["node1"].stuck == {r("trainer/1"): ()}
+    assert talk.job.nodes["node1"].stuck == {(r("trainer/1"), 1): ()}
 
 
 def test_r6_neighbours_of_an_unkillable_worker_are_dead_before_they_are_replaced():
@@ -423,3 +423,16 @@ def test_a_job_that_does_not_settle_is_a_bug_that_is_told(monkeypatch: pytest.Mo
     monkeypatch.setattr("flowdist.control.controller.SETTLE_ROUNDS_MAX", 1)
     with pytest.raises(AssertionError, match="the job does not settle"):
         Controller(graph(trainers())).handle(ev.NodeJoined("node0", graph(trainers()).cluster.nodes[0]), 0)
+
+
+def test_r6_two_attempts_of_one_replica_may_outlive_sigkill_on_one_node():
+    gang = role("trainer", restart=restart(times=9))
+    talk = Talk(graph(gang, nodes=1, cpu=4), auto=False)
+    for attempt in (1, 2):
+        talk.join("node0")
+        talk.tell(ev.StoreOpened("trainer", attempt, 1))
+        talk.tell(ev.ReplicaStarted(r("trainer/0"), attempt))
+        talk.tell(ev.StoreLost("trainer", attempt))
+        talk.tell(ev.ReplicaUnkillable(r("trainer/0"), attempt))
+    talk.join("node0")
+    assert len(talk.job.nodes["node0"].stuck) == 2 and talk.job.nodes["node0"].free.mcpu == 2000 - 1000

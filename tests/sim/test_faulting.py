@@ -144,3 +144,8 @@ def test_where_the_time_went() -> None:
     assert slow["stalled"] == pytest.approx(4 * 30 * SECOND, rel=0.01) and slow["lost work"] == 0
     backoff = run("gang.py", "trainer/0@1m:exit=1", "trainer/0@2m:exit=1").spent["trainer"]
     assert backoff["back-off"] == 4 * SECOND
+
+
+def test_a_node_that_two_faults_took_away_is_brought_back_once() -> None:
+    result = run("gang.py", "node0@1m:leave/5s", "node0@1m1s/20s")
+    assert result.violation is None and result.job.outcome == "succeeded"
