@@ -23,8 +23,9 @@ $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 demo: $(VENV)/.demo  ## the main job, with a parameter server and a trainer killed on the way
 	$(BIN)/flowdist run examples/word2vec/topology.py --fail ps/0@checkpoint=ps,4+500ms --fail trainer/1@step=trainer,2000
 
-test: $(VENV)/.dev  ## all tests
-	$(BIN)/python -m pytest -q
+test: $(VENV)/.dev  ## all tests; those on real processes one after the other, as they wait for each other's CPU
+	$(BIN)/python -m pytest -q -n auto -m 'not real'
+	$(BIN)/python -m pytest -q -m real
 
 check-static: $(VENV)/.dev  ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .
@@ -52,6 +53,7 @@ bench: $(VENV)/.dev  ## every benchmark, with its peer in the same run
 	$(BIN)/python benchmarks/simulate_hour.py
 	$(BIN)/python benchmarks/check_large.py
 	$(BIN)/python benchmarks/torchrun_restart.py
+	$(BIN)/python benchmarks/warm_restart.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info runs

@@ -12,14 +12,22 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from flowdist.dsl import Node, On, Resources, Restart, Role, Secret, Template, Topology, Workload
+    from flowdist.launching import launch
 
-__all__ = ["Node", "On", "Resources", "Restart", "Role", "Secret", "Template", "Topology", "Workload", "__version__"]
+WORDS = ("Node", "On", "Resources", "Restart", "Role", "Secret", "Template", "Topology", "Workload")
+__all__ = [
+    "Node", "On", "Resources", "Restart", "Role", "Secret", "Template", "Topology", "Workload", "__version__", "launch",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:
     # PEP 562: the one place where the house allows a module __getattr__, because importing the DSL (msgspec)
     # into every worker would cost each of them its import time.
-    if name in __all__:
+    if name == "launch":
+        from flowdist.launching import launch
+
+        return launch
+    if name in WORDS:
         import flowdist.dsl  # heavy: only for topology files
 
         return getattr(flowdist.dsl, name)

@@ -3,25 +3,41 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
+
+SUSPENDED = (CoroutineType, GeneratorType, AsyncGeneratorType)
 
 
-def main(target: str) -> None:
-    """Import the module, or the file, and call its function; what it raises ends the process as it would any script."""
+def main(target: str, folder: str = "") -> None:
+    """Import the module, or the file, and call its function; what it raises ends the process as it would any script.
+
+    Args:
+        target: `module:function`, or `/path/file.py:function`, whose folder is then the first on the path.
+        folder: Where modules are looked for first; empty: the current folder.
+    """
     place, _, name = target.rpartition(":")
-    if place.endswith(".py"):
+    if "/" in place:
         sys.path[0] = str(Path(place).parent)
-        spec = importlib.util.spec_from_file_location(Path(place).stem, place)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
+        loader = SourceFileLoader(Path(place).stem, place)
+        spec = spec_from_loader(loader.name, loader)
+        assert spec is not None
+        module = module_from_spec(spec)
         sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     else:
+        if folder:
+            sys.path[0] = folder
         module = importlib.import_module(place)
-    getattr(module, name)()
+    returned = getattr(module, name)()
+    if isinstance(returned, CoroutineType):
+        returned.close()  # else Python says, too, that nobody has awaited it
+    if isinstance(returned, SUSPENDED):
+        raise SystemExit(f"{target} returned a {type(returned).__name__}: nothing of it has run")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -260,7 +260,7 @@ def check_targets(faults: Sequence[Fault], graph: RoleGraph, nodes: Iterable[str
             _refuse(fault.spec, 0, len(name), f"there is no {name!r}", _hint(name, known))
         for other in fault.others:
             if other not in nodes and other != "controller":
-                start = fault.spec.index(fault.arg)
+                start = fault.spec.index(f":{fault.kind}=") + len(fault.kind) + 2
                 message = f"there is no node {other!r}"
                 _refuse(fault.spec, start, start + len(fault.arg), message, _hint(other, [*nodes, "controller"]))
         if name in roles:
@@ -268,7 +268,7 @@ def check_targets(faults: Sequence[Fault], graph: RoleGraph, nodes: Iterable[str
         if fault.replica is not None:
             _check_replica(fault, roles)
         if fault.when.event is not None and fault.when.role not in roles:
-            start = fault.spec.index("=") + 1
+            start = fault.spec.index("=", fault.spec.index("@")) + 1  # a label has one, too
             message = f"there is no role {fault.when.role!r}"
             _refuse(fault.spec, start, start + len(fault.when.role), message, _hint(fault.when.role, roles))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from flowdist.faults import (
@@ -19,7 +20,7 @@ from flowdist.faults import (
     refuse_misplaced,
     refuse_unsupported,
 )
-from flowdist.graph import MINUTE, SECOND
+from flowdist.graph import MINUTE, SECOND, Cluster, NodeSpec
 from tests.control.harness import graph, role
 
 
@@ -136,6 +137,32 @@ def test_targets_that_the_job_does_not_have_are_refused(spec: str, underlined: s
         check_targets([parse_fault(spec)], topology, ["node0"])
     message, shown, marks = str(caught.value).split("\n")
     assert (message, marked(shown, marks), caught.value.help) == (text, underlined, help)
+
+
+@pytest.mark.parametrize(
+    ("spec", "underlined", "text", "help"),
+    [
+        ("zone=eats@3s", "zone=eats", "no node is zone=eats", "did you mean 'zone=east'?"),
+        ("rack=7@3s", "rack=7", "no node is rack=7", "known: zone=east"),
+        ("zone=east@step=trianer,3", "trianer", "there is no role 'trianer'", "did you mean 'trainer'?"),
+        ("node1@3s:cut-to=node", "node", "there is no node 'node'", "did you mean 'node1'?"),
+        ("node1@3s:partition=node1,s/5s", "node1,s", "there is no node 's'", "known: node1, controller"),
+    ],
+)
+def test_labels_and_nodes_that_are_not_there_are_underlined(spec: str, underlined: str, text: str, help: str) -> None:
+    cluster = Cluster((NodeSpec("node1", labels=(("zone", "east"),)),))
+    topology = msgspec.structs.replace(graph(role("trainer")), cluster=cluster)
+    with pytest.raises(FaultError) as caught:
+        check_targets([parse_fault(spec)], topology, ["node1"])
+    message, shown, marks = str(caught.value).split("\n")
+    assert (message, marked(shown, marks), caught.value.help) == (text, underlined, help)
+
+
+def test_labels_and_other_nodes_that_are_there_are_accepted() -> None:
+    cluster = Cluster((NodeSpec("node1", labels=(("zone", "east"),)), NodeSpec("node2")))
+    topology = msgspec.structs.replace(graph(role("trainer")), cluster=cluster)
+    specs = ["zone=east@3s", "node1@3s:cut-to=node2", "node2@3s:cut-to=controller", "node1@3s:partition=node2"]
+    check_targets([parse_fault(spec) for spec in specs], topology, ["node1", "node2"])
 
 
 def test_a_node_of_any_name_may_come_back() -> None:

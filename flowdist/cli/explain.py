@@ -26,8 +26,8 @@ def command(named: Named, fails: tuple[str, ...]) -> None:
     flowdist explain jobs.py --fail ps/0       a replica is killed; ps stands for all of them
     flowdist explain --fail node1 --fail ps/0:oom      each by itself, in topology.py of this folder
 
-    Nothing is run. TARGET is a replica, a role or a node; KIND is kill (default), exit=CODE, signal=NAME, oom,
-    start_failed or unready, for nodes kill, lost or leave.
+    Nothing is run. TARGET is a replica, a role or a node; KIND is kill (default), exit=CODE, signal=NAME, oom, hang,
+    start_failed or unready, for nodes kill, lost, leave, drain or preempt.
     """
     if named.target is not None and _looks_like_code(named.target):
         _explain_code(named, fails)

@@ -14,8 +14,11 @@ VERBS = {
     "graph": "Draw the role graph: Mermaid, dot, svg or png.",
     "explain": "Explain an error code; or tell what a failure restarts, in which order, and who pays.",
     "run": "Run a topology, or a script, on this machine.",
+    "torchrun": "Run a command line of torchrun as it is.",
     "simulate": "Run a topology, or a scenario, in virtual time, with failures.",
-    "replay": "Feed the journal of a run to a fresh controller and show it event by event.",
+    "replay": "Feed the journal of a run to a fresh controller: event by event, as a log, or the state after one.",
+    "timeline": "Draw a run or a simulation: one HTML file, or a trace for ui.perfetto.dev.",
+    "diff": "Show where two runs or simulations part.",
 }
 
 

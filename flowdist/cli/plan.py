@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 
 import click
 
@@ -17,7 +19,7 @@ def command(named: Named) -> None:
     loaded = load(named)
     from flowdist.report.plan import plan_of, plan_text  # networkx: only where the graph is analysed
 
-    plan = plan_of(loaded.graph)
+    plan = plan_of(loaded.graph, os.environ.get("PYTHON_EXEC", sys.executable), sys.executable)
     if named.as_json:
         from flowdist.graph import encode_graph
 

@@ -3,87 +3,142 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 
 import click
-import msgspec
 
 from flowdist.cli.common import guarded, print_json
+from flowdist.cli.records import find_record, read_journal
 from flowdist.control.controller import Controller
-from flowdist.control.history import Header, Line, Record, decode_lines, digest
+from flowdist.control.history import FaultLine, Line, Record, digest
+from flowdist.control.state import JobState
 from flowdist.errors import FlowdistError
+from flowdist.graph import parse_duration
 from flowdist.report.summary import summary_of, summary_text
-from flowdist.report.trace import stamp, trace_lines
+from flowdist.report.trace import event_lines, event_text
+
+__all__ = ["command", "read_journal"]
 
 
 @click.command(name="replay")
-@click.argument("journal", type=click.Path(exists=True))
+@click.argument("journal")
+@click.option("--step", type=click.IntRange(min=0), metavar="N", help="Show the state after event N; 0: before any.")
+@click.option("--until", metavar="TIME", help="Only what happened until then: 3m10s.")
+@click.option("--state", "wants_state", is_flag=True, help="Show the state at the end, with --until the one then.")
+@click.option("--log", "as_log", is_flag=True, help="One line an event: a mark, generation, steps, members.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @guarded
-def command(journal: str, as_json: bool) -> None:
+def command(journal: str, step: int | None, until: str | None, wants_state: bool, as_log: bool, as_json: bool) -> None:
     """Feed the journal of a run (or a trace) to a fresh controller and show it event by event.
+
+    \b
+    flowdist replay runs/latest                    every event, and what was decided
+    flowdist replay runs/latest --log              one line an event, to be read by eye
+    flowdist replay runs/latest --step 20          all that the controller knew after event 20
+    flowdist replay runs/latest --until 3m --state
 
     JOURNAL is journal.jsonl or the folder of a run. Exit code 3 if the controller decides otherwise than it did then.
     """
-    path = Path(journal)
-    path = path / "journal.jsonl" if path.is_dir() else path
-    header, lines, raw = read_journal(path)
-    controller = Controller(header.graph, header.known_nodes)
-    different: Record | None = None
-    shown = 0
-    for line in lines:
-        if isinstance(line, Record):
-            effects = tuple(controller.handle(line.event, line.t_ns))
-            controller.state.check()
-            shown += 1
-            if effects != line.effects and different is None:
-                different = line
-        if not as_json:
-            _show(line)
-    summary = summary_of(controller.state, lines)
-    if as_json:
-        where = different.n if different is not None else None
-        print_json("replay", events=shown, differs_at=where, digest=digest(raw), **summary)
+    _refuse_mixtures(step, until, wants_state, as_log, as_json)
+    header, lines, raw = read_journal(find_record(journal))
+    lines = list(_chosen(lines, step, until))
+    raw = raw[: len(lines) + 1]  # with the header
+    play = _Play(Controller(header.graph, header.known_nodes))
+    if step is not None or wants_state:
+        for line in lines:
+            play.hear(line)
+        _show_state(play, as_json)
+    elif as_log:
+        _show_log(play, lines)
     else:
-        click.echo("\n" + summary_text(summary), nl=False)
-        click.echo(f"\ndigest {digest(raw)}")
-        click.echo(f"{shown} events replayed: {'the same effects at each' if different is None else 'NOT the same'}")
-        if different is not None:
-            click.echo(f"the first difference is at event {different.n}: {_event_text(different)}", err=True)
-    sys.exit(3 if different is not None else 0)
+        _show_all(play, lines, raw, as_json)
+    if play.different is not None:
+        text = event_text(play.different)
+        click.echo(f"the first difference is at event {play.different.n}: {text}", err=True)
+    sys.exit(3 if play.different is not None else 0)
 
 
-def read_journal(path: Path) -> tuple[Header, list[Line], list[bytes]]:
-    """Header and lines. A last line that is cut off, as a crash leaves it, is left out.
+class _Play:
+    """A controller that is fed, and the first event at which it does not decide what is recorded."""
 
-    Raises:
-        FlowdistError: for what is no journal.
-    """
-    raw = [line for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self.different: Record | None = None
+        self.last: Record | None = None
+        self.heard = 0
+
+    @property
+    def job(self) -> JobState:
+        return self._controller.state
+
+    def hear(self, line: Line) -> None:
+        if not isinstance(line, Record):
+            return
+        effects = tuple(self._controller.handle(line.event, line.t_ns))
+        self.heard, self.last = self.heard + 1, line
+        if effects != line.effects and self.different is None:
+            self.different = line
+        if self.different is None:
+            self.job.check()
+
+
+def _refuse_mixtures(step: int | None, until: str | None, wants_state: bool, as_log: bool, as_json: bool) -> None:
+    if step is not None and until is not None:
+        raise FlowdistError(
+            "--step does not go with --until", help="leave out one; --until TIME --state is a state, too"
+        )
+    if as_log and (step is not None or wants_state or as_json):
+        raise FlowdistError("--log does not go with --step, --state or --json", help="leave out one or the other")
+
+
+def _chosen(lines: list[Line], step: int | None, until: str | None) -> Iterator[Line]:
+    """Those up to the event or the time that is asked for; FlowdistError where there is none."""
+    last = max((line.n for line in lines if isinstance(line, Record)), default=0)
+    if step is not None and step > last:
+        raise FlowdistError(f"--step {step}: there are {last} events", help=f"name a number from 0 to {last}")
     try:
-        lines = list(decode_lines(raw))
-    except msgspec.MsgspecError as error:
-        raise FlowdistError(f"{path} is no journal: {error}", help="name journal.jsonl of a run's folder") from None
-    if not lines or not isinstance(lines[0], Header):
-        raise FlowdistError(f"{path} has no header", help="name journal.jsonl of a run's folder")
-    return lines[0], lines[1:], raw
+        end_ns = parse_duration(until) if until is not None else None
+    except ValueError:
+        raise FlowdistError(f"--until {until}: no duration", help="write 30s, 1m30s or 2h") from None
+    for line in lines:
+        if step is not None and isinstance(line, Record) and line.n > step:
+            return
+        if end_ns is not None and isinstance(line, Record | FaultLine) and line.t_ns > end_ns:
+            return
+        yield line
 
 
-def _show(line: Line) -> None:
-    """The event in short, then what followed from it."""
-    if isinstance(line, Record):
-        click.echo(f"{stamp(line.t_ns)}  #{line.n} {_event_text(line)}")
-    for text in trace_lines([line]):
-        click.echo(f"{' ' * 14}-> {text[14:]}")
+def _show_state(play: _Play, as_json: bool) -> None:
+    from flowdist.report.state import state_of, state_text
+
+    if as_json:
+        where = play.different.n if play.different is not None else None
+        print_json("state", differs_at=where, **state_of(play.job, play.last))
+    else:
+        click.echo(state_text(play.job, play.last), nl=False)
 
 
-def _event_text(record: Record) -> str:
-    """`ReplicaExited replica=trainer/1 attempt=1 kind=exit`: the name and what is not the default."""
-    event = record.event
-    parts = []
-    for name in event.__struct_fields__:
-        value = getattr(event, name)
-        if name in ("spec", "inventory", "ports") or value in (None, "", 0, ()):
-            continue
-        parts.append(f"{name}={value}")
-    return " ".join([type(event).__name__, *parts])
+def _show_log(play: _Play, lines: Iterable[Line]) -> None:
+    from flowdist.report.statuslog import LEGEND, log_heading, log_line
+
+    click.echo(f"{LEGEND}\n{log_heading(play.job)}")
+    for line in lines:
+        play.hear(line)
+        for text in log_line(play.job, line):
+            click.echo(text)
+
+
+def _show_all(play: _Play, lines: list[Line], raw: list[bytes], as_json: bool) -> None:
+    for line in lines:
+        play.hear(line)
+        for text in () if as_json else event_lines(line):
+            click.echo(text)
+    summary = summary_of(play.job, lines)
+    if as_json:
+        where = play.different.n if play.different is not None else None
+        print_json("replay", events=play.heard, differs_at=where, digest=digest(raw), **summary)
+        return
+    click.echo("\n" + summary_text(summary), nl=False)
+    click.echo(f"\ndigest {digest(raw)}")
+    same = "the same effects at each" if play.different is None else "NOT the same"
+    click.echo(f"{play.heard} events replayed: {same}")

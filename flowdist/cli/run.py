@@ -7,9 +7,9 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -17,11 +17,30 @@ from flowdist.cli.common import Named, guarded, load, print_json, show_problems,
 from flowdist.dsl.load import DEFAULT_FILE, Loaded, looks_like_topology
 from flowdist.errors import FlowdistError
 from flowdist.faults import Plan, parse_drain, parse_fault, parse_scale
+from flowdist.graph import RoleGraph
 
+if TYPE_CHECKING:
+    from flowdist.runtime.logs import OpenSink
+    from flowdist.runtime.supervisor import Show
+
+COMPONENTS = ("dist.ddp", "dist.spmd")
 EXIT_CODES = {"succeeded": 0, "failed": 1, "cancelled": 130}
 
 
-@click.command(name="run")
+class _Run(click.Command):
+    """`run dist.ddp ...` has the options of that component, not those of a topology."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if args and args[0] in COMPONENTS:
+            from flowdist.cli.components import COMMANDS  # not needed for topologies
+
+            return COMMANDS[args[0]].make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+@click.command(name="run", cls=_Run)
 @topology_options
 @click.option("--replicas", metavar="[MIN:]MAX[xPROCS]", help="For a script: its replicas, as in a topology.")
 @click.option("--max-restarts", type=click.IntRange(min=0), help="For a script: how often it may fail.")
@@ -52,18 +71,49 @@ def command(
     flowdist run jobs.py --nodes 4 --fail node2@30s     on 4 logical nodes, one of them lost on the way
     flowdist run train.py --replicas 1:4x2 --max-restarts 3 -- --epochs 5
                                                         a script, as torchrun would; its own arguments after --
+    flowdist run dist.ddp -j 2:4x8 --script main.py     a builtin of TorchX; dist.ddp --help has its options
     flowdist run --resume latest                        go on where a run was when it was killed
     """
-    if platform.system() != "Linux":
-        raise FlowdistError("run needs Linux", help="check, plan and simulate work here")
-    plan = Plan(
+    needs_linux("run")
+    plan = plan_of(fails, scales, drains)
+    if resume is not None and (named.target or named.params or named.sets or named.nodes):
+        raise FlowdistError("--resume takes the topology of that run", help=f"write flowdist run --resume {resume}")
+    graph = None if resume is not None else _load(named, replicas, max_restarts, args).graph
+    carry_out(graph, plan, Path(base), resume=resume or "", quiet=quiet, as_json=named.as_json)
+
+
+def plan_of(fails: Iterable[str], scales: Iterable[str], drains: Iterable[str]) -> Plan:
+    """What --fail, --scale and --drain say."""
+    return Plan(
         tuple(parse_fault(text) for text in fails),
         tuple(parse_scale(text) for text in scales),
         drains=tuple(parse_drain(text) for text in drains),
     )
-    if resume is not None and (named.target or named.params or named.sets or named.nodes):
-        raise FlowdistError("--resume takes the topology of that run", help=f"write flowdist run --resume {resume}")
-    graph = None if resume is not None else _load(named, replicas, max_restarts, args).graph
+
+
+def needs_linux(verb: str) -> None:
+    if platform.system() != "Linux":
+        raise FlowdistError(f"{verb} needs Linux", help="check, plan and simulate work here")
+
+
+def carry_out(
+    graph: RoleGraph | None,
+    plan: Plan,
+    base: Path,
+    *,
+    resume: str = "",
+    quiet: bool = False,
+    as_json: bool = False,
+    prefix: str = "",
+    opener: Callable[[Path, Show], OpenSink] | None = None,
+) -> NoReturn:
+    """Run the graph, or the run to resume, and end with its exit code.
+
+    Args:
+        base: Where the folders of runs are.
+        prefix: What the name of the run's folder begins with, if not with that of the topology.
+        opener: Makes, for the folder and the terminal, what says where the workers' output goes.
+    """
     from flowdist.runtime.devices import machine_gpus, settle_cluster  # asyncio and more: not for --help
     from flowdist.runtime.folder import find_run, new_run
     from flowdist.runtime.inject import check_faults
@@ -72,27 +122,31 @@ def command(
 
     gpus = machine_gpus(os.environ)
     if graph is None:
-        run_dir, graph = find_run(Path(base), resume or "")
+        run_dir, graph = find_run(base, resume)
         warnings: list[str] = []
     else:
         graph, warnings = settle_cluster(graph, gpus)
         run_dir = None
     check_faults(plan, graph)
     mask = Mask(check_secrets(graph, os.environ))
-    console = _Console(quiet, named.as_json, mask)
+    console = _Console(quiet, as_json, mask)
     for warning in warnings:
         console.show("warning", warning)
-    supervisor = Supervisor(graph, gpus, plan, run_dir or new_run(Path(base), graph), console.show)
+    run_dir = run_dir or new_run(base, graph, prefix)
+    open_sink = opener(run_dir, console.show) if opener is not None else None
+    supervisor = Supervisor(graph, gpus, plan, run_dir, console.show, open_sink)
     console.show("event", f"run {supervisor.run_dir}")
     result = asyncio.run(supervisor.run())
     for fault in result.unfired:
         console.show("warning", f"fault {fault.spec} never fired")
-    _finish(result, named.as_json, mask)
+    _finish(result, as_json, mask)
     sys.exit(EXIT_CODES[result.outcome])
 
 
 def _load(named: Named, replicas: str | None, max_restarts: int | None, args: tuple[str, ...]) -> Loaded:
     """A topology file, or a one-role topology around a script."""
+    if named.target in COMPONENTS:
+        raise FlowdistError(f"{named.target} has to come first", help=f"write flowdist run {named.target} [options]")
     path = Path((named.target or DEFAULT_FILE).partition(":")[0])
     if (replicas or max_restarts is not None) and not path.is_file():
         raise FlowdistError(f"no script {str(path)!r}", help="--replicas and --max-restarts go with a script")

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from flowdist.cli.common import Named, guarded, load, print_json, topology_options
+from flowdist.cli.explore import explore, read_exploration
 from flowdist.errors import FlowdistError
 from flowdist.faults import Plan, parse_add, parse_drain, parse_fault, parse_scale
 from flowdist.graph import parse_duration
@@ -28,6 +29,13 @@ TRACE_LINES = 60
 @click.option(
     "--trace", "trace_file", type=click.Path(dir_okay=False), help="Write the trace, in the journal's format."
 )
+@click.option("--explore", "count", type=click.IntRange(min=1), metavar="N", help="Try N seeds of random faults.")
+@click.option("--seeds", metavar="A[:B]", help="Try these seeds of random faults, exactly.")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to explore with.")
+@click.option("--corpus", metavar="FILE", help="Keep seeds that fail there, and try them first.")
+@click.option("--fail-fast", is_flag=True, help="Stop exploring at the first failure.")
+@click.option("--cover", is_flag=True, help="A phase of the job that no fault hit is a failure, too.")
+@click.option("--html", "html_file", type=click.Path(dir_okay=False), help="Draw it, as flowdist timeline does.")
 @click.option("--full", is_flag=True, help="Show all of a long trace.")
 @guarded
 def command(
@@ -39,13 +47,25 @@ def command(
     seed: int | None,
     until: str | None,
     trace_file: str | None,
+    html_file: str | None,
     full: bool,
+    count: int | None,
+    seeds: str | None,
+    jobs: int,
+    corpus: str | None,
+    fail_fast: bool,
+    cover: bool,
 ) -> None:
     """Run a topology, or a scenario (x.toml), in virtual time, with failures.
 
     The same controller and agents as in `flowdist run` make the decisions. Exit code 0 if the job succeeds, or does
     what a scenario expects; 1 if it fails; 3 if an expectation or a property does not hold.
+
+    \b
+    flowdist simulate --fail node2@30s/60s            one run, with a node that dies and comes back
+    flowdist simulate --explore 1000 --jobs 2         a thousand, each with faults that it has to survive
     """
+    exploration = read_exploration(count, seeds, jobs, corpus, fail_fast, cover)
     scenario = None
     if named.target is not None and named.target.endswith(".toml"):
         scenario = load_scenario(Path(named.target))
@@ -59,6 +79,8 @@ def command(
     from flowdist.sim.simulation import Simulation, with_nodes
 
     graph = with_nodes(loaded.graph)
+    if exploration is not None:
+        explore(graph, named, exploration)
     plan = Plan(
         tuple(parse_fault(text) for text in fails),
         tuple(parse_scale(text) for text in scales),
@@ -72,6 +94,8 @@ def command(
         from flowdist.control.history import encode_line
 
         Path(trace_file).write_bytes(b"".join(encode_line(line) for line in result.lines))
+    if html_file is not None:
+        _draw(result, Path(html_file))
     _show(result, scenario, named.as_json, full)
 
 
@@ -95,6 +119,14 @@ def _flat(table: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     return pairs
 
 
+def _draw(result: Any, path: Path) -> None:
+    from flowdist.cli.timeline import write
+    from flowdist.report.page import timeline_page
+    from flowdist.report.timeline import timeline_of
+
+    write(path, timeline_page(timeline_of(result.lines[0], result.lines[1:])).encode())
+
+
 def _until_ns(until: str | None) -> int | None:
     if until is None:
         return None
@@ -116,6 +148,9 @@ def _show(result: Any, scenario: Scenario | None, as_json: bool, full: bool) -> 
         work["step"] = max(work["step"], model.step_at(result.now))
         work["lost_steps"] = work.get("lost_steps", 0) + model.lost_steps
         work["lost_work_s"] = work.get("lost_work_s", 0.0) + model.lost_ns / 1e9
+    summary["time_s"] = {
+        name: {bucket: ns / 1e9 for bucket, ns in spent.items() if ns} for name, spent in result.spent.items()
+    }
     for incident, took in zip(summary["incidents"], recoveries(result).values(), strict=True):
         incident["steps_again_s"] = took / 1e9 if took else None
     wrong = unmet(scenario.expect if scenario is not None else Expect(), result)

@@ -112,6 +112,8 @@ class Agent:
                 self._hear(event)
             case io.WorkersSpawned() | io.SpawnFailed() | io.WorkerExited():
                 self._record_process(event)
+            case io.SpawnedCold():
+                self._report(ev.ReplicaStartsCold(event.replica, event.attempt, event.detail))
             case io.Refused():
                 self.lease.refused(self._now)
             case io.PreemptionNoticed():
@@ -185,7 +187,7 @@ class Agent:
                 self._report(attempt.stalled)
             if attempt.is_unkillable:
                 self._report(ev.ReplicaUnkillable(*key))
-            if attempt.is_noticed and attempt.left_ranks and attempt.has_left():
+            if attempt.has_left():
                 self._report(ev.ReplicaLeftStep(*key))
 
     def _fence(self) -> None:
@@ -310,6 +312,7 @@ class Agent:
                 attempt.kill_at_ns = min(kill_at, attempt.kill_at_ns or kill_at)
         if attempt.phase == "starting":
             attempt.term_due = True  # nobody is there to hear it
+            self._out.append(io.HurrySpawn(attempt.order.replica, attempt.order.attempt))
         elif grace_ns == 0:
             self._kill(attempt)
         elif first and attempt.failure is None:

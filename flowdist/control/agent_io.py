@@ -30,6 +30,14 @@ class WorkersSpawned(msgspec.Struct, frozen=True, tag=True):
     ports: tuple[tuple[str, int], ...] = ()
 
 
+class SpawnedCold(msgspec.Struct, frozen=True, tag=True):
+    """Workers of the attempt that were to be forked are started by exec."""
+
+    replica: ReplicaId
+    attempt: int
+    detail: str
+
+
 class SpawnFailed(msgspec.Struct, frozen=True, tag=True):
     """No worker of the attempt runs: its command could not be started."""
 
@@ -142,6 +150,7 @@ AgentInput = (
     Connected
     | Disconnected
     | WorkersSpawned
+    | SpawnedCold
     | SpawnFailed
     | WorkerExited
     | WorkerReady
@@ -171,6 +180,13 @@ class SpawnWorkers(msgspec.Struct, frozen=True, tag=True):
     """Start all workers of the attempt, answer WorkersSpawned or SpawnFailed; watch its readiness check, if any."""
 
     start: StartReplica
+
+
+class HurrySpawn(msgspec.Struct, frozen=True, tag=True):
+    """The attempt is to end before it runs: what its workers still wait for is not waited for."""
+
+    replica: ReplicaId
+    attempt: int
 
 
 class SignalWorkers(msgspec.Struct, frozen=True, tag=True):
@@ -244,6 +260,7 @@ class EndAgent(msgspec.Struct, frozen=True, tag=True):
 AgentOutput = (
     Send
     | SpawnWorkers
+    | HurrySpawn
     | SignalWorkers
     | WritePeers
     | AnswerWorker

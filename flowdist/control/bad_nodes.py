@@ -7,7 +7,7 @@ cordoned where the job could not go on without it.
 from __future__ import annotations
 
 from flowdist.control.ids import NodeName
-from flowdist.control.placement import Chooser, avoided, free_elsewhere, short_of_room, update_free
+from flowdist.control.placement import Chooser, avoided, short_of_room, update_free
 from flowdist.control.state import JobState, PastFailure, Replica
 from flowdist.graph import format_duration
 
@@ -54,8 +54,8 @@ def is_needed(job: JobState, name: NodeName) -> str:
     """The first role whose minimum has no room without the node; empty when all have."""
     roles = [role for role in job.roles.values() if role.outcome is None]
     leaving = [replica for replica in job.nodes[name].replicas if job.role_of(replica).outcome is None]
-    short = short_of_room(job, free_elsewhere(job, {name: None}), roles, leaving=leaving)
-    return short[0].spec.name if short else ""
+    short = short_of_room(job, roles, without=[name], leaving=leaving)
+    return short.spec.name if short is not None else ""
 
 
 def cordon(job: JobState, name: NodeName, why: str) -> None:
@@ -68,9 +68,10 @@ def uncordon(job: JobState, name: NodeName) -> None:
     """Whatever it was cordoned for is forgotten."""
     node = job.nodes[name]
     node.cordoned, node.is_leaving = "", False
-    node.failures.clear()
-    for replica in job.replicas.values():
+    for failed in {past.replica: None for past in node.failures if past.replica is not None}:
+        replica = job.replicas[failed]
         replica.failures = [past for past in replica.failures if past.node != name]
+    node.failures.clear()
     update_free(job, name)
     job.notify(f"{name} is used again")
 
@@ -81,4 +82,4 @@ def moves_away(job: JobState, replica: Replica, name: NodeName) -> bool:
     if name not in bad and not job.nodes[name].cordoned:
         return False
     role = job.role_of(replica.id)
-    return Chooser(job, role, free_elsewhere(job, dict.fromkeys([name, *bad]))).take() is not None
+    return Chooser(job, role, dict.fromkeys([name, *bad])).take() is not None

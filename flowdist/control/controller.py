@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from flowdist.control import events as ev
+from flowdist.control.beginning import new_job
 from flowdist.control.deadlines import Due
 from flowdist.control.effects import AnswerCheckpoint, Effect
 from flowdist.control.ending import begin_ending, close_store, forget_store, judge_success, settle_ending
@@ -32,7 +33,7 @@ from flowdist.control.operator import obey
 from flowdist.control.peers import update_addresses
 from flowdist.control.placement import explain, unplace
 from flowdist.control.recovery import advance, drop_notice, fail, leave_incident, lose, open_incident
-from flowdist.control.state import JobState, Replica, Role, World, new_job
+from flowdist.control.state import JobState, Replica, Role, World
 from flowdist.graph import RoleGraph, format_duration
 
 SETTLE_ROUNDS_MAX = 1000  # each round gives up a seat, a world or an incident: more means a bug
@@ -102,6 +103,8 @@ def _record(job: JobState, event: ev.Event) -> None:
         case ev.ControllerStarted():
             if event.epoch > job.epoch:
                 job.epoch = event.epoch
+                for _, name in job.usable:
+                    job.nodes[name].is_unheard = True
                 job.notify(f"the controller is back, as epoch {event.epoch}; what runs goes on", "warning")
         case ev.NodeHeard() | ev.TimePassed():
             pass
@@ -115,6 +118,7 @@ def _record_of_replica(
     job: JobState,
     replica: Replica,
     event: ev.ReplicaStarted
+    | ev.ReplicaStartsCold
     | ev.ReplicaReady
     | ev.ReplicaProgressed
     | ev.ReplicaExited
@@ -128,6 +132,11 @@ def _record_of_replica(
     match event:
         case ev.ReplicaStarted() | ev.ReplicaReady() | ev.ReplicaProgressed():
             _record_running(job, replica, event)
+        case ev.ReplicaStartsCold():
+            role = job.roles[replica.id.role]
+            if not role.is_cold:
+                role.is_cold = True
+                job.notify(f"{role.spec.name} starts cold on {replica.node}: {event.detail}", "warning")
         case ev.ReplicaExited():
             _exited(job, replica, event)
         case ev.ReplicaStopped():
@@ -179,7 +188,9 @@ def settle(job: JobState) -> None:
 def _take_roles(job: JobState) -> list[Role]:
     roles = [job.roles[name] for name in job.touched_roles]
     job.touched_roles.clear()
-    return sorted(roles, key=lambda role: role.order)
+    if len(roles) > 1:
+        roles.sort(key=lambda role: role.order)
+    return roles
 
 
 def _current(job: JobState, replica: ReplicaId, attempt: int) -> Replica | None:
@@ -381,7 +392,7 @@ def _unready(job: JobState, replica: Replica) -> None:
 def _unfinished(job: JobState, world: World) -> None:
     """The first member finished long ago: whoever has not is held to hang (R17)."""
     late = next((replica for replica in job.members_of(world) if replica.is_up), None)
-    if late is not None and world.phase == "running":
+    if late is not None:
         timeout = format_duration(job.role_of(late.id).spec.finish_timeout_ns)
         late.member_since = 0
         world.hangs = True

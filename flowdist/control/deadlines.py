@@ -77,11 +77,12 @@ class Deadlines:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
-    def pop_due(self, now: int) -> list[Due]:
-        """What is due by now, in order of time, then name; it is cleared."""
-        due = []
+    def pop_due(self, now: int) -> Iterator[Due]:
+        """What is due by now, in order of time, then name; it is cleared.
+
+        One by one: what the first brings about may clear the next, which then does not come.
+        """
         while (ns := self.next()) is not None and ns <= now:
-            _, name = heapq.heappop(self._heap)
-            del self._at[name]
-            due.append(name)
-        return due
+            _, due = heapq.heappop(self._heap)
+            del self._at[due]
+            yield due

@@ -25,8 +25,6 @@ def begin_ending(job: JobState, outcome: Outcome, reason: str) -> None:
         incident.phase, incident.closed_ns, incident.result = "closed", job.now, "the job ended"
         for name in incident.worlds:
             job.worlds[name].incident = None
-        if incident.root_role is not None:
-            job.roles[incident.root_role].pending.pop(number, None)
     job.open.clear()
     job.due.clear_all()
     for world in job.worlds.values():
@@ -39,8 +37,7 @@ def hurry(job: JobState) -> None:
     """The operator does not want to wait: SIGKILL for everything that runs."""
     job.ending_at_once = True
     for replica in job.replicas.values():
-        if replica.is_live:
-            stop(job, replica, 0, again=True)
+        stop(job, replica, 0, again=True)
 
 
 def stop(job: JobState, replica: Replica, grace_ns: int, *, again: bool = False) -> None:

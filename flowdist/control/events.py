@@ -94,6 +94,14 @@ class ReplicaStarted(msgspec.Struct, frozen=True, tag=True):
     ports: tuple[tuple[str, int], ...] = ()
 
 
+class ReplicaStartsCold(msgspec.Struct, frozen=True, tag=True):
+    """Its workers were to be forked from a process with their modules imported, and cannot be: `detail` says why."""
+
+    replica: ReplicaId
+    attempt: int
+    detail: str
+
+
 class ReplicaReady(msgspec.Struct, frozen=True, tag=True):
     """The replica passed its readiness check."""
 
@@ -231,6 +239,7 @@ Event = (
     | StoreOpened
     | StoreLost
     | ReplicaStarted
+    | ReplicaStartsCold
     | ReplicaReady
     | ReplicaProgressed
     | ReplicaExited

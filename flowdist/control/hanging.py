@@ -20,29 +20,34 @@ def note_stalled(job: JobState, replica: Replica, event: ReplicaStalled) -> None
     if not replica.is_up:
         return
     world = job.worlds[replica.world]
-    replica.stalled, replica.stalled_ns, replica.has_spoken = event.by, job.now, event.was_seen
+    job.set_stalled(replica, event.by, event.was_seen)
+    replica.stalled_ns = job.now
     replica.step = max(replica.step, event.step)
-    if world.phase == "running" and _has_stalled(job, world):
+    if world.phase == "running" and _has_stalled(world):
         job.due.set_once(Due("hang", world.name), job.now + job.graph.options.cause_window_ns)
 
 
 def note_revived(job: JobState, replica: Replica) -> None:
     """It was slow, it does not hang."""
-    replica.stalled = ""
-    if not _has_stalled(job, job.worlds[replica.world]):
+    job.set_stalled(replica, "")
+    if not _has_stalled(job.worlds[replica.world]):
         job.due.clear(Due("hang", replica.world))
 
 
-def _has_stalled(job: JobState, world: World) -> bool:
-    members = [replica for replica in job.members_of(world) if replica.is_up]
-    if any(replica.stalled in ("progress", "start") for replica in members):
+def _has_stalled(world: World) -> bool:
+    if world.stalls["progress"] or world.stalls["start"]:
         return True
-    return all(replica.stalled for replica in members) and any(replica.has_spoken for replica in members)
+    return world.stalls["output"] == world.up and world.spoken > 0
 
 
 def judge_hang(job: JobState, world: World) -> None:
     """The least advanced of those that have stalled hangs; the stacks of all are written when they are stopped."""
-    if not _has_stalled(job, world):
+    if not _has_stalled(world):
+        return
+    if any(replica.node is not None and job.nodes[replica.node].is_unheard for replica in job.members_of(world)):
+        # who is waited for may have fenced long ago: nobody who reports is to blame before that is known
+        options = job.graph.options
+        job.due.set(Due("hang", world.name), job.now + options.lease_ns + options.lease_margin_ns)
         return
     stalled = [replica for replica in job.members_of(world) if replica.is_up and replica.stalled]
     # of equals the one that was quiet first: its report came first

@@ -5,15 +5,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from flowdist.control.deadlines import Due
-from flowdist.control.placement import takes_more
-from flowdist.control.state import LIVE_PHASES, PHASES, JobState, Replica, Role, World
+from flowdist.control.placement import candidate, takes_more
+from flowdist.control.state import LIVE_PHASES, OVER_PHASES, PHASES, JobState, Replica, Role, World
 from flowdist.graph import offered, subtract
 
 
 def check_job(job: JobState) -> None:
     for name in job.nodes:
         _check_node(job, name)
+    _check_room(job)
     for replica in job.replicas.values():
         _check_replica(job, replica)
     for world in job.worlds.values():
@@ -43,6 +46,17 @@ def _check_node(job: JobState, name: str) -> None:
         assert job.replicas[replica].node == name, f"{replica} is not on {name}"
 
 
+def _check_room(job: JobState) -> None:
+    """The nodes that placement chooses from are those that it would find if it looked at all."""
+    usable = sorted((node.order, name) for name, node in job.nodes.items() if node.usable)
+    assert usable == job.usable, f"{usable} are usable, not {job.usable}"
+    for shelf in job.shelves:
+        found = [candidate(job, shelf, name, job.free.get(name)) for name in job.nodes]
+        best_first = sorted(best for best in found if best is not None)
+        assert best_first == list(shelf), f"{shelf.need} fits on {best_first}, not {list(shelf)}"
+        assert shelf.slots == sum(abs(rank) for rank, _, _ in best_first), f"{shelf.need} fits {shelf.slots} times"
+
+
 def _check_replica(job: JobState, replica: Replica) -> None:
     name = str(replica.id)
     role = job.role_of(replica.id)
@@ -69,10 +83,17 @@ def _check_counts(job: JobState, role: Role) -> None:
         unseated = sum(replica.phase == phase and replica.node is None for replica in replicas)
         assert (seated, unseated) == (role.seated[phase], role.unseated[phase]), f"{role.spec.name}: {phase} miscounted"
     assert role.seats == sum(role.seated.values()), f"the seats of {role.spec.name} are miscounted"
+    waiting = {world.name for world in job.worlds_of(role) if world.phase == "waiting"}
+    assert waiting == set(role.waiting), f"of {role.spec.name} {waiting} wait, not {list(role.waiting)}"
+    leaving = {world.name for world in job.worlds_of(role) if world.retiring == "ended"}
+    assert leaving == set(role.leaving), f"of {role.spec.name} {leaving} leave, not {list(role.leaving)}"
+    ended = sum(world.phase == "ended" for world in job.worlds_of(role))
+    counted = role.spec.gang or job.ending is not None or ended == role.count("ended")
+    assert counted, f"{ended} worlds of {role.spec.name} have ended, not {role.count('ended')}"
+    vacant = [r.id.index for r in replicas if r.node is None and r.phase not in OVER_PHASES]
+    assert vacant == role.vacant, f"of {role.spec.name} {vacant} have no seat, not {role.vacant}"
     portless = {replica.id for replica in replicas if replica.node is not None and replica.ports_node != replica.node}
     assert portless == set(role.portless), f"{role.spec.name}: {portless} have no ports, not {list(role.portless)}"
-    pending = [i.number for i in job.open_incidents() if i.counted and i.root_role == role.spec.name]
-    assert pending == list(role.pending), f"{role.spec.name} will be charged for {list(role.pending)}, not {pending}"
     live = sum(
         replica.phase in LIVE_PHASES for replica in job.replicas.values() if job.role_of(replica.id).depth == role.depth
     )
@@ -87,6 +108,11 @@ def _check_world(job: JobState, world: World) -> None:
     for phase in PHASES:
         count = sum(job.replicas[replica].phase == phase for replica in world.pool)
         assert count == world.counts[phase], f"{world.name}: {phase} miscounted"
+    silent = [job.replicas[replica] for replica in world.pool if job.replicas[replica].stalled]
+    assert all(replica.is_up for replica in silent), f"of {world.name} something has stalled that does not run"
+    stalls = Counter(replica.stalled for replica in silent)
+    spoken = sum(replica.has_spoken for replica in silent)
+    assert (stalls, spoken) == (world.stalls, world.spoken), f"the stalls of {world.name} are miscounted: {stalls}"
     live = [str(replica.id) for replica in members if replica.is_live]
     strangers = [str(r) for r in world.pool if r not in world.members and job.replicas[r].is_live]
     assert not strangers, f"{strangers} run outside the generation of {world.name}"
@@ -138,9 +164,17 @@ def _check_budgets(job: JobState) -> None:
     for role in job.roles.values():
         charged = [(i.opened_ns, i.level) for i in job.incidents if i.charged_to == role.spec.name]
         assert sorted(role.charges) == sorted(charged), f"{role.spec.name} was charged {role.charges}, not {charged}"
+        own = [i for i in job.incidents if i.root_role == role.spec.name]
+        blamed = [i.number for i in own if i.counted or Due("verdict", str(i.number)) in job.due]
+        assert set(blamed) <= set(role.rooted), f"{role.spec.name} is the root of {blamed}, not {role.rooted}"
+        lost_in = [i.number for i in job.incidents if any(replica.role == role.spec.name for replica in i.lost)]
+        assert lost_in == role.lost_in, f"{role.spec.name} was lost in {lost_in}, not {role.lost_in}"
         policy, level = role.spec.restart, 0
         while policy is not None:
             opened = [at for at, of in charged if of == level]
+            spent = sorted(opened + [i.opened_ns for i in own if i.is_open and i.counted and i.level == level])
+            if job.ending is None:
+                assert spent == role.spent.get(level, []), f"{role.spec.name} has spent {role.spent}, not {spent}"
             window = policy.within_ns
             for i, at in enumerate(opened):
                 seen = sum(window is None or other > at - window for other in opened[: i + 1])

@@ -5,6 +5,7 @@ Nothing is changed here. A verdict says in words which of the user's rules decid
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import NamedTuple
 
 from flowdist.control.ids import ReplicaId
@@ -73,9 +74,8 @@ def _within_budget(job: JobState, role: Role, policy: RestartPolicy, level: int)
 def charges_in_window(job: JobState, role: Role, policy: RestartPolicy, level: int) -> int:
     """Incidents charged to that level of the role's budget that its window still sees, and those still open."""
     since = job.now - policy.within_ns if policy.within_ns is not None else None
-    opened = [charge.opened_ns for charge in role.charges if charge.level == level]
-    opened += [job.incident(n).opened_ns for n in role.pending if job.incident(n).level == level]
-    return sum(since is None or at > since for at in opened)
+    opened = role.spent.get(level, [])
+    return len(opened) - (bisect_right(opened, since) if since is not None else 0)
 
 
 def matching_rule(policy: RestartPolicy | None, failure: Failure) -> Rule | None:

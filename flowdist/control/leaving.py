@@ -54,7 +54,7 @@ def _leave(job: JobState, name: NodeName, kind: str, because: str, notice_ns: in
     job.notify(because, "warning")
     for world_name in job.in_order({job.replicas[replica].world for replica in node.replicas}):
         world = job.worlds[world_name]
-        if world.phase == "running" and not world.retiring and not world.is_closing:
+        if world.phase == "running" and not world.is_closing:
             _give_notice(job, world, name, kind, because, notice_ns)
         elif world.phase in ("waiting", "opening"):
             if world.phase == "opening":
@@ -123,8 +123,7 @@ def note_left(job: JobState, replica: Replica, event: ReplicaLeftStep | None = N
         del notice.asked[replica.id]
         if not notice.asked:
             _name_step(job, world, notice)
-    live = any(member.is_live for member in job.members_of(world))
-    if world.notice is not None and ((notice.stop_at is not None and not notice.staying) or not live):
+    if world.notice is not None and ((notice.stop_at is not None and not notice.staying) or not world.live):
         go(job, world)
 
 

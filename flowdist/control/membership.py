@@ -20,6 +20,8 @@ from flowdist.control.state import JobState, Replica, Role, World
 from flowdist.graph import format_duration
 from flowdist.graph.model import GateCondition
 
+CONDITIONS: tuple[GateCondition, ...] = get_args(GateCondition)
+
 
 def form_worlds(job: JobState, names: Iterable[WorldName]) -> None:
     """Open every one of these worlds that may form now, in the order of the graph; grow those that may."""
@@ -28,6 +30,8 @@ def form_worlds(job: JobState, names: Iterable[WorldName]) -> None:
     loose: dict[str, list[World]] = {}
     for name in names:
         world = job.worlds[name]
+        if world.phase not in ("waiting", "running"):
+            continue
         roles = job.roles_of(world)
         if any(role.outcome is not None for role in roles):
             continue
@@ -58,8 +62,8 @@ def _admit_all(job: JobState) -> bool:
     if len(job.free) < job.graph.cluster.min_nodes:
         return False
     short = admit(job, _first_roles(job))
-    if short:
-        _complain(job, short[0])
+    if short is not None:
+        _complain(job, short)
         return False
     job.admitted = True
     job.due.clear(Due("admission"))
@@ -78,8 +82,7 @@ def why_not_admitted(job: JobState) -> str:
     if up < least:
         return f"{up} of at least {least} nodes are up"
     roles = _first_roles(job)
-    short = short_of_room(job, job.free, roles)
-    return explain(job, short[0] if short else roles[0])
+    return explain(job, short_of_room(job, roles) or roles[0])
 
 
 def _complain(job: JobState, role: Role) -> None:
@@ -92,17 +95,16 @@ def _complain(job: JobState, role: Role) -> None:
 
 def _form_gang(job: JobState, world: World, roles: list[Role]) -> None:
     for role in roles:
-        for replica in seated(job, role)[role.target :]:
+        for replica in seated(job, role)[role.target :] if role.seats > role.target else ():
             unplace(job, replica)  # the operator scaled down: the highest go
     if any(role.occupied < role.spec.min_replicas for role in roles):
         admit(job, roles)
     for role in roles:
-        _seat_more(job, role, role.target - role.seats)
+        fill(job, role, role.target - role.seats)
     have = [_has_minimum(job, role, role.seats) for role in roles]  # each says what it lacks
     if not all(have):
         return
-    members = [replica for role in roles for replica in seated(job, role)]
-    _open(job, world, members)
+    _open(job, world, [replica for role in roles for replica in seated(job, role)])
 
 
 def _form_replicas(job: JobState, role: Role, worlds: list[World]) -> None:
@@ -111,19 +113,12 @@ def _form_replicas(job: JobState, role: Role, worlds: list[World]) -> None:
     if role.occupied < role.spec.min_replicas:
         admit(job, [role])
     if not role.count("succeeded"):
-        _seat_more(job, role, role.target - role.seats)  # what was ignored takes no seat from the others
+        fill(job, role, role.target - role.seats)  # what was ignored takes no seat from the others
     _has_minimum(job, role, role.occupied)
     for world in worlds:
         replica = job.replicas[world.pool[0]]
         if replica.node is not None:
             _open(job, world, [replica])
-
-
-def _seat_more(job: JobState, role: Role, count: int) -> int:
-    if count <= 0:
-        return 0
-    waiting = [replica for replica in job.replicas_of(role) if replica.node is None and replica.phase == "waiting"]
-    return fill(job, role, waiting, count) if waiting else 0
 
 
 def _has_minimum(job: JobState, role: Role, count: int) -> bool:
@@ -188,12 +183,12 @@ def is_so_far(role: Role, condition: GateCondition) -> bool:
 def tell_dependents(job: JobState, roles: Iterable[Role]) -> None:
     """Where a role has come so far, or is so far no longer, whoever has a gate on it may start."""
     for role in roles:
-        so_far = [is_so_far(role, condition) for condition in get_args(GateCondition)]
-        shown = (*so_far, is_lost(role))
-        if shown != role.shown:
-            role.shown = shown
-            for name, _ in role.dependents:
-                job.touch_role(job.roles[name])
+        if role.dependents:
+            shown = (*(is_so_far(role, condition) for condition in CONDITIONS), is_lost(role))
+            if shown != role.shown:
+                role.shown = shown
+                for name, _ in role.dependents:
+                    job.touch_role(job.roles[name])
         has_minimum = role.seats >= role.spec.min_replicas
         if has_minimum != role.has_minimum:
             role.has_minimum = has_minimum
@@ -203,12 +198,12 @@ def tell_dependents(job: JobState, roles: Iterable[Role]) -> None:
 def _open(job: JobState, world: World, members: list[Replica]) -> None:
     """A new generation: its members are fixed, its store is opened on the node of rank 0."""
     world.generation += 1
-    before = world.members
+    before = frozenset(world.members)
     world.members = tuple(replica.id for replica in members)
     for replica in members:
         if replica.id not in before or replica.member_since == 0:
             replica.member_since = world.generation
-    for gone in set(before).difference(world.members):
+    for gone in before.difference(world.members):
         job.replicas[gone].member_since = 0
     job.turn(world, "opening")
     assert members[0].node is not None
@@ -247,7 +242,7 @@ def start_members(job: JobState, world: World) -> None:
         procs = role.spec.procs
         assert replica.node is not None
         replica.attempt += 1
-        replica.started_ns, replica.step, replica.has_spoken = job.now, -1, False
+        replica.started_ns, replica.step = job.now, -1
         job.set_phase(replica, "starting")
         # A replica without gang keeps its number: the others know it by that, and do not restart with it.
         role_rank = role_ranks.get(role.spec.name, 0) if role.spec.gang else replica.id.index * procs
@@ -298,7 +293,7 @@ def _grow(job: JobState, world: World, roles: list[Role]) -> None:
         return
     for role in growing:
         job.hungry[role.spec.name] = None
-    if not any(not short_of_room(job, job.free, [role], extra=1) for role in growing):
+    if not any(short_of_room(job, [role], extra=1) is None for role in growing):
         job.due.clear(cooldown)
         return
     earliest = _may_grow_from(job, roles, world)
@@ -307,9 +302,10 @@ def _grow(job: JobState, world: World, roles: list[Role]) -> None:
         return
     job.due.clear(cooldown)
     kind = "scaled" if world.grow_at_once else "joined"
-    if not sum(_seat_more(job, role, role.target - role.seats) for role in growing):
+    if not sum(fill(job, role, role.target - role.seats) for role in growing):
         return
-    names = [str(replica.id) for role in roles for replica in seated(job, role) if replica.id not in world.members]
+    before = frozenset(world.members)
+    names = [str(replica.id) for role in roles for replica in seated(job, role) if replica.id not in before]
     open_incident(
         job,
         kind=kind,

@@ -21,6 +21,7 @@ from flowdist.control.events import (
     ReplicaRevived,
     ReplicaStalled,
     ReplicaStarted,
+    ReplicaStartsCold,
     ReplicaStopped,
     ReplicaUnkillable,
     StepTold,
@@ -34,6 +35,7 @@ Reported = (
     StoreOpened
     | StoreLost
     | ReplicaStarted
+    | ReplicaStartsCold
     | ReplicaReady
     | ReplicaProgressed
     | ReplicaExited

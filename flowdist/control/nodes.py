@@ -6,6 +6,8 @@ of it runs any more (R19), and each loss leads to a decision (R12).
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
+
 from flowdist.control.bad_nodes import note_loss, shun_if_it_flaps
 from flowdist.control.effects import AskStep, OpenStore, StopAtStep, StopReplica, TellPeers
 from flowdist.control.ending import forget_store
@@ -31,6 +33,7 @@ def join(job: JobState, event: NodeJoined) -> list[InventoryItem]:
     job.missing.pop(event.node, None)
     if not same:
         _add(job, event, known)
+    job.nodes[event.node].is_unheard = False
     return _reconcile(job, event) if known is not None and same else _refuse_strays(job, event)
 
 
@@ -43,6 +46,7 @@ def _add(job: JobState, event: NodeJoined, known: Node | None) -> None:
         for replica in node.stuck:
             node.free = subtract(node.free, job.role_of(replica).need)
     job.nodes[event.node] = node
+    insort(job.usable, (place, event.node))
     update_free(job, event.node)
     job.notify(f"{event.node} joined")
     shun_if_it_flaps(job, event.node)
@@ -111,7 +115,8 @@ def lose_node(job: JobState, name: NodeName, cause: str, *, asked: bool = False)
     if node is None:
         job.reseated = True  # whoever waited for it need not
         return
-    was_usable, node.usable = node.usable, False
+    was_usable = node.usable
+    _give_up(job, name)
     update_free(job, name)
     lost = vacate(job, name)
     if not was_usable:
@@ -121,6 +126,13 @@ def lose_node(job: JobState, name: NodeName, cause: str, *, asked: bool = False)
     job.notify(f"{cause}, and with it {', '.join(str(replica.id) for replica in lost)}" if lost else cause, "warning")
     if job.ending is None and lost:
         lose(job, [Failure(replica.id, "node_lost", cause) for replica in lost], name, cause)
+
+
+def _give_up(job: JobState, name: NodeName) -> None:
+    node = job.nodes[name]
+    if node.usable:
+        node.usable = False
+        del job.usable[bisect_left(job.usable, (node.order, name))]
 
 
 def vacate(job: JobState, name: NodeName) -> list[Replica]:
@@ -158,7 +170,7 @@ def give_up_node(job: JobState, replica: Replica) -> None:
     name, gpus = replica.node, replica.gpus
     assert name is not None
     node = job.nodes[name]
-    node.usable = False
+    _give_up(job, name)
     job.end_attempt(replica)
     replica.member_since = 0
     unplace(job, replica)

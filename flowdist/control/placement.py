@@ -9,85 +9,119 @@ there (R22): a role that restarts never loses its seats to one that grows (R2).
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 
 from flowdist.control.ids import NodeName, ReplicaId
-from flowdist.control.state import JobState, Node, Replica, Role
-from flowdist.graph import Capacity, RoleSpec, add, fits, format_memory, offered, slots, subtract
+from flowdist.control.shelf import Candidate, Shelf
+from flowdist.control.state import OVER_PHASES, JobState, Node, Replica, Role
+from flowdist.graph import Capacity, Placement, RoleSpec, add, fits, format_memory, offered, slots, subtract
 
-Free = dict[NodeName, Capacity]
+Trial = dict[NodeName, Capacity | None]  # what nodes would have left if other than what they have; None: nothing
 Seat = tuple[ReplicaId, NodeName]
 
 
 class Chooser:
-    """Nodes for the replicas of one role, one after the other, out of `free`, which is kept right.
+    """Nodes for the replicas of one role, one after the other. `trial` is kept right.
 
-    `taken` are seats that were chosen and not given yet. A heap of the candidates makes it cheap among many nodes;
-    what the heap says of a node is looked up again when the node comes up.
+    `taken` are seats that were chosen and not given yet: their nodes are in the trial. All other nodes come from the
+    role's shelf as they are wanted; those of the trial are in a heap, and looked up again when they come up.
     """
 
-    def __init__(self, job: JobState, role: Role, free: Free, taken: Iterable[Seat] = ()) -> None:
-        self._job, self._role, self._free = job, role, free
-        self._packs = role.spec.placement.strategy == "pack"
+    def __init__(self, job: JobState, role: Role, trial: Trial, taken: Iterable[Seat] = ()) -> None:
+        self._job, self._role, self._trial = job, role, trial
         self._taken: dict[NodeName, list[str]] = {}
         for replica, node in taken:
             self._taken.setdefault(node, []).append(replica.role)
-        self._heap = [(self._rank(name), job.nodes[name].order, name) for name in free if self._admits(name)]
+        self._passed: Candidate | None = None  # on the shelf
+        self._heap = [candidate for name in trial if (candidate := self._candidate(name)) is not None]
         heapq.heapify(self._heap)
+
+    def lacks(self, count: int) -> bool:
+        """Whether so many will not find nodes, by a glance; asked before any is taken."""
+        if not any(self._role.need):
+            return False
+        tried = sum(abs(found[0]) for name in self._trial if (found := self._role.shelf.get(name)) is not None)
+        return self._role.shelf.slots - tried + sum(abs(rank) for rank, _, _ in self._heap) < count
 
     def take(self, prefer: NodeName | None = None, avoid: Collection[NodeName] = ()) -> NodeName | None:
         """The node for one more replica, or None. `prefer` wins where it fits: its ports are there."""
-        if prefer is not None and prefer in self._free and prefer not in avoid and self._admits(prefer):
+        if prefer is not None and prefer not in avoid and self._candidate(prefer) is not None:
             return self._give(prefer)
         put_back = []
         found = None
-        while self._heap and found is None:
-            rank, order, name = heapq.heappop(self._heap)
-            if not self._admits(name):
+        while found is None and (best := self._next()) is not None:
+            candidate = self._candidate(best[2])
+            if candidate is None:
                 continue
-            if rank != self._rank(name):
-                heapq.heappush(self._heap, (self._rank(name), order, name))
-            elif name in avoid:
-                put_back.append((rank, order, name))
+            if candidate != best:
+                heapq.heappush(self._heap, candidate)
+            elif best[2] in avoid:
+                put_back.append(best)
             else:
-                found = name
+                found = best[2]
         for entry in put_back:
             heapq.heappush(self._heap, entry)
         return self._give(found) if found is not None else None
 
+    def _next(self) -> Candidate | None:
+        """The best of those that were not looked at yet."""
+        fresh = self._role.shelf.after(self._passed)
+        while fresh is not None and fresh[2] in self._trial:
+            self._passed = fresh
+            fresh = self._role.shelf.after(fresh)
+        if self._heap and (fresh is None or self._heap[0] < fresh):
+            return heapq.heappop(self._heap)
+        self._passed = fresh or self._passed
+        return fresh
+
     def _give(self, name: NodeName) -> NodeName:
-        self._free[name] = subtract(self._free[name], self._role.need)
+        free = self._left(name)
+        assert free is not None
+        self._trial[name] = subtract(free, self._role.need)
         self._taken.setdefault(name, []).append(self._role.spec.name)
-        if self._admits(name):
-            heapq.heappush(self._heap, (self._rank(name), self._job.nodes[name].order, name))
+        candidate = self._candidate(name)
+        if candidate is not None:
+            heapq.heappush(self._heap, candidate)
         return name
 
-    def _rank(self, name: NodeName) -> int:
-        count = slots(self._role.need, self._free[name])
-        return count if self._packs else -count
+    def _left(self, name: NodeName) -> Capacity | None:
+        return self._trial[name] if name in self._trial else self._job.free.get(name)
 
-    def _admits(self, name: NodeName) -> bool:
-        return fits(self._role.need, self._free[name]) and not self.refusal(name)
+    def _candidate(self, name: NodeName) -> Candidate | None:
+        return candidate(self._job, self._role.shelf, name, self._left(name), self._taken.get(name, ()))
 
-    def refusal(self, name: NodeName) -> str:
-        """Why the role's placement does not allow the node, whatever room there is; empty when it does."""
-        placement = self._role.spec.placement
-        if not (placement.where or placement.near or placement.apart):
-            return ""
-        node = self._job.nodes[name]
-        labels = dict(node.spec.labels)
-        for key, value in placement.where:
-            if labels.get(key) != value:
-                return f"is not {key}={value}"
-        there = {replica.role for replica in node.replicas} | set(self._taken.get(name, ()))
-        for role in placement.near:
-            if role not in there:
-                return f"has no {role}"
-        for role in placement.apart:
-            if role in there:
-                return f"has a {role} already"
+
+def candidate(
+    job: JobState, shelf: Shelf, name: NodeName, free: Capacity | None, taken: Collection[str] = ()
+) -> Candidate | None:
+    """The node, with so much left, as a candidate for the shelf; None when it is none."""
+    if free is None or not fits(shelf.need, free) or refusal(job.nodes[name], shelf.placement, taken):
+        return None
+    count = slots(shelf.need, free)
+    return (count if shelf.placement.strategy == "pack" else -count), job.nodes[name].order, name
+
+
+def refusal(node: Node, placement: Placement, taken: Collection[str] = ()) -> str:
+    """Why the placement does not allow the node, whatever room there is; empty when it does.
+
+    `taken` are the roles of replicas that are about to be there.
+    """
+    if not (placement.where or placement.near or placement.apart):
         return ""
+    labels = dict(node.spec.labels)
+    for key, value in placement.where:
+        if labels.get(key) != value:
+            return f"is not {key}={value}"
+    there = {replica.role for replica in node.replicas} | set(taken)
+    for role in placement.near:
+        if role not in there:
+            return f"has no {role}"
+    for role in placement.apart:
+        if role in there:
+            return f"has a {role} already"
+    return ""
 
 
 def place(job: JobState, replica: Replica, name: NodeName) -> None:
@@ -100,6 +134,7 @@ def place(job: JobState, replica: Replica, name: NodeName) -> None:
     role.unseated[replica.phase] -= 1
     role.seated[replica.phase] += 1
     role.seats += 1
+    del role.vacant[bisect_left(role.vacant, replica.id.index)]
     replica.node = name
     node.replicas[replica.id] = None
     node.free = subtract(node.free, role.need)
@@ -123,6 +158,8 @@ def unplace(job: JobState, replica: Replica) -> None:
     node.free = add(node.free, role.need)
     name, replica.node, replica.gpus = replica.node, None, ()
     role.portless.pop(replica.id, None)
+    if replica.phase not in OVER_PHASES:
+        insort(role.vacant, replica.id.index)
     role.stale = job.reseated = True
     update_free(job, name)
     job.touch(job.worlds[replica.world])
@@ -138,44 +175,50 @@ def takes_more(node: Node) -> bool:
 
 
 def update_free(job: JobState, name: NodeName) -> None:
-    """Keep `job.free` right: the nodes that take more, in their order, with what they have left."""
+    """Keep right what the node offers: how much it has left, and whose shelf it is on."""
     node = job.nodes[name]
-    if not takes_more(node):
-        job.free.pop(name, None)
-    elif name in job.free:
+    if takes_more(node):
         job.free[name] = node.free
     else:
-        last = next(reversed(job.free), None)
-        job.free[name] = node.free
-        if last is not None and job.nodes[last].order > node.order:
-            job.free = dict(sorted(job.free.items(), key=lambda item: job.nodes[item[0]].order))
+        job.free.pop(name, None)
+    for shelf in job.shelves:
+        shelf.put(name, candidate(job, shelf, name, job.free.get(name)))
     job.reseated = True
 
 
-def fill(job: JobState, role: Role, replicas: Iterable[Replica], count: int) -> int:
-    """Place up to `count` of the given replicas, lowest first, beyond the minima of roles that are yet to come.
+def fill(job: JobState, role: Role, count: int) -> int:
+    """Place up to `count` of the replicas that wait, lowest first, beyond the minima of roles that are yet to come.
 
-    Returns how many found a place; the role is hungry if not all did.
+    Returns how many found a place; the role is hungry if there were any, and not so many did.
     """
-    placed = 0
+    if count <= 0 or not role.vacant:
+        return 0
+    placed = passed = 0
+    wanting = False
     short = _short_roles(job, role)
-    free = dict(job.free)
-    chooser = Chooser(job, role, free)
-    for replica in replicas:
-        if placed >= count:
-            break
+    chooser = Chooser(job, role, {})
+    while placed < count and passed < len(role.vacant):
+        replica = job.replicas[role.replicas[role.vacant[passed]]]
+        if replica.phase != "waiting":
+            passed += 1
+            continue
+        wanting = True
         name = chooser.take(replica.ports_node, avoided(job, replica)) or chooser.take(replica.ports_node)
-        if name is None or (short and not leaves_room(job, dict(free), role, name, short)):
+        if name is None or (short and not leaves_room(job, role, name, short)):
             break
+        if all(_returns_its_seats(job, role, other) for other in short):
+            short = []  # what holds for one of its seats holds for all
         place(job, replica, name)
         placed += 1
-    if placed < count:
+    if wanting and placed < count:
         job.hungry[role.spec.name] = None
     return placed
 
 
 def avoided(job: JobState, replica: Replica) -> list[NodeName]:
     """Nodes on which the replica has failed so often in one way that it should run elsewhere (R22)."""
+    if not replica.failures:
+        return []
     since = job.now - job.graph.options.bad_node_window_ns
     counts = Counter((failure.node, failure.kind) for failure in replica.failures if failure.at_ns > since)
     return [node for (node, _), count in counts.items() if count >= job.graph.options.move_after]
@@ -185,50 +228,61 @@ def seated(job: JobState, role: Role) -> list[Replica]:
     return [replica for replica in job.replicas_of(role) if replica.node is not None]
 
 
-def admit(job: JobState, roles: Iterable[Role]) -> list[Role]:
-    """Seat the minimum of every role, in order; returns the roles that do not fit. Seats are only taken if all fit."""
-    free = dict(job.free)
+def admit(job: JobState, roles: Iterable[Role]) -> Role | None:
+    """Seat the minimum of every role, in order. Returns the first that does not fit: then no seat is taken."""
+    trial: Trial = {}
     wanted: list[Seat] = []
-    short = [role for role in roles if not _choose_seats(job, role, free, wanted)]
-    if not short:
-        for replica, node in wanted:
-            place(job, job.replicas[replica], node)
+    below = [role for role in roles if role.occupied < role.spec.min_replicas]
+    short = [role for role in below if not _choose_seats(job, role, trial, wanted, in_full=role is not below[-1])]
+    for replica, node in wanted if not short else ():
+        place(job, job.replicas[replica], node)
     for role in short:
         job.hungry[role.spec.name] = None
-    return short
+    return short[0] if short else None
 
 
 def short_of_room(
-    job: JobState, free: Free, roles: Iterable[Role], *, leaving: Collection[ReplicaId] = (), extra: int = 0
-) -> list[Role]:
-    """The roles whose minima would not fit together in `free`; nothing is changed.
+    job: JobState,
+    roles: Iterable[Role],
+    *,
+    without: Collection[NodeName] = (),
+    leaving: Collection[ReplicaId] = (),
+    extra: int = 0,
+) -> Role | None:
+    """The first role whose minimum would not fit together with those before it; nothing is changed.
 
-    `leaving` lose the seats that they have. With `extra`, so many seats are wanted beyond those that there are.
+    Nodes `without` take nothing; `leaving` lose the seats that they have. With `extra`, so many seats are wanted beyond
+    those that there are.
     """
-    trial = dict(free)
+    trial: Trial = dict.fromkeys(without)
     wanted: list[Seat] = []
-    return [role for role in roles if not _choose_seats(job, role, trial, wanted, leaving, extra)]
+    return next((role for role in roles if not _choose_seats(job, role, trial, wanted, leaving, extra)), None)
 
 
 def _choose_seats(
     job: JobState,
     role: Role,
-    free: Free,
+    trial: Trial,
     wanted: list[Seat],
     leaving: Collection[ReplicaId] = (),
     extra: int = 0,
+    in_full: bool = False,
 ) -> bool:
-    """Choose what is missing to the role's minimum, in `free`, which is changed. False when there is no room."""
-    missing = extra or role.spec.min_replicas - role.occupied + sum(r.role == role.spec.name for r in leaving)
+    """Choose what is missing to the role's minimum, in `trial`, which is changed. False when there is no room.
+
+    Where that can be seen at a glance nothing is chosen, unless `in_full`: a role after it is to find what is left.
+    """
+    own = [replica.index for replica in leaving if replica.role == role.spec.name]
+    missing = extra or role.spec.min_replicas - role.occupied + len(own)
     if missing <= 0:
         return True
-    chooser = Chooser(job, role, free, wanted)
-    for replica in job.replicas_of(role):
+    chooser = Chooser(job, role, trial, wanted)
+    if not in_full and chooser.lacks(missing):
+        return False
+    for index in heapq.merge(role.vacant, sorted(own)):
         if missing <= 0:
             break
-        has_seat = replica.node is not None or replica.phase in ("succeeded", "ended")
-        if has_seat and replica.id not in leaving:
-            continue
+        replica = job.replicas[role.replicas[index]]
         name = chooser.take(replica.ports_node, avoided(job, replica)) or chooser.take(replica.ports_node)
         if name is None:
             return False
@@ -245,27 +299,41 @@ def _short_roles(job: JobState, grower: Role) -> list[Role]:
     ]
 
 
-def leaves_room(job: JobState, free: Free, grower: Role, seat: NodeName, short: list[Role]) -> bool:
+def leaves_room(job: JobState, grower: Role, seat: NodeName, short: list[Role]) -> bool:
     """Whether the minima of the roles that are yet to come could still be seated with one more `seat` of `grower`.
 
     A role that waits for others to succeed may count on their seats: they are gone by then.
     """
+    free: Trial = {seat: subtract(job.free[seat], grower.need)}
     for role in short:
         missing = role.spec.min_replicas - role.occupied
         trial = dict(free)
         earlier = before_success(job, role.spec)
         if grower.spec.name in earlier:
-            trial[seat] = add(trial[seat], grower.need)
+            _free_up(job, trial, seat, grower)
         for name in earlier:
             for replica in seated(job, job.roles[name]):
-                if replica.node in trial:
-                    trial[replica.node] = add(trial[replica.node], job.roles[name].need)
+                assert replica.node is not None
+                _free_up(job, trial, replica.node, job.roles[name])
         chooser = Chooser(job, role, trial, [(ReplicaId(grower.spec.name, 0), seat)])
-        if not all(chooser.take() is not None for _ in range(missing)):
+        if chooser.lacks(missing) or not all(chooser.take() is not None for _ in range(missing)):
             return False
         if not earlier:
             free = trial
     return True
+
+
+def _free_up(job: JobState, trial: Trial, name: NodeName, role: Role) -> None:
+    """One seat of the role is free, if its node takes more at all."""
+    left = trial[name] if name in trial else job.free.get(name)
+    if left is not None:
+        trial[name] = add(left, role.need)
+
+
+def _returns_its_seats(job: JobState, grower: Role, other: Role) -> bool:
+    """Whether the other role waits for `grower` to succeed, and does not care who is on a node."""
+    placement = other.spec.placement
+    return grower.spec.name in before_success(job, other.spec) and not placement.near and not placement.apart
 
 
 def before_success(job: JobState, spec: RoleSpec) -> dict[str, None]:
@@ -277,25 +345,23 @@ def before_success(job: JobState, spec: RoleSpec) -> dict[str, None]:
 
 def explain(job: JobState, role: Role, shown: int = 4) -> str:
     """Why one more replica of the role finds no place, node by node."""
-    replica = next((r for r in job.replicas_of(role) if r.node is None and r.phase in ("waiting", "gone")), None)
-    name = str(replica.id) if replica is not None else role.spec.name
     missing = role.spec.min_replicas - role.occupied
+    name = f"{role.spec.name}/{role.vacant[0]}" if role.vacant else role.spec.name
     if missing > 1:
         name = f"{role.spec.name} lacks {missing} replicas to its minimum, each"
-    nodes = [(n, node) for n, node in job.nodes.items() if node.usable]
-    nodes.sort(key=lambda item: item[1].order)
-    if not nodes:
+    if not job.usable:
         return f"{name} needs {_words(role.need)}; no node is up"
-    chooser = Chooser(job, role, {n: node.free for n, node in nodes})
     parts = []
-    for n, node in nodes[:shown]:
+    for _, n in job.usable[:shown]:
+        node = job.nodes[n]
         if node.cordoned:
             parts.append(f"{n} is cordoned ({node.cordoned})")
-        elif refusal := chooser.refusal(n):
-            parts.append(f"{n} {refusal}")
+        elif refused := refusal(node, role.spec.placement):
+            parts.append(f"{n} {refused}")
         else:
             parts.append(f"{n} has {_free_of(node.free, offered(node.spec), role.need)} free")
-    more = f", and {len(nodes) - shown} more nodes have too little" if len(nodes) > shown else ""
+    others = len(job.usable) - shown
+    more = f", and {others} more nodes have too little" if others > 0 else ""
     return f"{name} needs {_words(role.need)}; {', '.join(parts)}{more}"
 
 
@@ -317,8 +383,3 @@ def _amount(capacity: Capacity, which: int) -> str:
 def _words(need: Capacity) -> str:
     """`2 cpu, 1 gpu`; only what is asked for."""
     return ", ".join(f"{_amount(need, i)} {_UNITS[i]}" for i in range(3) if need[i]) or "nothing"
-
-
-def free_elsewhere(job: JobState, without: Mapping[NodeName, None]) -> Free:
-    """What the other nodes have left."""
-    return {name: capacity for name, capacity in job.free.items() if name not in without}

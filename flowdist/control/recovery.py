@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from flowdist.control.bad_nodes import blame, moves_away
+from flowdist.control.causes import excuse_dependents, note_lost, upstream_incident
 from flowdist.control.closure import closure, scope_worlds
 from flowdist.control.deadlines import Due
 from flowdist.control.ending import begin_ending, close_store, stop
@@ -74,7 +75,7 @@ def _restart(
     seeds = scope_worlds(job, failure.replica, verdict.scope)
     joined = inside or (cause if cause is not None and cause.is_open else None)
     if joined is not None:
-        joined.lost.setdefault(failure.replica, failure.why)
+        note_lost(job, joined, {failure.replica: failure.why})
         job.notify(f"{reason}; part of incident {joined.number} ({joined.root})", "warning")
         extend(job, joined, seeds)
         return
@@ -148,13 +149,15 @@ def open_incident(
 ) -> Incident:
     """Open it, take in every open incident that it meets, and stop its whole restart set."""
     incident = Incident(len(job.incidents) + 1, job.now, kind, root, root_role, reason, counted, level)
-    incident.lost.update(lost or {})
-    _excuse_dependents(job, incident)
+    note_lost(job, incident, lost or {})
+    excuse_dependents(job, incident)
     job.incidents.append(incident)
     job.open[incident.number] = None
-    if counted and root_role is not None:
-        job.roles[root_role].pending[incident.number] = None
-        _set_backoff(job, job.roles[root_role], incident)
+    if root_role is not None:
+        job.roles[root_role].rooted.append(incident.number)
+        if counted:
+            job.roles[root_role].spent.setdefault(level, []).append(job.now)
+            _set_backoff(job, job.roles[root_role], incident)
     extend(job, incident, seeds)
     names = ", ".join(incident.worlds) or "nothing"
     backoff = job.due.at(Due("backoff", str(incident.number)))
@@ -173,18 +176,18 @@ def extend(job: JobState, incident: Incident, seeds: list[WorldName]) -> None:
         if number is not None and number != incident.number and job.incident(number).is_open:
             wanted.update(job.incident(number).worlds)
             close(job, job.incident(number), f"became part of incident {incident.number}")
-    for name in job.in_order(wanted):
-        if name not in incident.worlds:
-            incident.worlds[name] = incident.awaited[name] = None
-            job.worlds[name].incident = incident.number
-            job.touch(job.worlds[name])
-    stop_set(job, incident)
+    new = job.in_order(name for name in wanted if name not in incident.worlds)
+    for name in new:
+        incident.worlds[name] = incident.awaited[name] = None
+        job.worlds[name].incident = incident.number
+        job.touch(job.worlds[name])
+    stop_set(job, incident, new if incident.phase == "stopping" else incident.worlds)
 
 
-def stop_set(job: JobState, incident: Incident) -> None:
+def stop_set(job: JobState, incident: Incident, worlds: Iterable[WorldName]) -> None:
     """Signal all at once, dependents first (R6)."""
     chosen = incident.kind in CHOSEN_KINDS or incident.kind == "preempted"
-    names = sorted(incident.worlds, key=lambda name: -job.roles_of(job.worlds[name])[0].depth)
+    names = sorted(worlds, key=lambda name: -job.roles[job.worlds[name].roles[0]].depth)
     for name in names:
         world = job.worlds[name]
         if world.phase not in ("opening", "running"):
@@ -213,8 +216,8 @@ def ignore(job: JobState, replica: Replica) -> None:
     retire(job, world, "ended", role.spec.stop_grace_ns)
     if role.spec.gang:
         return
-    left = [name for name in role.worlds if job.worlds[name].phase != "ended" and job.worlds[name].retiring != "ended"]
-    if len(left) >= role.spec.min_replicas:
+    left = len(role.worlds) - role.count("ended") - len(role.leaving)
+    if left >= role.spec.min_replicas:
         return
     if role.spec.primary and role.spec.kind == "task":
         begin_ending(job, "failed", f"role {role.spec.name} has lost {replica.id} and is below its minimum")
@@ -253,6 +256,11 @@ def retire(job: JobState, world: World, how: Literal["shrunk", "ended"], grace_n
     """End a world that runs, for good (`ended`) or until the operator scales up again (`shrunk`)."""
     leave_incident(job, world)
     world.retiring = how
+    for role in job.roles_of(world):
+        if how == "ended":
+            role.leaving[world.name] = None
+        else:
+            role.leaving.pop(world.name, None)
     drop_notice(job, world)
     job.turn(world, "stopping")
     for replica in job.members_of(world):
@@ -320,6 +328,8 @@ def _reset_if_gone(job: JobState, world: World) -> None:
         job.set_phase(replica, "waiting" if world.retiring != "ended" else "ended")
         if world.retiring or _loses_its_seat(job, replica, replica.node):
             unplace(job, replica)
+    for role in job.roles_of(world):
+        role.leaving.pop(world.name, None)
     job.turn(world, "ended" if world.retiring == "ended" else "waiting")
     world.retiring = ""
 
@@ -335,16 +345,11 @@ def _loses_its_seat(job: JobState, replica: Replica, name: NodeName | None) -> b
 def _is_settled(job: JobState, world: World) -> bool:
     """Runs again in full, or has ended, or is a replica beyond the minimum that finds no place for now."""
     if world.phase == "running":
-        counts, done = world.counts, world.counts["succeeded"]
-        roles = job.roles_of(world)
+        counts, roles = world.counts, job.roles_of(world)
+        up = counts["ready"] + counts["succeeded"] + counts["running"]
         if len(roles) == 1:
-            up = counts["ready"] + (0 if roles[0].spec.ready else counts["running"])
-            return up + done == len(world.members)
-        return all(
-            replica.phase in ("ready", "succeeded")
-            or (replica.phase == "running" and job.role_of(replica.id).spec.ready is None)
-            for replica in job.members_of(world)
-        )
+            return up - (counts["running"] if roles[0].spec.ready else 0) == len(world.members)
+        return up - sum(role.count("running") for role in roles if role.spec.ready) == len(world.members)
     role = job.roles[world.roles[0]]
     if world.phase == "waiting" and not role.spec.gang:
         return job.replicas[world.pool[0]].node is None and role.seats >= role.spec.min_replicas
@@ -363,7 +368,6 @@ def close(job: JobState, incident: Incident, result: str) -> None:
     incident.awaited.clear()
     if incident.root_role is not None:
         role = job.roles[incident.root_role]
-        role.pending.pop(incident.number, None)
         if incident.counted:
             role.charges.append(Charge(incident.opened_ns, incident.level))
             role.last_counted_ns = job.now
@@ -372,44 +376,6 @@ def close(job: JobState, incident: Incident, result: str) -> None:
         took = format_duration(round(job.now - incident.opened_ns, -6))
         charge = f", charged to {incident.charged_to}" if incident.charged_to else ""
         job.notify(f"incident {incident.number}: recovered after {took}{charge}")
-
-
-def upstream_incident(job: JobState, replica: Replica) -> Incident | None:
-    """The incident upstream that this replica's failure, now, belongs to (R7).
-
-    An attempt that was started after it has no excuse: what it depends on was up again.
-    """
-    names = job.role_of(replica.id).upstream
-    since = max(job.now - job.graph.options.cause_window_ns, replica.started_ns)
-    for incident in reversed(job.incidents):
-        if incident.opened_ns < since:
-            break
-        if replica.id not in incident.restarted and any(lost.role in names for lost in incident.lost):
-            return incident
-    return None
-
-
-def _excuse_dependents(job: JobState, incident: Incident) -> None:
-    """A dependent's failure was reported first: its charge, made or to come, is dropped (R7)."""
-    since = job.now - job.graph.options.cause_window_ns
-    for other in reversed(job.incidents):
-        if other.opened_ns < since:
-            break
-        if other.root_role is None or not any(
-            replica.role in job.roles[other.root_role].upstream for replica in incident.lost
-        ):
-            continue
-        if other.charged_to is not None:
-            job.roles[other.charged_to].charges.remove(Charge(other.opened_ns, other.level))
-        if other.counted:
-            role = job.roles[other.root_role]
-            role.backoff_step = max(0, role.backoff_step - 1)
-        other.counted, other.charged_to = False, None
-        job.roles[other.root_role].pending.pop(other.number, None)
-        job.touched.update(other.worlds)
-        job.due.clear(Due("verdict", str(other.number)))
-        job.due.clear(Due("backoff", str(other.number)))
-        job.notify(f"incident {other.number} was caused by {incident.root}: not counted")
 
 
 def _set_backoff(job: JobState, role: Role, incident: Incident) -> None:
@@ -423,6 +389,7 @@ def _set_backoff(job: JobState, role: Role, incident: Incident) -> None:
     if role.backoff_step > 0:
         wait = min(policy.backoff_ns << min(role.backoff_step - 1, 40), policy.backoff_max_ns)
         if wait > 0:
+            incident.backoff_ns = wait
             job.due.set(Due("backoff", str(incident.number)), job.now + wait)
     role.backoff_step += 1
 

@@ -54,7 +54,7 @@ def _revive(attempt: Attempt, say: Say) -> None:
 
 def check_left(attempt: Attempt, say: Say) -> None:
     """The last worker has left the agreed step; whoever has ended has left as well."""
-    if attempt.left_ranks and attempt.has_left():
+    if attempt.has_left():
         say(ev.ReplicaLeftStep(attempt.order.replica, attempt.order.attempt))
 
 

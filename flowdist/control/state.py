@@ -9,6 +9,8 @@ nodes and among ten thousand. What would have to be counted for that is kept. `i
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -17,7 +19,8 @@ from flowdist.control.deadlines import Deadlines, Due
 from flowdist.control.effects import Effect, Notify, Outcome, StartReplica
 from flowdist.control.events import CheckpointOffered
 from flowdist.control.ids import Addresses, NodeName, ReplicaId, WorldName
-from flowdist.graph import Capacity, Gate, NodeSpec, RoleGraph, RoleSpec, needed, offered
+from flowdist.control.shelf import Shelf
+from flowdist.graph import Capacity, Gate, NodeSpec, RoleGraph, RoleSpec, offered
 
 ReplicaPhase = Literal[
     "waiting",  # nothing of it runs; it may be placed and start
@@ -31,6 +34,7 @@ ReplicaPhase = Literal[
 ]
 LIVE_PHASES: frozenset[str] = frozenset({"starting", "running", "ready", "stopping"})
 UP_PHASES: frozenset[str] = frozenset({"starting", "running", "ready"})
+OVER_PHASES: frozenset[str] = frozenset({"succeeded", "ended"})
 PHASES: tuple[ReplicaPhase, ...] = (
     *("waiting", "starting", "running", "ready", "stopping", "gone", "succeeded", "ended"),
 )
@@ -68,6 +72,7 @@ class Node:
     free: Capacity
     usable: bool = True
     cordoned: str = ""  # why it takes no more; empty: it does
+    is_unheard: bool = False  # since a controller took over: what runs there is not known (R21)
     is_leaving: bool = False  # drained or preempted: what is there goes elsewhere
     replicas: dict[ReplicaId, None] = field(default_factory=dict)  # placed here
     stores: dict[WorldName, None] = field(default_factory=dict)  # worlds whose store is here
@@ -146,12 +151,18 @@ class World:
     checkpoint: CheckpointOffered | None = None  # the latest that was accepted (R19)
     checkpoints: int = 0  # how many were accepted
     counts: dict[ReplicaPhase, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))
+    stalls: Counter[str] = field(default_factory=Counter)  # how many have stalled, by what was missed of them
+    spoken: int = 0  # how many of those had shown output before
+
+    @property
+    def up(self) -> int:
+        """How many of its replicas run, or are about to, and were not told to stop."""
+        return self.counts["starting"] + self.counts["running"] + self.counts["ready"]
 
     @property
     def live(self) -> int:
         """How many of its replicas run, or are about to, or have not ended yet."""
-        counts = self.counts
-        return counts["starting"] + counts["running"] + counts["ready"] + counts["stopping"]
+        return self.up + self.counts["stopping"]
 
     @property
     def is_closing(self) -> bool:
@@ -177,16 +188,23 @@ class Role:
     depth: int  # in start order: a role starts after all roles of lower depth that it has a gate on
     worlds: tuple[WorldName, ...]
     replicas: tuple[ReplicaId, ...]
+    waiting: dict[WorldName, None]  # which of its worlds are
+    leaving: dict[WorldName, None]  # which of them end for good and are not gone yet
+    vacant: list[int]  # which of its replicas have no seat and may get one, in order
+    shelf: Shelf  # the nodes that may take one more of it
     dependents: tuple[tuple[str, Gate], ...]
     upstream: dict[str, None]  # every role that it depends on, over any number of gates
     charges: list[Charge] = field(default_factory=list)
-    pending: dict[int, None] = field(default_factory=dict)  # open incidents that will be charged to it
+    spent: dict[int, list[int]] = field(default_factory=dict)  # by level: when what is, or will be, charged opened
+    rooted: list[int] = field(default_factory=list)  # incidents that it is the root cause of, until they are excused
+    lost_in: list[int] = field(default_factory=list)  # incidents in which one of its replicas was lost
     backoff_step: int = 0
     last_counted_ns: int | None = None
     addresses: dict[str, str] = field(default_factory=dict)  # by port, as last told
     stale: bool = False  # the addresses may be others by now
     portless: dict[ReplicaId, None] = field(default_factory=dict)  # have a seat, and ports yet to be chosen
     complained: bool = False  # it was said that the role finds no room
+    is_cold: bool = False  # it was said that its workers are not forked
     outcome: Literal["succeeded", "failed", "ignored", "stopped"] | None = None
     shown: tuple[bool, ...] = (False,) * 4  # started, ready, succeeded, lost: as its dependents know it
     has_minimum: bool = False  # as its own worlds know it
@@ -215,6 +233,7 @@ class Incident:
     reason: str
     counted: bool
     level: int = 0  # of the budget: how often it was escalated (R11)
+    backoff_ns: int = 0
     worlds: dict[WorldName, None] = field(default_factory=dict)  # the restart set
     awaited: dict[WorldName, None] = field(default_factory=dict)  # of these, not known yet to be gone, or to run again
     lost: dict[ReplicaId, str] = field(default_factory=dict)  # replicas that failed or were lost in it, and how
@@ -240,7 +259,9 @@ class JobState:
     replicas: dict[ReplicaId, Replica] = field(default_factory=dict)
     nodes: dict[NodeName, Node] = field(default_factory=dict)
     node_order: dict[NodeName, int] = field(default_factory=dict)
-    free: dict[NodeName, Capacity] = field(default_factory=dict)  # of nodes that take more, in their order
+    usable: list[tuple[int, NodeName]] = field(default_factory=list)  # nodes that are, in their order
+    free: dict[NodeName, Capacity] = field(default_factory=dict)  # of nodes that take more
+    shelves: list[Shelf] = field(default_factory=list)  # of these nodes, by what roles ask for
     incidents: list[Incident] = field(default_factory=list)
     open: dict[int, None] = field(default_factory=dict)  # numbers of the open incidents
     due: Deadlines = field(default_factory=Deadlines)
@@ -285,7 +306,10 @@ class JobState:
 
     def in_order(self, worlds: Iterable[WorldName]) -> list[WorldName]:
         """The worlds in the order of the graph."""
-        return sorted(worlds, key=lambda name: self.worlds[name].order)
+        names = list(worlds)
+        if len(names) > 1:
+            names.sort(key=lambda name: self.worlds[name].order)
+        return names
 
     def touch(self, world: World) -> None:
         """Something about the world has changed: settling visits it, and its roles."""
@@ -294,33 +318,56 @@ class JobState:
             self.touched_roles[role] = None
 
     def touch_role(self, role: Role) -> None:
-        """Something about the role as a whole has changed: settling visits its worlds that wait, run and may grow."""
+        """Something about the role as a whole has changed: settling visits its worlds that wait, or may grow."""
         self.touched_roles[role.spec.name] = None
-        for name in role.worlds:
-            if self.worlds[name].phase in ("waiting", "running"):
-                self.touched[name] = None
+        if not role.spec.gang:
+            self.touched.update(role.waiting)
+        elif self.worlds[role.worlds[0]].phase in ("waiting", "running"):
+            self.touched[role.worlds[0]] = None
 
     def turn(self, world: World, phase: WorldPhase) -> None:
         """The one place where a world's phase changes."""
+        for name in world.roles:
+            if phase == "waiting":
+                self.roles[name].waiting[world.name] = None
+            else:
+                self.roles[name].waiting.pop(world.name, None)
         world.phase = phase
         self.touch(world)
 
     def set_phase(self, replica: Replica, phase: ReplicaPhase) -> None:
         """The one place where a replica's phase changes: what is counted stays right."""
+        if replica.stalled and phase not in UP_PHASES:
+            self.set_stalled(replica, "")
         role, world = self.roles[replica.id.role], self.worlds[replica.world]
         counts = role.seated if replica.node is not None else role.unseated
         counts[replica.phase] -= 1
         counts[phase] += 1
         world.counts[replica.phase] -= 1
         world.counts[phase] += 1
+        if replica.node is None and (phase in OVER_PHASES) != (replica.phase in OVER_PHASES):
+            if phase in OVER_PHASES:
+                del role.vacant[bisect_left(role.vacant, replica.id.index)]
+            else:
+                insort(role.vacant, replica.id.index)
         self.live_at[role.depth] += (phase in LIVE_PHASES) - (replica.phase in LIVE_PHASES)
         replica.phase = phase
         self.touch(world)
 
+    def set_stalled(self, replica: Replica, by: str, has_spoken: bool = False) -> None:
+        """The one place where it is written down that a replica has stalled, or with an empty `by` that it has not."""
+        world = self.worlds[replica.world]
+        if replica.stalled:
+            world.stalls[replica.stalled] -= 1
+            world.spoken -= replica.has_spoken
+        replica.stalled, replica.has_spoken = by, has_spoken
+        if by:
+            world.stalls[by] += 1
+            world.spoken += has_spoken
+
     def end_attempt(self, replica: Replica, phase: ReplicaPhase = "gone") -> None:
         """Nothing of its attempt runs any more."""
         self.set_phase(replica, phase)
-        replica.stalled = ""
         self.due.clear(Due("ready", str(replica.id)))
 
     def emit(self, effect: Effect) -> None:
@@ -334,66 +381,6 @@ class JobState:
         from flowdist.control.invariants import check_job  # circular: the invariants are about this class
 
         check_job(self)
-
-
-def new_job(graph: RoleGraph, known_nodes: tuple[NodeName, ...]) -> JobState:
-    """The state before the first event."""
-    job = JobState(graph, dict.fromkeys(known_nodes))
-    job.node_order = {name: i for i, name in enumerate(known_nodes)}
-    depths = _depths(graph)
-    dependents: dict[str, list[tuple[str, Gate]]] = {spec.name: [] for spec in graph.roles}
-    upstream: dict[str, dict[str, None]] = {}
-    for spec in graph.roles:
-        upstream[spec.name] = {}
-        for gate in spec.gates:
-            dependents[gate.role].append((spec.name, gate))
-            upstream[spec.name] |= {gate.role: None, **upstream[gate.role]}
-    for order, spec in enumerate(graph.roles):
-        ids = tuple(ReplicaId(spec.name, index) for index in range(spec.max_replicas))
-        joint = graph.world_of(spec.name)
-        worlds = (joint.name if joint is not None else spec.name,) if spec.gang else tuple(map(str, ids))
-        role = Role(
-            spec,
-            order,
-            spec.max_replicas,
-            needed(spec.resources),
-            depths[spec.name],
-            worlds,
-            ids,
-            tuple(dependents[spec.name]),
-            upstream[spec.name],
-        )
-        job.roles[spec.name] = role
-        job.live_at[role.depth] = 0
-        role.unseated["waiting"] = len(ids)
-        for replica, world in zip(ids, worlds * len(ids) if spec.gang else worlds, strict=True):
-            job.replicas[replica] = Replica(replica, world)
-    _add_worlds(job)
-    return job
-
-
-def _add_worlds(job: JobState) -> None:
-    pools: dict[WorldName, list[ReplicaId]] = {}
-    for replica in job.replicas.values():
-        pools.setdefault(replica.world, []).append(replica.id)
-    for order, (name, pool) in enumerate(pools.items()):
-        roles = tuple(dict.fromkeys(replica.role for replica in pool))
-        job.worlds[name] = World(name, roles, tuple(pool), order)
-        job.worlds[name].counts["waiting"] = len(pool)
-
-
-def _depths(graph: RoleGraph) -> dict[str, int]:
-    """How deep each role is in start order; the roles of a joint world are as deep as the deepest of them (R1)."""
-    depths: dict[str, int] = {spec.name: 0 for spec in graph.roles}
-    for _ in graph.roles:  # a joint world can lift what was there before it: at most once for each role
-        before = dict(depths)
-        for spec in graph.roles:
-            depths[spec.name] = max(depths[spec.name], *(1 + depths[gate.role] for gate in spec.gates), 0)
-        for world in graph.worlds:
-            depths |= dict.fromkeys(world.roles, max(depths[name] for name in world.roles))
-        if depths == before:
-            break
-    return depths
 
 
 def new_node(spec: NodeSpec, address: str, incarnation: int, order: int) -> Node:

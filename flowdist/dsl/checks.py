@@ -25,7 +25,7 @@ from flowdist.graph import (
 from flowdist.graph import Gate as GateSpec
 
 # after these, sizes or the order of the roles are unknown: no room would be a guess
-_NO_SIZE = ("FD103", "FD104", "FD105", "FD112", "FD114", "FD117")
+_NO_SIZE = ("FD103", "FD104", "FD105", "FD112", "FD114", "FD117", "FD146")
 
 
 def check_graph(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
@@ -93,7 +93,7 @@ def _check_scope(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
     policy = spec.restart
     if policy is None:
         return
-    if policy.scope == "domain" and graph.domain_of(spec.name) is None:
+    if any(each.scope == "domain" for each in policy.chain()) and graph.domain_of(spec.name) is None:
         message = 'it restarts its "domain", but no restart_together() names it'
         fields.error("FD128", "restart.scope", message, f'write t.restart_together("core", {spec.name}, ...)')
     if policy.scope == "replica" and spec.gang:
@@ -105,7 +105,7 @@ def _check_ignore(fields: Fields, spec: RoleSpec) -> None:
     policy = spec.restart
     if policy is None or not spec.primary or not spec.gang:
         return
-    if policy.then == "ignore" or any(rule.do == "ignore" for rule in policy.rules):
+    if any(each.then == "ignore" for each in policy.chain()) or any(rule.do == "ignore" for rule in policy.rules):
         message = "ignoring a failure would let a primary gang go on without its member"
         fields.error("FD130", "restart", message, "write primary=False or gang=False, or fail instead")
 

@@ -28,14 +28,15 @@ MACROS = (
     "checkpoint_dir",
     "log_dir",
     "run_id",
+    "$",  # a dollar: ${$}{x} is ${x} for the program itself
 )
 HOOK_MACROS = ("checkpoint_dir", "run_id")
 WAYS = ("command", "script", "module", "run")  # to give it; the first that is given counts
 INTERPRETERS = ("python", "python3")
 
 
-def read_command(fields: Fields) -> tuple[str, ...]:
-    """From `command=`, or `script=`/`module=` with `args=`."""
+def read_command(fields: Fields, folder: Path) -> tuple[str, ...]:
+    """From `command=`, from `script=`/`module=` with `args=`, or from `run=`."""
     values = fields.values
     ways = [name for name in WAYS if values.get(name) is not None]
     if len(ways) > 1:
@@ -47,7 +48,8 @@ def read_command(fields: Fields) -> tuple[str, ...]:
     if ways[0] == "run":
         if args:
             fields.error("FD108", "args", "args= goes with script= or module=", "a function takes no arguments")
-        return ("python", "-m", "flowdist.call", function_of(fields))
+        elsewhere = (str(folder),) if fields.path("workdir") else ()  # there modules are looked for, as without it
+        return ("python", "-m", "flowdist.call", function_of(fields, folder), *elsewhere)
     if ways[0] != "command":
         target = fields.path(ways[0])
         if values[ways[0]] == "":
@@ -114,7 +116,7 @@ def check_found(fields: Fields, command: tuple[str, ...], folder: Path, name: st
     if target is None or MACRO.search(target[1]):
         return
     if target[0] == "module":
-        if not _has_module(target[1], folder):
+        if not has_module(target[1], folder):
             fields.error("FD109", name, f"module {target[1]!r} is not found", "check its spelling, or install it")
     elif not _is_file(folder / target[1]) and not _is_file(folder / target[1] / "__main__.py"):
         help = f"paths are relative to {folder}"
@@ -148,7 +150,7 @@ def _target(args: Sequence[str]) -> tuple[str, str] | None:
     return None
 
 
-def _has_module(name: str, folder: Path) -> bool:
+def has_module(name: str, folder: Path) -> bool:
     """Finds `a.b.c` by files alone: importlib.util.find_spec would import `a` and `a.b`."""
     paths: list[str] | None = [str(folder), *sys.path]
     spec = None

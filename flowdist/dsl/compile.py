@@ -13,9 +13,10 @@ from typing import Any
 from flowdist.dsl.checks import check_graph
 from flowdist.dsl.commands import MACROS, check_found, macros_of, read_command, read_hook, way_of
 from flowdist.dsl.env import read_env
-from flowdist.dsl.fields import Fields
+from flowdist.dsl.fields import NAME, Fields
 from flowdist.dsl.placing import read_placement
 from flowdist.dsl.policy import compile_restart
+from flowdist.dsl.preload import read_preload, warn_if_cold
 from flowdist.dsl.problems import Problems, did_you_mean
 from flowdist.dsl.resources import NamedResources
 from flowdist.dsl.settings import load_settings
@@ -39,7 +40,6 @@ from flowdist.graph import (
 )
 from flowdist.graph import Gate as GateSpec
 
-NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 RESERVED = ("all", "controller")
 MOST = 100_000  # nodes of a job, replicas of a role, workers of a replica: more is a slip of the pen
 
@@ -70,7 +70,7 @@ def compile_topology(topology: Topology, problems: Problems) -> RoleGraph:
         roles=roles,
         domains=_domains(topology, problems),
         worlds=tuple(
-            JointWorld(name, tuple(role.name for role in members if isinstance(role, Role)))
+            JointWorld(name, tuple(dict.fromkeys(role.name for role in members if isinstance(role, Role))))
             for name, members, _ in topology.worlds
         ),
         cluster=cluster,
@@ -80,8 +80,8 @@ def compile_topology(topology: Topology, problems: Problems) -> RoleGraph:
             cause_window_ns=top.duration("cause_window", 2 * SECOND),
             min_uptime_ns=top.duration("min_uptime", MINUTE),
             controller_outage_ns=top.duration("controller_outage", 10 * MINUTE, zero=False),
-            move_after=top.whole("move_after", least=1),
-            cordon_after=top.whole("cordon_after", least=1),
+            move_after=top.whole("move_after", least=1, default=2),
+            cordon_after=top.whole("cordon_after", least=1, default=3),
         ),
         on_incident=read_hook(top, "on_incident", folder),
         checkpoint_dir=top.path("checkpoint_dir"),
@@ -177,13 +177,12 @@ class _RoleCompiler:
         fields = Fields.of_role(role, self._problems)
         self._check_name(role, fields)
         self._check_arguments(role, fields)
-        self._refuse_what_is_not_honoured(fields)
         kind = fields.choice("kind", ("task", "service"))
         restart = compile_restart(fields, role.fields["restart"])
         loose = kind == "service" or (restart is not None and restart.scope == "replica")
         resources = self._resources.read(fields)
         low, high, procs = self._sizes(fields, resources)
-        command = read_command(fields)
+        command = read_command(fields, self._folder)
         env, secrets = read_env(fields, self._folder)
         ports = fields.words("ports")
         workdir = fields.path("workdir")
@@ -191,7 +190,7 @@ class _RoleCompiler:
         macros = macros_of(fields, command, env)
         self._check_macros(fields, macros, ports)
         state = fields.choice("state", ("none", "memory", "checkpoint"))
-        return RoleSpec(
+        spec = RoleSpec(
             name=role.name,
             command=command,
             kind=kind,
@@ -213,10 +212,13 @@ class _RoleCompiler:
             **self._times(fields),
             hang_after_ns=_optional(fields, "hang_after"),
             start_timeout_ns=_optional(fields, "start_timeout"),
+            preload=read_preload(fields, command, self._folder / workdir),
             warm=fields.flag("warm", True),
             workload=self._workload(fields, kind),
             address_edges=_roles_in(macros),
         )
+        warn_if_cold(fields, spec)
+        return spec
 
     def _times(self, fields: Fields) -> dict[str, Any]:
         """The durations that the topology may give defaults for."""
@@ -242,14 +244,6 @@ class _RoleCompiler:
         if fields.values["like"] is not None:
             message = f"like={fields.values['like']!r} must be a Template"
             fields.error("FD134", "like", message, "write base = Template(cpu=4), then like=base")
-
-    def _refuse_what_is_not_honoured(self, fields: Fields) -> None:
-        for name, code, help in (
-            ("preload", "FD906", "leave it out; workers start cold for now"),
-            ("warm", "FD906", "leave it out; workers start cold for now"),
-        ):
-            if fields.values[name] not in (None, (), []):
-                fields.error(code, name, f"{name}= is not honoured yet", help)
 
     def _sizes(self, fields: Fields, resources: Resources) -> tuple[int, int, int]:
         value = fields.values["replicas"]

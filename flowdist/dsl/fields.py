@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any, TypeVar
 
 from flowdist.dsl.places import CallSite, Place
@@ -17,6 +17,7 @@ from flowdist.dsl.topology import Role
 from flowdist.graph import parse_duration, parse_memory
 
 T = TypeVar("T")
+NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")  # usable as a host name
 
 
 class Fields:
@@ -49,11 +50,6 @@ class Fields:
             key.removeprefix(prefix): place for key, place in self._overridden.items() if key.startswith(prefix)
         }
         return Fields(self.who, vars(given), given.site, self.problems, overridden)
-
-    @property
-    def folder(self) -> str:
-        """That of the file in which the call stands."""
-        return str(Path(self._site.file).resolve().parent)
 
     def place(self, name: str) -> Place:
         argument, _, part = name.partition(".")
@@ -111,13 +107,17 @@ class Fields:
             self.error(code, name, f"{name}={value!r} cannot be read", help)
             return None
 
-    def whole(self, name: str, *, least: int = 0) -> int:
-        """A whole number of at least `least`."""
+    def whole(self, name: str, *, least: int = 0, default: int | None = None) -> int:
+        """A whole number of at least `least`; `default`, if there is one, when the argument is None."""
         value = self.values.get(name)
+        if value is None and default is not None:
+            return default
         if isinstance(value, str) and re.fullmatch(r"\s*-?\d{1,18}\s*", value):
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool):
-            self.error("FD134", name, f"{name}={value!r} must be a whole number", f"write {name}={least or 1}")
+            self.error(
+                "FD134", name, f"{name}={value!r} must be a whole number", f"write {name}={default or least or 1}"
+            )
             return least
         if value < least:
             self.error("FD105", name, f"{name}={value} is less than {least}", f"write {name}={least} or more")
@@ -197,7 +197,7 @@ class Fields:
                 self.error("FD102", name, f"{name}[{key!r}] has no usable name", "use letters and digits")
             if text is None:
                 self.error("FD134", name, f"{name}[{key!r}] is None", 'write "" for an empty one, or leave it out')
-        return tuple((str(key), str(text)) for key, text in value.items())
+        return tuple((str(key), str(text)) for key, text in value.items() if text is not None)
 
     def path(self, name: str) -> str:
         """The text of a path; empty when the argument is None."""

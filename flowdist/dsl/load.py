@@ -143,6 +143,8 @@ def _execute(path: Path, text: bytes) -> ModuleType:
         _refuse("FD141", message, "correct the syntax", place)
     try:
         exec(code, module.__dict__)
+    except TopologyProblems:  # of a component, told by itself
+        raise
     except (Exception, SystemExit) as error:
         _refuse_exception(path, error)
     return module

@@ -25,9 +25,8 @@ def one_role_graph(
     Raises:
         TopologyProblems: when the script is not there or a number makes no sense.
     """
-    name = re.sub(r"[^a-z0-9-]+", "-", Path(script).stem.lower()).strip("-") or "job"
-    topology = Topology(name if name[0].isalpha() else f"job-{name}", nodes=None)
-    role = topology.role(
+    topology = Topology(name_from(script), nodes=None)
+    topology.role(
         "trainer",
         script=str(Path(script).resolve()),
         args=list(args),
@@ -35,6 +34,29 @@ def one_role_graph(
         workdir=str(Path.cwd()),
         restart=Restart("role", max_restarts=max_restarts) if max_restarts else None,
     )
-    topology.site = role.site = CallSite(COMMAND_LINE, 1, ())  # that is where the user wrote it
-    role.sites = {}
-    return compile_loaded(topology, sets, nodes)
+    return compile_loaded(written_on_the_command_line(topology), sets, nodes)
+
+
+def name_from(path: str) -> str:
+    """The stem of a path as far as it can name a topology or a role."""
+    name = re.sub(r"[^a-z0-9-]+", "-", Path(path).stem.lower()).strip("-")[:50].rstrip("-") or "job"
+    return name if name[0].isalpha() else f"job-{name}"
+
+
+def written_on_the_command_line(topology: Topology) -> Topology:
+    """The same topology, whose problems are shown without a line of ours."""
+    return written_at(topology, CallSite(COMMAND_LINE, 1, ()))
+
+
+def written_at(topology: Topology, site: CallSite) -> Topology:
+    """The same topology, as if one call had written all of it: problems are shown there, paths are relative to it."""
+    topology.site = site
+    nodes = topology.fields["nodes"]
+    for node in nodes if isinstance(nodes, list) else []:
+        node.site = site
+    for role in topology.roles:
+        role.site = site
+        role.sites = dict.fromkeys(role.sites, site)
+        if isinstance(policy := role.fields["restart"], Restart):
+            policy.site = site
+    return topology

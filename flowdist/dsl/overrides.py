@@ -19,7 +19,7 @@ from flowdist.dsl.topology import ROLE_DEFAULTS, Gate, Node, Restart, Role, Topo
 
 HERE = CallSite(COMMAND_LINE, 1, ())
 NESTED = {"restart": Restart, "workload": Workload}
-NOT_SET = ("run", "like")  # of a role: what has no spelling as text
+NOT_SET = ("like",)  # of a role: what has no spelling as text
 CONDITIONS = ("started", "ready", "succeeded")
 
 
@@ -170,6 +170,9 @@ class _Override:
         roles = {other.name: other for other in self._topology.roles}
         if self._is_none:
             role.fields[field] = ROLE_DEFAULTS[field]
+        elif field == "where" and any("=" not in word for word in words):
+            self._error("FD133", "a label is NAME=VALUE", f"write --set {role.name}.where=zone=a")
+            return
         elif field == "where":
             role.fields[field] = dict(word.partition("=")[::2] for word in words)
         elif field == "apart" and self._value.lower() in ("true", "false"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import Any
 
 from flowdist.dsl.fields import Fields
@@ -16,43 +17,64 @@ def read_placement(fields: Fields, topology: Topology) -> Placement:
     return Placement(
         strategy=fields.choice("placement", ("spread", "pack")),
         near=_roles(fields, "near", topology),
-        apart=own or _roles(fields, "apart", topology),
+        apart=own if apart in (True, False) else _roles(fields, "apart", topology),
         where=fields.pairs("where"),
     )
 
 
 def _roles(fields: Fields, name: str, topology: Topology) -> tuple[str, ...]:
     """Handles of other roles of the topology; one may stand alone."""
-    if fields.values[name] in (None, False):
-        return ()
     help = f"write {name}=ROLE or {name}=[ROLE, ...] with what this topology's role() returned"
+    known = [role.name for role in topology.roles]
+    value = fields.values[name]
     found: dict[str, None] = {}
-    for i, role in enumerate(fields.items(name, Role, help=help)):
-        if not isinstance(role, Role) or role.topology is not topology:
-            fields.error_at(fields.element(name, i), "FD135", f"{name}= takes roles of this topology", help)
-        else:
+    for i, role in enumerate([value] if isinstance(value, str) else fields.items(name, Role, help=help)):
+        if isinstance(role, Role) and role.topology is topology:
             found[role.name] = None
+            continue
+        message = f"{name}= takes roles of this topology, not {role!r}"
+        near = did_you_mean(role, known) if isinstance(role, str) and role not in known else ""
+        hint = f"{near} {help}" if "mean" in near else help
+        fields.error_at(fields.element(name, i), "FD135", message, hint)
     return tuple(found)
 
 
 def check_placement(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
     """What no node can ever give, and what contradicts itself."""
     placement = spec.placement
+    earlier = list(takewhile(lambda name: name != spec.name, (role.name for role in graph.roles)))
     for name in placement.near:
         if name in placement.apart:
             fields.error("FD146", "near", f"it is to be near {name!r}, and apart from it", "leave one of them out")
+        if name not in earlier:  # seats are given in the order of the roles
+            fields.error("FD146", "near", f"it is to be near {name!r}, which is not declared before it", "leave it out")
     if not graph.cluster.given:
         return
-    for key, value in placement.where:
-        values = sorted({known for node in graph.cluster.nodes for label, known in node.labels if label == key})
-        if value not in values:
-            help = did_you_mean(value, values) if values else f'write Node(..., labels={{"{key}": "{value}"}})'
-            fields.error("FD146", "where", f"no node has the label {key}={value}", help)
     allowed = allowed_nodes(spec, graph.cluster.nodes)
+    if not allowed:
+        _no_such_node(fields, spec, graph.cluster.nodes)
     if spec.name in placement.apart and 0 < len(allowed) < spec.min_replicas:
         nodes = f"{len(allowed)} node{'s' * (len(allowed) != 1)}"
         message = f"with apart=True its minimum of {spec.min_replicas} needs as many nodes, and it may use {nodes}"
         fields.error("FD146", "apart", message, "lower the minimum, or leave apart= out")
+
+
+def _no_such_node(fields: Fields, spec: RoleSpec, nodes: tuple[NodeSpec, ...]) -> None:
+    """Which of the labels nobody has; or that nobody has all of them."""
+    labels = [label for node in nodes for label in node.labels]
+    keys = sorted({key for key, _ in labels})
+    missing = [label for label in spec.placement.where if label not in labels]
+    for key, value in missing:
+        values = sorted({known for label, known in labels if label == key})
+        help = f'write Node(..., labels={{"{key}": "{value}"}})'
+        if values:
+            help = did_you_mean(value, values)
+        elif keys:
+            help = f"{did_you_mean(key, keys)} Or {help}"
+        fields.error("FD146", "where", f"no node has the label {key}={value}", help)
+    if not missing:
+        wanted = " and ".join(f"{key}={value}" for key, value in spec.placement.where)
+        fields.error("FD146", "where", f"no node has both {wanted}", "leave one of them out")
 
 
 def allowed_nodes(spec: RoleSpec, nodes: tuple[NodeSpec, ...]) -> list[NodeSpec]:

@@ -41,9 +41,8 @@ def compile_restart(role: Fields, given: Any) -> RestartPolicy | None:
     return _policy(role.nested("restart", given), given)
 
 
-def _policy(fields: Fields, given: Restart) -> RestartPolicy:
-    wider = _policy(fields.nested("then", given.then), given.then) if isinstance(given.then, Restart) else None
-    then: Then = "widen" if wider is not None else fields.choice("then", ("fail", "ignore"))
+def _policy(fields: Fields, given: Restart, level: int = 0) -> RestartPolicy:
+    wider, then = _after(fields, given, level)
     help = 'write rules=[On("oom", do="fail")]'
     written = fields.items("rules", help=help)
     rules = [(i, rule, _rule(fields, rule)) for i, rule in enumerate(written) if isinstance(rule, On)]
@@ -63,18 +62,35 @@ def _policy(fields: Fields, given: Restart) -> RestartPolicy:
             fields.error_at(fields.element("rules", i), "FD134", f"rules[{i}] is no On(...)", help)
     _check_reachable(fields, rules)
     _check_budget(fields, policy)
-    _check_wider(fields, policy)
+    _check_wider(fields, given, policy)
     return policy
 
 
-def _check_wider(fields: Fields, policy: RestartPolicy) -> None:
+def _after(fields: Fields, given: Restart, level: int) -> tuple[RestartPolicy | None, Then]:
+    """What comes when the budget is used up. There are only so many scopes: what goes on after that is refused."""
+    if isinstance(given.then, Restart):
+        if level == len(SCOPES):
+            return None, "fail"
+        return _policy(fields.nested("then", given.then), given.then, level + 1), "widen"
+    return None, fields.choice("then", ("fail", "ignore"))
+
+
+def _check_wider(fields: Fields, given: Restart, policy: RestartPolicy) -> None:
     """What comes when a budget is used up restarts more; it has no rules, as those of the first decide."""
     wider = policy.wider
-    if wider is None:
+    if wider is None or not isinstance(given.then, Restart):
         return
-    if SCOPES.index(wider.scope) <= SCOPES.index(policy.scope):
+    if given.scope != policy.scope or given.then.scope != wider.scope:
+        pass  # a scope that is unknown is a problem of its own
+    elif SCOPES.index(wider.scope) <= SCOPES.index(policy.scope):
         message = f"after {policy.scope!r} comes {wider.scope!r}, which restarts no more than that"
-        fields.error("FD143", "then", message, f'write then=Restart("{SCOPES[-1]}", max_restarts=2)')
+        help = f'write then=Restart("{SCOPES[-1]}", max_restarts=2)'
+        if policy.scope == SCOPES[-1]:
+            help = 'write then="fail" or then="ignore": nothing restarts more than the job'
+        fields.error("FD143", "then", message, help)
+    elif given.then.max_restarts == 0:
+        message = f"after {policy.scope!r} comes {wider.scope!r} with max_restarts=0, which restarts nothing"
+        fields.error("FD143", "then", message, f'write then=Restart("{wider.scope}", max_restarts=2)')
     if wider.rules:
         message = "the rules of a wider restart never decide: those of the first do"
         fields.error("FD125", "then", message, "put them into the rules= of the role's own Restart")

@@ -53,10 +53,10 @@ class Problem(NamedTuple):
 class TopologyProblems(FlowdistError):
     """A topology cannot be compiled. `problems` are all that was found, in the order of the file."""
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    def __init__(self, problems: Sequence[Problem], where: str = "in the topology") -> None:
         self.problems = tuple(problems)
         errors = [problem for problem in self.problems if problem.severity == "error"]
-        super().__init__(f"{len(errors)} error{'s' * (len(errors) != 1)} in the topology")
+        super().__init__(f"{len(errors)} error{'s' * (len(errors) != 1)} {where}")
 
 
 class Problems:
@@ -104,6 +104,8 @@ def _of_all(who: Sequence[str], message: str) -> str:
     if len(who) == 1:
         return f"{who[0]}: {message}"
     kind = who[0].partition(" ")[0]
+    if any(not name.startswith(f"{kind} ") for name in who):
+        return f"{', '.join(who)}: {message}"
     names = [name.partition(" ")[2] for name in who[:NAMED_MAX]]
     last = f"{len(who) - NAMED_MAX} more" if len(who) > NAMED_MAX else names.pop()
     return f"{kind}s {', '.join(names)} and {last}: {message}"

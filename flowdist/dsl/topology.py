@@ -270,6 +270,9 @@ class Gate:
     def __init__(self, role: Role, condition: str, on_restart: str, site: CallSite) -> None:
         self.role, self.condition, self.on_restart, self.site = role, condition, on_restart, site
 
+    def __repr__(self) -> str:
+        return f"{self.role.name}.{self.condition}()"
+
 
 class Role:
     """The handle of a role: pass it on to say what depends on it."""
@@ -280,6 +283,9 @@ class Role:
         self.topology, self.name, self.fields, self.site = topology, str(name), fields, site
         self.sites = sites  # where what is given was written, here or in a template
         self.overridden: dict[str, Place] = {}  # by the command line, and where
+
+    def __repr__(self) -> str:
+        return f"role {self.name!r}"
 
     def started(self, *, on_restart: OnRestart = "reconnect") -> Gate:
         """I start once every replica of it runs."""
@@ -390,7 +396,8 @@ class Topology:
             hang_after: No sign of it for so long is a failure of kind `hang`: no further `flowdist.worker.progress()`
                 once that is used, else no output of its world. The stacks of its Python workers go to their logs.
             start_timeout: So long after its start without a first `progress()` is one, too.
-            preload, warm: Not honoured yet.
+            preload: Modules that are imported before its workers are forked; torch is, if its code imports it.
+            warm: False: its workers are started by exec, never forked.
             workload: How the simulator plays it.
         """
         site = call_site(("name", "command"))
@@ -408,4 +415,5 @@ class Topology:
 
         RANK counts over all of them, in the order of their declaration; ROLE_RANK within the role.
         """
-        self.worlds.append((str(name), roles, call_site(("name",))))
+        members = (str(index) for index in range(len(roles)))  # each has a place of its own
+        self.worlds.append((str(name), roles, call_site(("name", *members))))

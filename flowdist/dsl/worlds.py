@@ -2,38 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from flowdist.dsl.fields import NAME
 from flowdist.dsl.problems import Problems
 from flowdist.dsl.topology import Role, Topology
-from flowdist.graph import JointWorld, RoleGraph
+from flowdist.graph import JointWorld, RoleGraph, RoleSpec
 
 
 def check_worlds(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
     specs = {spec.name: spec for spec in graph.roles}
-    taken: dict[str, str] = {}
-    for (name, members, site), world in zip(topology.worlds, graph.worlds, strict=True):
-
-        def error(code: str, message: str, help: str, name: str = name) -> None:
-            problems.error(code, f"world {name!r}: {message}", help, site.place())  # noqa: B023 - used at once
-
-        if name in specs or any(other.name == name for other in graph.worlds if other is not world):
-            error("FD144", "its name is taken by a role or a world", "give it a name of its own")
-        if any(not isinstance(role, Role) or role.topology is not topology for role in members):
-            error("FD135", "it has a member that is no role of this topology", "pass handles that role() returned")
-        if len(set(world.roles)) < 2:
-            error("FD144", "it has fewer than two roles", "name at least two: world('core', a, b)")
-        for role in dict.fromkeys(world.roles):
-            if role in taken:
-                error("FD144", f"role {role!r} is in world {taken[role]!r} already", "make one world of the two")
-            taken.setdefault(role, name)
-        known = [specs[role] for role in world.roles if role in specs]
-        for spec in known:
-            if spec.kind == "service":
-                error("FD144", f"{spec.name!r} is a service, but a world ends as one", 'make it kind="task"')
-            elif not spec.gang:
-                error("FD144", f"{spec.name!r} has no gang", "leave gang=False and the scope replica out")
-        if len({spec.primary for spec in known}) > 1:
-            error("FD144", "some of its roles are primary, but a world ends as one", "make primary= the same for all")
+    names = set(specs)
+    taken: dict[str, str] = {}  # roles of the worlds so far, each with its world
+    for name, members, site in topology.worlds:
+        for code, message, help, at in _problems_of(name, members, topology, specs, names, taken):
+            problems.error(code, f"world {name!r}: {message}", help, site.place(at))
+        names.add(name)
+        for role in members:
+            if isinstance(role, Role):
+                taken.setdefault(role.name, name)
     _check_order(topology, graph, problems)
+
+
+def _problems_of(
+    name: str,
+    members: Sequence[object],
+    topology: Topology,
+    specs: Mapping[str, RoleSpec],
+    names: Collection[str],
+    taken: Mapping[str, str],
+) -> Iterator[tuple[str, str, str, str]]:
+    """Code, message, help, and the argument of `world()` that it is about."""
+    if not NAME.fullmatch(name):
+        yield "FD102", "its name cannot be used", "use lower case letters, digits and hyphens", "name"
+    if name in names:
+        yield "FD144", "its name is taken by a role or a world", "give it a name of its own", "name"
+    if len({id(role) for role in members}) < 2:
+        yield "FD144", "it has fewer than two roles", "name at least two: world('core', a, b)", ""
+    primary = set()
+    for i, role in enumerate(members):
+        if not isinstance(role, Role) or role.topology is not topology:
+            yield "FD135", f"{role!r} is no role of this topology", "pass handles that role() returned", str(i)
+            continue
+        spec = specs[role.name]
+        primary.add(spec.primary)
+        if role.name in taken:
+            message = f"role {role.name!r} is in world {taken[role.name]!r} already"
+            yield "FD144", message, "make one world of the two", str(i)
+        if spec.kind == "service":
+            yield "FD144", f"{role.name!r} is a service, but a world ends as one", 'make it kind="task"', str(i)
+        elif not spec.gang:
+            yield "FD144", f"{role.name!r} has no gang", "leave gang=False and the scope replica out", str(i)
+    if len(primary) > 1:
+        yield "FD144", "some of its roles are primary, but a world ends as one", "make primary= the same for all", ""
 
 
 def _check_order(topology: Topology, graph: RoleGraph, problems: Problems) -> None:

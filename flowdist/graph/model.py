@@ -75,6 +75,10 @@ class RestartPolicy(msgspec.Struct, frozen=True):
     backoff_reset_ns: int = 10 * MINUTE  # this long without a counted incident starts the back-off anew
     wider: RestartPolicy | None = None  # with then="widen": its scope, budget and `then` come next (R11)
 
+    def chain(self) -> tuple[RestartPolicy, ...]:
+        """This one and what comes when its budget is used up, in that order."""
+        return (self, *(self.wider.chain() if self.wider is not None else ()))
+
 
 class Placement(msgspec.Struct, frozen=True):
     """Which nodes may take a replica, and which of these is taken first.

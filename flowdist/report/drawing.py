@@ -12,14 +12,14 @@ import string
 from collections.abc import Callable
 from typing import Any, Literal
 
-from flowdist.graph import Domain, Gate, RoleGraph, RoleSpec, format_memory
+from flowdist.graph import Domain, Gate, JointWorld, RoleGraph, RoleSpec, format_memory
 
 TextFormat = Literal["mermaid", "dot"]
 _PLAIN = frozenset(string.ascii_letters + string.digits + " .,:/+-_()=")
 
 
 def graph_of(graph: RoleGraph) -> dict[str, Any]:
-    """Nodes, edges and restart domains as plain values, for --json. Memory in bytes."""
+    """Nodes, edges, restart domains and joint worlds as plain values, for --json. Memory in bytes."""
     return {
         "name": graph.name,
         "nodes": [_node(graph, spec) for spec in graph.roles],
@@ -29,10 +29,12 @@ def graph_of(graph: RoleGraph) -> dict[str, Any]:
             for gate in spec.gates
         ],
         "domains": [{"name": domain.name, "roles": list(domain.roles)} for domain in graph.domains],
+        "worlds": [{"name": world.name, "roles": list(world.roles)} for world in graph.worlds],
     }
 
 
 def _node(graph: RoleGraph, spec: RoleSpec) -> dict[str, Any]:
+    world, placement = graph.world_of(spec.name), spec.placement
     return {
         "name": spec.name,
         "kind": spec.kind,
@@ -46,6 +48,13 @@ def _node(graph: RoleGraph, spec: RoleSpec) -> dict[str, Any]:
         "gang": spec.gang,
         "primary": spec.primary,
         "domains": [domain.name for domain in graph.domains if spec.name in domain.roles],
+        "world": world.name if world is not None else None,
+        "placement": {
+            "strategy": placement.strategy,
+            "near": list(placement.near),
+            "apart": list(placement.apart),
+            "where": dict(placement.where),
+        },
     }
 
 
@@ -53,6 +62,15 @@ def size_text(spec: RoleSpec) -> str:
     """The size as the DSL writes it: `2:4x2`, without what is 1 or said twice."""
     low = f"{spec.min_replicas}:" if spec.min_replicas != spec.max_replicas else ""
     return f"{low}{spec.max_replicas}" + (f"x{spec.procs}" if spec.procs != 1 else "")
+
+
+def seating_words(spec: RoleSpec) -> list[str]:
+    """Where its replicas may sit, where that is not anywhere."""
+    placement = spec.placement
+    words = ["packed"] if placement.strategy == "pack" else []
+    words += [f"on the node of {' and '.join(placement.near)}"] if placement.near else []
+    words += ["one a node" if name == spec.name else f"not on a node with {name}" for name in placement.apart]
+    return words + [f"where {key}={value}" for key, value in placement.where]
 
 
 def mermaid(graph: RoleGraph) -> str:
@@ -65,8 +83,8 @@ def mermaid(graph: RoleGraph) -> str:
         opening, closing = ("([", "])") if spec.kind == "service" else ("[", "]")
         return f'{ids[spec.name]}{opening}"{label}"{closing}'
 
-    def box(number: int, domain: Domain) -> str:
-        return f'subgraph d{number}["{_escape_mermaid(f"restart together: {domain.name}")}"]'
+    def box(number: int, title: str) -> str:
+        return f'subgraph d{number}["{_escape_mermaid(title)}"]'
 
     lines += _boxes(graph, node, box, "end")
     for spec, gate in _edges(graph):
@@ -89,8 +107,8 @@ def dot(graph: RoleGraph) -> str:
         label = "\\n".join(_escape_dot(line) for line in _label(graph, spec))
         return f'{ids[spec.name]} [label="{label}"{style}]'
 
-    def box(number: int, domain: Domain) -> str:
-        return f"subgraph cluster_{number} {{ label={_quote_dot(f'restart together: {domain.name}')}"
+    def box(number: int, title: str) -> str:
+        return f"subgraph cluster_{number} {{ label={_quote_dot(title)}"
 
     lines += _boxes(graph, node, box, "}")
     for spec, gate in _edges(graph):
@@ -111,25 +129,35 @@ def _edges(graph: RoleGraph) -> list[tuple[RoleSpec, Gate]]:
 
 
 def _boxes(
-    graph: RoleGraph, node: Callable[[RoleSpec], str], box: Callable[[int, Domain], str], closing: str
+    graph: RoleGraph, node: Callable[[RoleSpec], str], box: Callable[[int, str], str], closing: str
 ) -> list[str]:
-    """The nodes, those of a domain in its box. A role is drawn once: in the first domain that names it."""
+    """The nodes, those of a world or a domain in its box. A role is drawn once: see `_box_of`."""
     lines = []
-    for number, domain in enumerate(graph.domains):
-        members = [spec for spec in graph.roles if graph.domain_of(spec.name) is domain]
+    boxes: list[tuple[str, JointWorld | Domain]] = [(f"one world: {world.name}", world) for world in graph.worlds]
+    boxes += [(f"restart together: {domain.name}", domain) for domain in graph.domains]
+    for number, (title, group) in enumerate(boxes):
+        members = [spec for spec in graph.roles if _box_of(graph, spec) is group]
         if members:
-            lines += [f"    {box(number, domain)}", *(f"        {node(spec)}" for spec in members), f"    {closing}"]
-    return lines + [f"    {node(spec)}" for spec in graph.roles if graph.domain_of(spec.name) is None]
+            lines += [f"    {box(number, title)}", *(f"        {node(spec)}" for spec in members), f"    {closing}"]
+    return lines + [f"    {node(spec)}" for spec in graph.roles if _box_of(graph, spec) is None]
+
+
+def _box_of(graph: RoleGraph, spec: RoleSpec) -> JointWorld | Domain | None:
+    """Its joint world, else the first domain that names it."""
+    return graph.world_of(spec.name) or graph.domain_of(spec.name)
 
 
 def _label(graph: RoleGraph, spec: RoleSpec) -> list[str]:
-    """`trainer`, `task 2:4x2, not primary`, `each 1 cpu, 2 gpu`, and the domains that have no box around it."""
+    """`trainer`, `task 2:4x2, not primary`, `each 1 cpu, 2 gpu`, where it may sit, domains that have no box here."""
     kind = f"{spec.kind} {size_text(spec)}" + (", not primary" if _is_auxiliary(spec) else "")
     needs = [f"{spec.resources.cpu:g} cpu"]
     needs += [f"{spec.resources.gpu} gpu"] if spec.resources.gpu else []
     needs += [format_memory(spec.resources.memory)] if spec.resources.memory else []
-    others = [domain.name for domain in graph.domains if spec.name in domain.roles][1:]
+    others = [
+        domain.name for domain in graph.domains if spec.name in domain.roles and domain is not _box_of(graph, spec)
+    ]
     lines = [spec.name, kind, f"each {', '.join(needs)}"]
+    lines += [", ".join(words)] if (words := seating_words(spec)) else []
     return lines + [f"restarts together with {name} too" for name in others]
 
 

@@ -9,12 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flowdist.graph import Gate, RoleGraph, RoleSpec, fits, format_duration, needed, offered, slots, subtract
+from flowdist.graph import Gate, RoleGraph, RoleSpec, format_duration
 from flowdist.report.failing import Failing
 from flowdist.report.judging import Verdict, charge_of, ended_text, judge, upstream_of
-from flowdist.report.reasons import restarting, spared_of, uncertain, why_not_running
+from flowdist.report.reasons import (
+    Scopes,
+    mates_of,
+    restarting,
+    spared_of,
+    to_succeed_before,
+    uncertain,
+    why_not_running,
+)
 from flowdist.report.restarts import Cause, Extent, restart_set, start_waves
+from flowdist.report.room import room_note, short_without
 
+SCOPES = ("replica", "role", "domain", "job")  # from narrow to wide
 Hits = dict[str, list[tuple[int, Verdict]]]  # by role: each replica that fails or is lost, and what is made of it
 
 
@@ -28,45 +38,34 @@ def explanation_of(graph: RoleGraph, failing: Failing, seats: Mapping[str, str])
     """
     cause: Cause = "node_lost" if failing.node else "failure"
     hits = _hits(graph, failing, seats)
+    needed_by = short_without(graph, failing.node, seats) if failing.kind == "drained" and hits else ""
+    if needed_by:
+        note = f"{failing.node} is needed: {room_note(graph, graph.role(needed_by), failing.node, seats)}"
+        return _found(graph, failing, {}, "refused", [note.partition(": it waits")[0]])
     outcome = _outcome(graph, hits)
-    found: dict[str, Any] = {
-        "fault": failing.spec,
-        "how": failing.how,
-        "hits": [f"{role}/{index}" for role, those in hits.items() for index, _ in those],
-        "verdicts": [_verdict(graph.role(role), those) for role, those in hits.items()],
-        "outcome": outcome,
-        "ended": _ended(graph, hits) if outcome != "fail" else [],
-        "restarts": [],
-        "stuck": [],
-        "spared": [],
-        "stops": [],
-        "starts": [],
-        "charged": None,
-        "goes_on": [],
-        "notes": _notes(graph, failing, hits, outcome, seats),
-    }
+    found = _found(graph, failing, hits, outcome, _notes(graph, failing, hits, outcome, seats))
     everything: dict[str, Extent] = {spec.name: "role" for spec in graph.roles}
     if outcome == "fail":
         return found | {"stops": _stops(graph, everything, hits, failing)}
-    restarted = [role for role, those in hits.items() if any(verdict.action == "restart" for _, verdict in those)]
-    extents, reasons = restarting(graph, restarted, cause)
-    spared = spared_of(graph, restarted, extents, cause)
+    scopes = _scopes(hits)
+    extents, reasons = restarting(graph, scopes, cause)
+    spared = spared_of(graph, scopes, extents, cause)
     gone = {entry["role"] for entry in found["ended"] if entry["who"] == entry["role"]}
     stops = {name: extent for name, extent in extents.items() if name not in spared and name not in gone}
-    ifs = uncertain(graph, restarted, extents, cause)
+    ifs = uncertain(graph, scopes, extents, cause)
     stuck = _stuck(graph, stops, hits)
     needed = [name for name in stuck if graph.role(name).primary and graph.role(name).kind == "task"]
     if needed:
         note = f"the job cannot do without {', '.join(needed)}: {stuck[needed[0]]}"
         stopped = _stops(graph, everything, hits, failing)
         return found | {"outcome": "fail", "ended": [], "stops": stopped, "notes": [*found["notes"], note]}
+    found["notes"] += _late_notes(graph, stuck, hits)
     alive = {name: extent for name, extent in stops.items() if name not in stuck}
-    payers = [role for role, those in hits.items() if any(verdict.counted for _, verdict in those)]
+    payers = _payers(graph, failing, hits)
     if payers:
-        spec = graph.role(payers[0])
-        each = extents[spec.name] == "replica" and cause == "failure"
-        times = sum(verdict.counted for _, verdict in hits[spec.name]) if each else 1
-        found["charged"] = charge_of(graph, spec, times)
+        levels = [verdict.level for _, verdict in hits[payers[0]] if verdict.counted]
+        one = failing.kind == "node_lost"  # one incident, whoever was there
+        found["charged"] = charge_of(graph, graph.role(payers[0]), levels[:1] if one else levels)
     return found | {
         "restarts": [
             {
@@ -89,8 +88,33 @@ def explanation_of(graph: RoleGraph, failing: Failing, seats: Mapping[str, str])
     }
 
 
+def _found(graph: RoleGraph, failing: Failing, hits: Hits, outcome: str, notes: list[str]) -> dict[str, Any]:
+    """Every key that there is, with what is known before it is looked at what restarts."""
+    return {
+        "fault": failing.spec,
+        "how": failing.how,
+        "hits": [f"{role}/{index}" for role, those in hits.items() for index, _ in those],
+        "verdicts": [_verdict(graph.role(role), those) for role, those in hits.items()],
+        "outcome": outcome,
+        "ended": _ended(graph, hits) if outcome != "fail" else [],
+        "restarts": [],
+        "stuck": [],
+        "spared": [],
+        "announced": failing.is_announced,
+        "stops": [],
+        "starts": [],
+        "charged": None,
+        "goes_on": [],
+        "notes": notes,
+    }
+
+
 def _hits(graph: RoleGraph, failing: Failing, seats: Mapping[str, str]) -> Hits:
-    """Each replica is judged after those before it: a role without gang pays for each of its replicas."""
+    """Each replica is judged after those before it: a role without gang pays for each of its replicas.
+
+    Once one of them restarts the whole role, the others are part of that incident.
+    """
+    cause: Cause = "node_lost" if failing.node else "failure"
     hits: Hits = {}
     for spec in graph.roles:
         if failing.node:
@@ -99,11 +123,39 @@ def _hits(graph: RoleGraph, failing: Failing, seats: Mapping[str, str]) -> Hits:
             indices = list(range(spec.max_replicas)) if failing.number is None else [failing.number]
         else:
             continue
-        alone = not failing.node and restart_set(graph, spec.name, "failure")[spec.name] == "replica"
-        for used, index in enumerate(indices):
-            verdict = judge(spec, failing, used if alone else 0)
+        used, whole = 0, False
+        for index in indices:
+            verdict = judge(spec, failing, used)
+            if whole:
+                verdict = hits[spec.name][-1][1]._replace(counted=False)
+            elif failing.kind != "node_lost" and verdict.action == "restart":
+                used += verdict.counted
+                whole = restart_set(graph, spec.name, cause, verdict.scope)[spec.name] == "role"
             hits.setdefault(spec.name, []).append((index, verdict))
     return hits
+
+
+def _payers(graph: RoleGraph, failing: Failing, hits: Hits) -> list[str]:
+    """Who has a replica that counts; of those on a lost node the one that was seated first is at the head.
+
+    Minima are seated before what grows.
+    """
+    first = {
+        role: min(index >= graph.role(role).min_replicas for index, verdict in those if verdict.counted)
+        for role, those in hits.items()
+        if any(verdict.counted for _, verdict in those)
+    }
+    return sorted(first, key=lambda role: first[role]) if failing.kind == "node_lost" else list(first)
+
+
+def _scopes(hits: Hits) -> Scopes:
+    """By role that restarts, the widest scope of those that its replicas restart by: it has the others in it."""
+    found = {}
+    for role, those in hits.items():
+        scopes = [verdict.scope for _, verdict in those if verdict.action == "restart"]
+        if scopes:
+            found[role] = max(scopes, key=SCOPES.index)
+    return found
 
 
 def _outcome(graph: RoleGraph, hits: Hits) -> str:
@@ -120,8 +172,9 @@ def _below_minimum(spec: RoleSpec, those: list[tuple[int, Verdict]]) -> bool:
 
 
 def _verdict(spec: RoleSpec, those: list[tuple[int, Verdict]]) -> dict[str, Any]:
-    """The last replica's: it is the one that finds the budget used up, if any does."""
-    _, verdict = those[-1]
+    """The last replica's that pays or cannot: it is the one that finds the budget used up, if any does."""
+    verdicts = [verdict for _, verdict in those]
+    verdict = next((each for each in reversed(verdicts) if each.counted or each.exhausted), verdicts[-1])
     because = verdict.because
     if _below_minimum(spec, those):
         because += f"; that leaves fewer than the {spec.min_replicas} that {spec.name} needs: the job fails"
@@ -136,30 +189,52 @@ def _verdict(spec: RoleSpec, those: list[tuple[int, Verdict]]) -> dict[str, Any]
 
 
 def _ended(graph: RoleGraph, hits: Hits) -> list[dict[str, str]]:
-    """What is ended because its failure is ignored. A gang ends with its member."""
-    found = []
+    """What is ended because its failure is ignored. A gang ends with its member, a joint world with it."""
+    found: list[dict[str, str]] = []
     for role, those in hits.items():
         ignored = [index for index, verdict in those if verdict.action == "ignore"]
         if ignored:
             spec = graph.role(role)
-            who = role if spec.gang else _names(role, ignored)
-            found.append({"role": role, "who": who, "because": ended_text(graph, spec)})
+            who = mates_of(graph, role) if spec.gang else (_names(role, ignored),)
+            roles = mates_of(graph, role) if spec.gang else (role,)
+            because = ended_text(graph, spec)
+            found += [{"role": name, "who": text, "because": because} for name, text in zip(roles, who, strict=True)]
     return found
 
 
 def _stuck(graph: RoleGraph, stops: Mapping[str, Extent], hits: Hits) -> dict[str, str]:
     """Roles that cannot start (again), since a gate of theirs waits for something that has been ended for good."""
     stuck: dict[str, str] = {}
-    for spec in graph.roles:  # gates point to earlier roles
-        for gate in spec.gates:
-            waits = gate.condition == "succeeded" or spec.name in stops
-            if waits and (gate.role in stuck or _too_few_left(graph.role(gate.role), hits.get(gate.role, []))):
-                few = "which does not start" if gate.role in stuck else "of which too few are left"
-                so_far = "succeed" if gate.condition == "succeeded" else f"be {gate.condition}"
-                stuck.setdefault(
-                    spec.name, f"it waits for {gate.role} to {so_far}, {few}: it cannot start, and is ended, too"
-                )
-    return stuck
+    for _ in graph.roles:  # a joint world can hold up what was there before it: at most once for each role
+        for spec in graph.roles:
+            for gate in spec.gates:
+                waits = gate.condition == "succeeded" or spec.name in stops
+                if waits and (gate.role in stuck or _is_over(graph, gate.role, hits)):
+                    few = "which does not start" if gate.role in stuck else "of which too few are left"
+                    so_far = "succeed" if gate.condition == "succeeded" else f"be {gate.condition}"
+                    because = f"it waits for {gate.role} to {so_far}, {few}: it cannot start, and is ended, too"
+                    stuck.setdefault(spec.name, because)
+            for mate in mates_of(graph, spec.name) if spec.name in stuck else ():
+                stuck.setdefault(mate, f"it is in one world with {spec.name}, which cannot start, and is ended, too")
+    return {spec.name: stuck[spec.name] for spec in graph.roles if spec.name in stuck}
+
+
+def _late_notes(graph: RoleGraph, stuck: Mapping[str, str], hits: Hits) -> list[str]:
+    """Roles that are stuck if they have not started by then, which depends on more than the topology."""
+    notes = []
+    for spec in graph.roles:
+        over = [gate.role for gate in spec.gates if _is_over(graph, gate.role, hits)]
+        waits = sorted(to_succeed_before(graph, spec.name))
+        if over and waits and spec.name not in stuck:
+            end = "the job fails" if spec.primary and spec.kind == "task" else "it is ended, too"
+            names = " and ".join(waits)
+            notes.append(f"if {spec.name} still waits for {names} to succeed, it cannot start without {over[0]}: {end}")
+    return notes
+
+
+def _is_over(graph: RoleGraph, role: str, hits: Hits) -> bool:
+    """Whether what is ignored closes the gates on the role for good, by itself or in its joint world."""
+    return any(_too_few_left(graph.role(mate), hits.get(mate, [])) for mate in mates_of(graph, role))
 
 
 def _too_few_left(spec: RoleSpec, those: list[tuple[int, Verdict]]) -> bool:
@@ -181,7 +256,7 @@ def _names(role: str, indices: Iterable[int]) -> str:
 
 def _stops(graph: RoleGraph, alive: Mapping[str, Extent], hits: Hits, failing: Failing) -> list[list[dict[str, Any]]]:
     """Who is told to stop, dependents first. What has ended by itself, or is gone with its node, needs no telling."""
-    still_runs = failing.kind == "unready"
+    still_runs = failing.kind in ("unready", "hang") or failing.is_announced
     layers = []
     for wave in reversed(start_waves(graph)):
         layer = []
@@ -193,26 +268,27 @@ def _stops(graph: RoleGraph, alive: Mapping[str, Extent], hits: Hits, failing: F
             else:
                 who = name if not over else f"the rest of {name}" if len(over) < spec.max_replicas else ""
             if who:
-                layer.append({"role": name, "who": who, "grace_s": spec.stop_grace_ns / 1e9})
+                grace_ns = spec.grace_ns if failing.is_announced else spec.stop_grace_ns
+                layer.append({"role": name, "who": who, "grace_s": grace_ns / 1e9})
         if layer:
             layers.append(layer)
     return layers
 
 
 def _starts(graph: RoleGraph, alive: Mapping[str, Extent], hits: Hits) -> list[list[dict[str, Any]]]:
-    """The waves in which the set starts again: only gates on what restarts too are closed."""
-    depth: dict[str, int] = {}
-    waves: list[list[dict[str, Any]]] = []
-    for spec in graph.roles:  # gates point to earlier roles
-        if spec.name not in alive:
-            continue
-        gates = [gate for gate in spec.gates if gate.role in alive]
-        depth[spec.name] = 1 + max((depth[gate.role] for gate in gates), default=-1)
-        if depth[spec.name] == len(waves):
-            waves.append([])
-        who = _who(spec.name, alive[spec.name], hits)
-        after = [f"{gate.role} {gate.condition}" for gate in gates]
-        waves[depth[spec.name]].append({"role": spec.name, "who": who, "after": after})
+    """The waves in which the set starts again: only gates on what restarts are closed, a joint world starts as one."""
+    gates = {
+        name: [gate for mate in mates_of(graph, name) for gate in graph.role(mate).gates if gate.role in alive]
+        for name in alive
+    }
+    depth = dict.fromkeys(alive, 0)
+    for _ in alive:  # a joint world can lift what was there before it: at most once for each role
+        for name in alive:
+            depth[name] = max((1 + depth[gate.role] for gate in gates[name]), default=0)
+    waves: list[list[dict[str, Any]]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
+    for name in alive:
+        after = list(dict.fromkeys(f"{gate.role} {gate.condition}" for gate in gates[name]))
+        waves[depth[name]].append({"role": name, "who": _who(name, alive[name], hits), "after": after})
     return waves
 
 
@@ -263,9 +339,10 @@ def _untouched(graph: RoleGraph, name: str, alive: Iterable[str]) -> str:
 def _notes(graph: RoleGraph, failing: Failing, hits: Hits, outcome: str, seats: Mapping[str, str]) -> list[str]:
     """What has no place elsewhere: an excuse; how a node's loss is noticed, and whether there is room without it."""
     if not failing.node:
-        return [note for role, those in hits.items() if (note := _excuse(graph, role, those))]
+        notes = [note for role, those in hits.items() if (note := _excuse(graph, role, those))]
+        return notes + (_hang_notes(graph.role(failing.role)) if failing.kind == "hang" else [])
     options = graph.options
-    notes = []
+    notes = _order_notes(graph, failing, hits)
     if failing.spec.endswith(":lost"):
         silence, margin = format_duration(options.lease_ns + options.lease_margin_ns), options.lease_margin_ns
         notes.append(
@@ -275,16 +352,37 @@ def _notes(graph: RoleGraph, failing: Failing, hits: Hits, outcome: str, seats: 
     if outcome != "restart":
         return notes
     short = [role for role, those in hits.items() if any(verdict.action == "restart" for _, verdict in those)]
-    notes += [_room_note(graph, graph.role(role), failing.node, seats) for role in short]
+    notes += [room_note(graph, graph.role(role), failing.node, seats) for role in short]
     if len(short) > 1:
         notes.append("that room is counted for each role alone")
-    payers = [role for role, those in hits.items() if any(verdict.counted for _, verdict in those)]
-    if len(payers) > 1:
+    payers = _payers(graph, failing, hits)
+    if len(payers) > 1 and failing.kind == "preempted":
+        notes.append(f"each world leaves by itself, and pays by itself: {', '.join(payers)}")
+    elif len(payers) > 1:
         notes.append(f"one incident, one charge: of {', '.join(payers)} the one pays that was seated there first")
-    if short:
+    if short and failing.kind != "drained":
         most, uptime = options.free_incidents_max, format_duration(options.min_uptime_ns)
         notes.append(f"more than {most} such losses in a row, without progress or {uptime} of health, fail the job")
     return notes
+
+
+def _hang_notes(spec: RoleSpec) -> list[str]:
+    notes = ["the stacks of its Python workers go to their logs before they are stopped"]
+    if spec.gang and spec.max_replicas > 1:
+        notes.append("one rank that hangs stalls its gang: of those that stand still the least advanced is blamed")
+    return notes
+
+
+def _order_notes(graph: RoleGraph, failing: Failing, hits: Hits) -> list[str]:
+    """How a node is left that was announced to go away (R14)."""
+    if not failing.is_announced or not hits:
+        return []
+    specs = [graph.role(mate) for role in hits for mate in mates_of(graph, role)]
+    drain, grace = (format_duration(max(ns)) for ns in zip(*((s.drain_ns, s.grace_ns) for s in specs), strict=True))
+    text = "before that, where every rank of a world asks should_stop(step), all of them stop at one step"
+    if failing.kind == "drained":
+        return [f"{text}, for which they have {drain}; where nobody asks, it goes on at once"]
+    return [f"{text}; at the latest {grace} before {failing.node} is taken away"]
 
 
 def _excuse(graph: RoleGraph, role: str, those: list[tuple[int, Verdict]]) -> str:
@@ -294,31 +392,3 @@ def _excuse(graph: RoleGraph, role: str, those: list[tuple[int, Verdict]]) -> st
         return ""
     window = format_duration(graph.options.cause_window_ns)
     return f"unless {names} fails within {window} too: that is then the cause, and pays"
-
-
-def _room_note(graph: RoleGraph, spec: RoleSpec, node: str, seats: Mapping[str, str]) -> str:
-    """Whether the role goes on with those that are left, or needs a seat elsewhere, and whether there is one."""
-    left = sum(replica.partition("/")[0] == spec.name and seat != node for replica, seat in seats.items())
-    least = spec.min_replicas
-    room = min(_room(graph, spec, node, seats), spec.max_replicas - left)
-    left_text = f"{spec.name} has {left} of {spec.max_replicas} left, and needs {least}"
-    room_text = f"the other nodes have room for {room} more" if room else "the other nodes have no room for more"
-    if left >= least:
-        return f"{left_text}: it goes on at once; {room_text}"
-    if left + room >= least:
-        return f"{left_text}; {room_text}: it goes on there"
-    wait = format_duration(spec.pending_timeout_ns)
-    return f"{left_text}; {room_text}: it waits up to {wait} for a node, then the job fails"
-
-
-def _room(graph: RoleGraph, spec: RoleSpec, lost: str, seats: Mapping[str, str]) -> int:
-    """How many replicas of the role fit beside what is seated on the other nodes."""
-    need, count = needed(spec.resources), 0
-    for node in graph.cluster.nodes if graph.cluster.given else ():
-        free = offered(node)
-        for replica, seat in seats.items():
-            if seat == node.name:
-                free = subtract(free, needed(graph.role(replica.partition("/")[0]).resources))
-        if node.name != lost and fits(need, free):
-            count += slots(need, free)
-    return count

@@ -1,6 +1,6 @@
 """What `flowdist explain --fail` names: something that fails, and how, but not when.
 
-    TARGET[:KIND[=ARG]]        ps/0   ps   node1   ps/0:oom   ps/0:exit=2   ps/0:signal=SEGV   node1:lost
+    TARGET[:KIND[=ARG]]        ps/0   ps   node1   ps/0:oom   ps/0:exit=2   ps/0:signal=SEGV   node1:drain
 
 The words are those of the fault grammar and of `On(...)`. What is read is plain data; nothing is decided here.
 """
@@ -8,30 +8,39 @@ The words are those of the fault grammar and of `On(...)`. What is read is plain
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from flowdist.dsl.problems import did_you_mean
 from flowdist.errors import FlowdistError
-from flowdist.graph import FailureKind, RoleGraph, RoleSpec, format_duration
+from flowdist.graph import FailureKind, RoleGraph, RoleSpec, format_duration, parse_duration
 
-REPLICA_KINDS = ("kill", "exit", "signal", "oom", "start_failed", "unready")
-NODE_KINDS = ("kill", "lost", "leave")
+REPLICA_KINDS = ("kill", "exit", "signal", "oom", "hang", "start_failed", "unready")
+NODE_KINDS = ("kill", "lost", "leave", "drain", "preempt")
 # Linux numbers, for exit codes of 128 + n (R16): they mean the same on every machine that explains.
 SIGNALS = {1: "HUP", 2: "INT", 3: "QUIT", 4: "ILL", 6: "ABRT", 7: "BUS", 8: "FPE", 9: "KILL", 10: "USR1", 11: "SEGV"}
 SIGNALS |= {12: "USR2", 13: "PIPE", 14: "ALRM", 15: "TERM", 24: "XCPU", 31: "SYS"}
 
 
 class Failing(NamedTuple):
-    """`role` is empty for a node; `number` None stands for every replica of the role. `how` is for people."""
+    """`role` is empty for a node; `number` None stands for every replica of the role. `how` is for people.
+
+    A node that is drained has not failed: no rule is asked.
+    """
 
     spec: str
     role: str
     number: int | None
     node: str
-    kind: FailureKind
+    kind: FailureKind | Literal["drained"]
     exit: int
     signal: str | None
     how: str
+    notice_ns: int | None = None  # how long before a node is taken away that is known
+
+    @property
+    def is_announced(self) -> bool:
+        """The node is left in order (R14): what runs there is asked to stop."""
+        return self.kind in ("drained", "preempted")
 
 
 def parse_failing(text: str, graph: RoleGraph) -> Failing:
@@ -49,7 +58,7 @@ def parse_failing(text: str, graph: RoleGraph) -> Failing:
     nodes = [node.name for node in graph.cluster.nodes] if graph.cluster.given else ["node0"]
     kind, equals, argument = (kind_text if colon else "kill").partition("=")
     if target in nodes:
-        return _node(text, target, kind, equals)
+        return _node(text, target, kind, argument if equals else None)
     name, slash, number = target.partition("/")
     roles = {spec.name: spec for spec in graph.roles}
     if name in nodes:
@@ -60,13 +69,26 @@ def parse_failing(text: str, graph: RoleGraph) -> Failing:
     return _replica(text, roles[name], index, kind, equals, argument)
 
 
-def _node(text: str, node: str, kind: str, equals: str) -> Failing:
+def _node(text: str, node: str, kind: str, argument: str | None) -> Failing:
     if kind not in NODE_KINDS:
         raise _wrong(text, f"a node does not fail by {kind!r}", did_you_mean(kind, NODE_KINDS))
-    if equals:
+    if kind == "preempt":
+        notice_ns = _notice(text, node, argument) if argument is not None else None
+        after = f" in {format_duration(notice_ns)}" if notice_ns is not None else ""
+        return Failing(text, "", None, node, "preempted", 0, None, f"{node} is taken away{after}", notice_ns)
+    if argument is not None:
         raise _wrong(text, f"{kind} takes no argument", f"write {node}:{kind}")
+    if kind == "drain":
+        return Failing(text, "", None, node, "drained", 0, None, f"{node} is drained by the operator")
     how = {"kill": "is gone", "lost": "falls silent", "leave": "leaves"}[kind]
     return Failing(text, "", None, node, "node_lost", 0, None, f"{node} {how}")
+
+
+def _notice(text: str, node: str, argument: str) -> int:
+    try:
+        return parse_duration(argument)
+    except ValueError:
+        raise _wrong(text, f"{argument!r} is no duration", f"write {node}:preempt=30s") from None
 
 
 def _index(text: str, spec: RoleSpec, number: str) -> int:
@@ -113,6 +135,12 @@ def _replica(text: str, spec: RoleSpec, index: int | None, kind: str, equals: st
         if spec.ready is None:
             raise _wrong(text, f"{spec.name} has no readiness check that it could fail", "give it ready_when=")
         return failing("unready", f"does not get ready within {format_duration(spec.ready_timeout_ns)}")
+    if kind == "hang":
+        if spec.hang_after_ns is None and spec.start_timeout_ns is None:
+            raise _wrong(text, f"nobody sees that {spec.name} hangs", 'give it hang_after=, such as "10m"')
+        if spec.hang_after_ns is None:
+            return failing("hang", f"reports no progress within {format_duration(spec.start_timeout_ns or 0)}")
+        return failing("hang", f"hangs: no sign of it for {format_duration(spec.hang_after_ns)}")
     if kind == "oom":
         return failing("oom", "runs out of memory")
     return failing("start_failed", "cannot be started")

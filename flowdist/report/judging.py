@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from flowdist.graph import RestartPolicy, RoleGraph, RoleSpec, Rule, format_duration
-from flowdist.graph.model import Action
+from flowdist.graph.model import Action, Scope
 from flowdist.report.failing import Failing
+from flowdist.report.restarts import restart_set
 
 
 class Verdict(NamedTuple):
@@ -20,33 +21,40 @@ class Verdict(NamedTuple):
     because: str
     rule: str = ""
     exhausted: bool = False
+    scope: Scope = "role"
+    level: int = 0  # of the budget that pays: 0 is the role's own, the next are those of then=
 
 
 def judge(spec: RoleSpec, failing: Failing, used: int) -> Verdict:
-    """The verdict about one replica of the role when `used` restarts of its budget are used."""
-    policy, free = spec.restart, failing.kind == "node_lost"
+    """The verdict about one replica of the role when `used` restarts of its budgets are used."""
+    policy, free = spec.restart, bool(failing.node)
+    if failing.kind == "drained":
+        return Verdict("restart", False, "who leaves because the operator says so has not failed: that costs nothing")
+    lost = "a node that is taken away" if failing.kind == "preempted" else "a lost node"
     if policy is None:
         if free:
-            return Verdict("restart", False, "a lost node is no failure: that costs nothing, and needs no policy")
+            return Verdict("restart", False, f"{lost} is no failure: that costs nothing, and needs no policy")
         return Verdict("fail", False, f"{spec.name} has no restart policy, so that a failure fails the job")
     rule = _first_rule(policy, failing)
     written = _rule_text(rule) if rule is not None else ""
     if rule is not None and rule.do != "restart":
         return Verdict(rule.do, False, f"{written} is the first rule that matches", written)
     if rule is None and free:
-        return Verdict("restart", False, "a lost node is no failure: that costs nothing")
+        return Verdict("restart", False, f"{lost} is no failure: that costs nothing", scope=policy.scope)
     found = f"{written} is the first rule that matches; " if rule is not None else ""
     found = found or ("no rule matches; " if policy.rules else "")
     text = f"{found}its policy is {policy_text(policy)}"
     if rule is not None and not rule.counted:
-        return Verdict("restart", False, f"{written} is the first rule that matches, and is not counted", written)
-    if used < policy.max_restarts:
-        return Verdict("restart", True, text, written)
-    if policy.wider is not None:
-        wider = f"{text}; that budget is used up, and then it is {policy_text(policy.wider)}"
-        return Verdict("restart", True, wider, written, exhausted=True)
-    action: Action = "ignore" if policy.then == "ignore" else "fail"
-    return Verdict(action, False, f"{text}; that budget is used up", written, exhausted=True)
+        because = f"{written} is the first rule that matches, and is not counted"
+        return Verdict("restart", False, because, written, scope=policy.scope)
+    for level, each in enumerate(policy.chain()):
+        if used < each.max_restarts:
+            return Verdict("restart", True, text, written, scope=each.scope, level=level)
+        used -= each.max_restarts
+        text += "; that budget is used up"
+        text += f", and then it is {policy_text(each.wider)}" if each.wider is not None else ""
+    action: Action = "ignore" if each.then == "ignore" else "fail"
+    return Verdict(action, False, text, written, exhausted=True)
 
 
 def _first_rule(policy: RestartPolicy, failing: Failing) -> Rule | None:
@@ -77,27 +85,36 @@ def policy_text(policy: RestartPolicy) -> str:
     return f"restart the {policy.scope}, {times}{_window(policy)}, then {then}"
 
 
-def charge_of(graph: RoleGraph, spec: RoleSpec, times: int) -> dict[str, Any]:
-    """Whose budget pays how many restarts of how many, and what comes next. Durations in seconds."""
-    policy = spec.restart
-    assert policy is not None, f"{spec.name} pays without a policy"
+def charge_of(graph: RoleGraph, spec: RoleSpec, levels: list[int]) -> dict[str, Any]:
+    """Whose budget pays how many restarts of how many, and what comes next. Durations in seconds.
+
+    `levels` has the budget of each restart; what is told of a policy is that of the last.
+    """
+    assert spec.restart is not None, f"{spec.name} pays without a policy"
+    policy = spec.restart.chain()[levels[-1]]
     return {
         "role": spec.name,
-        "times": times,
+        "times": len(levels),
+        "levels": levels,
+        "scope": policy.scope,
         "budget": policy.max_restarts,
         "within_s": None if policy.within_ns is None else policy.within_ns / 1e9,
         "backoff_s": policy.backoff_ns / 1e9,
         "backoff_max_s": policy.backoff_max_ns / 1e9,
         "backoff_reset_s": policy.backoff_reset_ns / 1e9,
         "then": policy.then,
-        "words": _charge_words(graph, spec, policy, times),
+        "words": _charge_words(graph, spec, policy, levels),
     }
 
 
-def _charge_words(graph: RoleGraph, spec: RoleSpec, policy: RestartPolicy, times: int) -> list[str]:
-    each = ", one for each replica: each fails by itself" if times > 1 else ", when all of it runs again"
-    s = "s" * (policy.max_restarts != 1)
-    words = [f"{spec.name} pays {times} of its {policy.max_restarts} restart{s}{_window(policy)}{each}"]
+def _charge_words(graph: RoleGraph, spec: RoleSpec, policy: RestartPolicy, levels: list[int]) -> list[str]:
+    assert spec.restart is not None
+    words = []
+    for level, paid in enumerate(spec.restart.chain()):
+        if times := levels.count(level):
+            each = ", one for each replica: each fails by itself" if times > 1 else ", when all of it runs again"
+            s, of = "s" * (paid.max_restarts != 1), f" of the {paid.scope}" if level else ""
+            words.append(f"{spec.name} pays {times} of its {paid.max_restarts} restart{s}{of}{_window(paid)}{each}")
     base, most = format_duration(policy.backoff_ns), format_duration(policy.backoff_max_ns)
     reset = format_duration(policy.backoff_reset_ns)
     if policy.backoff_ns:
@@ -106,7 +123,8 @@ def _charge_words(graph: RoleGraph, spec: RoleSpec, policy: RestartPolicy, times
         words.append("back-off: none")
     end = "the job fails" if policy.then == "fail" else ended_text(graph, spec)
     if policy.wider is not None:
-        end = policy_text(policy.wider)
+        names = ", ".join(restart_set(graph, spec.name, "failure", policy.wider.scope))
+        end = f"{policy_text(policy.wider)}; that restarts {names}"
     words.append(f"when the budget is used up: {end}")
     if others := upstream_of(graph, spec.name):
         window = format_duration(graph.options.cause_window_ns)
@@ -117,7 +135,10 @@ def _charge_words(graph: RoleGraph, spec: RoleSpec, policy: RestartPolicy, times
 def ended_text(graph: RoleGraph, spec: RoleSpec) -> str:
     """What it means that a failure is ignored (R9)."""
     if spec.gang:
-        return f"{spec.name} is ended for good, not succeeded; the job goes on without it"
+        world = graph.world_of(spec.name)
+        names = " and ".join(world.roles) if world is not None else spec.name
+        are = "are" if world is not None else "is"
+        return f"{names} {are} ended for good, not succeeded; the job goes on without {'them' if world else 'it'}"
     text = "the replica is ended for good, not succeeded"
     if not spec.primary or spec.kind == "service":
         return f"{text}; the job goes on without it"

@@ -9,20 +9,33 @@ from flowdist.control.effects import OpenStore, StartReplica
 from flowdist.control.events import Event, NodeJoined, ReplicaReady, ReplicaStarted, StoreOpened
 from flowdist.control.placement import explain
 from flowdist.graph import RoleGraph, RoleSpec, format_duration, format_memory
+from flowdist.graph.warmth import cold_because
+from flowdist.report.drawing import seating_words
 from flowdist.report.judging import policy_text
 from flowdist.report.restarts import restart_set, start_waves
 
 
-def plan_of(graph: RoleGraph) -> dict[str, Any]:
-    """The plan as plain values, for --json and for tests."""
+def plan_of(graph: RoleGraph, python: str = "python", ours: str = "") -> dict[str, Any]:
+    """The plan as plain values, for --json and for tests.
+
+    Args:
+        python: The interpreter that `python` stands for in commands.
+        ours: The one that runs flowdist; empty: the same.
+    """
     return {
         "waves": start_waves(graph),
         "placement": _placement(graph),
+        "starts": {spec.name: _start_text(spec, python, ours or python) for spec in graph.roles},
         "restarts": {
             spec.name: {cause: dict(restart_set(graph, spec.name, cause)) for cause in ("failure", "node_lost")}
             for spec in graph.roles
         },
     }
+
+
+def _start_text(spec: RoleSpec, python: str, ours: str) -> str:
+    why = cold_because(spec, python, ours)
+    return f"cold: {why}" if why else f"warm: forked with {', '.join(spec.preload)} imported"
 
 
 def _placement(graph: RoleGraph) -> dict[str, str]:
@@ -62,7 +75,7 @@ def plan_text(graph: RoleGraph, plan: dict[str, Any]) -> str:
     lines += ["", "Placement", *_placement_lines(graph, plan["placement"])]
     lines += ["", "Policies"]
     for spec in graph.roles:
-        lines += _policy_lines(spec)
+        lines += [*_policy_lines(spec), f"    starts {plan['starts'][spec.name]}"]
     lines += ["", "If this happens, what restarts with it?"]
     rows = [("", "a replica fails", "a replica's node is lost")]
     for spec in graph.roles:
@@ -140,19 +153,9 @@ def _policy_lines(spec: RoleSpec) -> list[str]:
     if spec.start_timeout_ns is not None:
         times += [("start_timeout", spec.start_timeout_ns)]
     lines.append("    " + ", ".join(f"{name} {format_duration(ns)}" for name, ns in times))
-    if rules := _seating_words(spec):
-        lines.append(f"    placed {rules}")
+    if rules := seating_words(spec):
+        lines.append(f"    placed {', '.join(rules)}")
     return lines
-
-
-def _seating_words(spec: RoleSpec) -> str:
-    """Where its replicas may sit, where that is not anywhere."""
-    placement = spec.placement
-    words = ["packed"] if placement.strategy == "pack" else []
-    words += [f"on the node of {' and '.join(placement.near)}"] if placement.near else []
-    words += ["one a node" if name == spec.name else f"not on a node with {name}" for name in placement.apart]
-    words += [f"where {key}={value}" for key, value in placement.where]
-    return ", ".join(words)
 
 
 def _set_text(spec: RoleSpec, extents: dict[str, str], *, fails: bool = False) -> str:

@@ -10,18 +10,23 @@ from typing import Literal
 import networkx as nx
 
 from flowdist.graph import RoleGraph
+from flowdist.graph.model import Scope
 
 Cause = Literal["failure", "node_lost"]
 Extent = Literal["replica", "role"]
 
 
-def restart_set(graph: RoleGraph, role: str, cause: Cause) -> dict[str, Extent]:
+def restart_set(graph: RoleGraph, role: str, cause: Cause, scope: Scope | None = None) -> dict[str, Extent]:
     """The roles that restart when one replica of `role` fails, or loses its node, in the order of the graph.
 
-    `replica` means that only the replica itself does, `role` that all of its replicas do.
+    `replica` means that only the replica itself does, `role` that all of its replicas do. `scope` is for a failure that
+    another than the first budget pays for.
     """
     spec = graph.role(role)
-    scope = spec.restart.scope if spec.restart is not None and cause == "failure" else "replica"
+    if cause == "node_lost" or spec.restart is None:
+        scope = "replica"
+    elif scope is None:
+        scope = spec.restart.scope
     edges = _passing_on(graph)
     whole: set[str] = set()
     alone = scope == "replica" and not spec.gang

@@ -74,12 +74,26 @@ def summary_text(summary: dict[str, Any]) -> str:
         lost = _seconds(role["lost_work_s"]) if "lost_work_s" in role else "-"
         rows.append((*row, lost) if simulated else row)
     lines += ["", *table(rows)]
+    if "time_s" in summary:
+        lines += ["", "Where the time went", *table(_time_rows(summary["time_s"]))]
     if summary["incidents"]:
         causes = ", ".join(f"{count} {kind}" for kind, count in summary["causes"].items())
         lines += ["", f"Incidents, by cause: {causes}"]
         for incident in summary["incidents"]:
             lines += _incident_lines(incident)
     return "\n".join(lines) + "\n"
+
+
+def _time_rows(times: dict[str, dict[str, float]]) -> list[tuple[str, ...]]:
+    """Per cent of the time of each role's replicas; buckets in which nobody spent a tenth of one are left out."""
+    totals = {name: sum(spent.values()) or 1.0 for name, spent in times.items()}
+    buckets = dict.fromkeys(bucket for spent in times.values() for bucket in spent)
+    shown = [b for b in buckets if any(spent.get(b, 0) / totals[name] >= 0.001 for name, spent in times.items())]
+    rows: list[tuple[str, ...]] = [("role", *shown)]
+    for name, spent in times.items():
+        shares = [100 * spent.get(bucket, 0.0) / totals[name] for bucket in shown]
+        rows.append((name, *(f"{share:.1f} %" if share >= 0.05 else "-" for share in shares)))
+    return rows
 
 
 def _incident_lines(incident: dict[str, Any]) -> list[str]:

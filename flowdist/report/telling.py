@@ -11,6 +11,7 @@ _OUTCOMES = {
     "fail": "the job fails: everything is stopped, and nothing is started again",
     "restart": "the job goes on",
     "ignore": "that is ignored, and the job goes on",
+    "refused": "that is refused, and nothing changes",
     "nothing": "nothing runs there, the job goes on",
 }
 
@@ -46,7 +47,8 @@ def _order(told: dict[str, Any]) -> list[str]:
     layers = told["stops"]
     lines = []
     if layers:
-        lines.append("  stopped, all at once, dependents first:")
+        when = "each world once it has left its step" if told["announced"] else "all at once"
+        lines.append(f"  stopped, {when}, dependents first:")
         for number, layer in enumerate(layers, 1):
             names = ", ".join(f"{e['who']} (SIGKILL after {format_duration(round(e['grace_s'] * 1e9))})" for e in layer)
             lines.append(f"    {number}. {names}")

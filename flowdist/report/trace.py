@@ -45,6 +45,27 @@ def _texts(record: Record) -> Iterator[str]:
             yield f"the job has {effect.outcome}" if effect.outcome != "cancelled" else "the job is cancelled"
 
 
+def event_lines(line: Line) -> Iterator[str]:
+    """The event in short, then what followed from it; a fault by itself."""
+    if isinstance(line, Record):
+        yield f"{stamp(line.t_ns)}  #{line.n} {event_text(line)}"
+        yield from (f"{' ' * 14}-> {text[14:]}" for text in trace_lines([line]))
+    else:
+        yield from trace_lines([line])
+
+
+def event_text(record: Record) -> str:
+    """`ReplicaExited replica=trainer/1 attempt=1 kind=exit`: the name and what is not the default."""
+    event = record.event
+    parts = []
+    for name in event.__struct_fields__:
+        value = getattr(event, name)
+        if name in ("spec", "inventory", "ports") or value in (None, "", 0, ()):
+            continue
+        parts.append(f"{name}={value}")
+    return " ".join([type(event).__name__, *parts])
+
+
 def summarise_quiet(lines: list[str], most: int) -> list[str]:
     """The first and last lines of a long trace, and how many lie between."""
     if len(lines) <= most:

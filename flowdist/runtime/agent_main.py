@@ -18,9 +18,10 @@ from flowdist.control.agent import Agent
 from flowdist.control.effects import StartReplica
 from flowdist.control.ids import Addresses, ReplicaId
 from flowdist.graph import RoleSpec, decode_graph
-from flowdist.runtime import notice, spawner
+from flowdist.runtime import notice
+from flowdist.runtime import spawning as spawner
 from flowdist.runtime.clock import boot_ns
-from flowdist.runtime.environment import Places, macro_values, worker_argv, worker_env
+from flowdist.runtime.environment import Places, fork_server, macro_values, worker_argv, worker_env
 from flowdist.runtime.errors_of_workers import is_out_of_memory, one_line
 from flowdist.runtime.frames import JournalLine, encode, read_from_controller
 from flowdist.runtime.guardian import NodeConfig
@@ -82,6 +83,7 @@ class _AgentProcess:
         self._channel.setblocking(False)
         self._loop.add_reader(self._channel, self._read_spawner)
         self._loop.add_signal_handler(signal.SIGTERM, self._tell, io.LeaveRequested())
+        self._prepare()
         server = await self._sockets.serve(self._places.worker_socket)
         talking = asyncio.create_task(self._talk_to_controller())
         await self._over.wait()
@@ -136,6 +138,9 @@ class _AgentProcess:
                     self._writer.write(encode(output.message))
             case io.SpawnWorkers():
                 self._spawn(output.start)
+            case io.HurrySpawn():
+                for id in self._ids(output.replica, output.attempt):
+                    self._channel_send(spawner.Hurry(id))
             case io.SignalWorkers():
                 self._signal(output)
             case io.WritePeers():
@@ -183,7 +188,22 @@ class _AgentProcess:
             self._next_id += 1
             self._workers[self._next_id] = (start, local_rank)
             spawning.ids[self._next_id] = local_rank
-            self._channel_send(spawner.Spawn(self._next_id, argv, env, role.workdir, folder))
+            server = fork_server(role, argv, os.environ, env, values)
+            self._channel_send(spawner.Spawn(self._next_id, argv, env, role.workdir, folder, server))
+
+    def _prepare(self) -> None:
+        """Where all workers want the same imports, they begin before the first of them is ordered."""
+        wanted: dict[spawner.ForkServer, None] = {}
+        for role in self._graph.roles:
+            world = ("", 1, 0, 1, 0, 1, 0, 1, 0, "", 0)  # nothing that differs from start to start counts
+            start = StartReplica(self._config.node.name, ReplicaId(role.name, 0), 1, *world)
+            values = macro_values(start, role, 0, self._places, {})
+            with contextlib.suppress(OSError):  # a secret that is missing: whoever needs it says so
+                env = worker_env(start, role, 0, os.environ, self._places, {}, (), self._stores.has_torch)
+                server = fork_server(role, worker_argv(role, values, os.environ), os.environ, env, values)
+                wanted |= {server: None} if server is not None else {}
+        if len(wanted) == 1:
+            self._channel_send(spawner.Prepare(*wanted))
 
     def _env(self, start: StartReplica, role: RoleSpec, local_rank: int, ports: dict[str, int]) -> dict[str, str]:
         devices = tuple(self._config.devices[gpu] for gpu in start.gpus)
@@ -203,9 +223,11 @@ class _AgentProcess:
         number = signal.Signals[f"SIG{output.signal}"]
         if number == signal.SIGKILL:
             self._killed[output.replica, output.attempt] = None
-        for id, (start, _) in self._workers.items():
-            if (start.replica, start.attempt) == (output.replica, output.attempt):
-                self._channel_send(spawner.Signal(id, number))
+        for id in self._ids(output.replica, output.attempt):
+            self._channel_send(spawner.Signal(id, number))
+
+    def _ids(self, replica: ReplicaId, attempt: int) -> list[int]:
+        return [id for id, (start, _) in self._workers.items() if (start.replica, start.attempt) == (replica, attempt)]
 
     def _read_spawner(self) -> None:
         try:
@@ -222,6 +244,9 @@ class _AgentProcess:
                     self._refused(answer)
                 case spawner.Ended():
                     self._ended(answer)
+                case spawner.StartedCold():
+                    start, _ = self._workers[answer.id]
+                    self._tell(io.SpawnedCold(start.replica, start.attempt, answer.reason))
 
     def _spawned(self, id: int) -> None:
         start, local_rank = self._workers[id]

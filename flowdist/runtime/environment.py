@@ -15,7 +15,9 @@ from typing import NamedTuple
 
 from flowdist.control.effects import StartReplica
 from flowdist.graph import RoleSpec, SecretRef
+from flowdist.graph.warmth import PythonCommand, cold_because, python_command, varies
 from flowdist.runtime.notice import ASKED, NOTICE
+from flowdist.runtime.spawning import ForkServer
 
 _MACRO = re.compile(r"\$\{([^}]*)\}")
 
@@ -157,6 +159,7 @@ def macro_values(
         "checkpoint_dir": places.checkpoint_dir,
         "log_dir": str(places.attempt_dir(start) / str(local_rank)),
         "run_id": places.run_id,
+        "$": "$",
     }
     values |= {f"self.port:{name}": str(port) for name, port in ports.items()}
     values |= {f"addresses:{key}": address for key, address in start.addresses}
@@ -179,3 +182,29 @@ def argv_of(command: Sequence[str], values: Mapping[str, str], base: Mapping[str
     if argv[0] in ("python", "python3"):
         argv[0] = base.get("PYTHON_EXEC", sys.executable)
     return tuple(argv)
+
+
+def fork_server(
+    role: RoleSpec, argv: tuple[str, ...], base: Mapping[str, str], env: Mapping[str, str], values: Mapping[str, str]
+) -> ForkServer | None:
+    """The fork server that a worker may be forked from; None when it has to be started by exec.
+
+    It has what does not differ from worker to worker: imports that want RANK, say, are no matter for it.
+
+    Args:
+        base: What the worker inherits.
+        env: Its whole environment.
+        values: What each macro stands for in this worker.
+    """
+    if cold_because(role, base.get("PYTHON_EXEC", sys.executable), sys.executable):
+        return None
+    command = python_command(argv)
+    folder = Path(role.workdir)
+    if not isinstance(command, PythonCommand) or not (command.is_module or (folder / command.target).is_file()):
+        return None  # exec says what is wrong with it
+    shared = {**base, **_defaults(base, role), **{secret.name: env[secret.name] for secret in role.secrets}}
+    shared |= {name: expand(value, values) for name, value in role.env if not varies(value)}
+    first_path = str(folder if command.is_module else (folder / command.target).resolve().parent)
+    if shared.get("PYTHONSAFEPATH"):
+        first_path = ""
+    return ForkServer((argv[0], *command.flags), tuple(shared.items()), role.workdir, first_path, role.preload)

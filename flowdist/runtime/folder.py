@@ -24,23 +24,26 @@ from flowdist.graph import RoleGraph, decode_graph, encode_graph
 SOCKET_PATH_MAX = 100  # Linux allows 107 bytes; the longest name in the folder has its share
 
 
-def make_run_dir(base: Path, topology: str) -> Path:
-    """`runs/<topology>-<yyyymmdd-hhmmss>-<4 hex>/`, with `runs/latest` pointing at it."""
+def make_run_dir(base: Path, topology: str, prefix: str = "") -> Path:
+    """`runs/<topology>-<yyyymmdd-hhmmss>-<4 hex>/`, with `runs/latest` pointing at it; `<prefix>_<8 hex>/`, without."""
     base.mkdir(parents=True, exist_ok=True)
     while True:
         name = f"{topology}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+        name = f"{prefix}_{secrets.token_hex(4)}" if prefix else name
         with contextlib.suppress(FileExistsError):
             (base / name).mkdir()
             break
+    if prefix:
+        return (base / name).resolve()
     link = base / f".latest-{name}"
     link.symlink_to(name)
     link.rename(base / "latest")
     return (base / name).resolve()
 
 
-def new_run(base: Path, graph: RoleGraph) -> Path:
-    """The folder of a new run, with its graph."""
-    run_dir = make_run_dir(base, graph.name)
+def new_run(base: Path, graph: RoleGraph, prefix: str = "") -> Path:
+    """The folder of a new run, with its graph. Its name begins with the prefix, if there is one."""
+    run_dir = make_run_dir(base, graph.name, prefix)
     (run_dir / "graph.json").write_bytes(encode_graph(graph))
     (run_dir / "checkpoints").mkdir()
     return run_dir

@@ -69,6 +69,11 @@ class Hooks:
                 del self._open[number]
                 self._tell({"event": "incident_closed", **_incident(job.incident(number))})
 
+    def skip(self, job: JobState) -> None:
+        """A run is resumed: what has closed before was told then."""
+        self._open = {incident.number: None for incident in job.incidents if incident.is_open}
+        self._seen = len(job.incidents)
+
     async def finish(self, job: JobState, finished: FinishJob | None) -> None:
         """Tell of the end, and wait for the runner as long as hooks may take then. None: nobody decided the end."""
         if not self.pids():

@@ -19,7 +19,7 @@ from flowdist.control.state import JobState, Replica
 from flowdist.faults import Fault, Plan, check_plan, refuse_misplaced, refuse_unsupported
 from flowdist.graph import RoleGraph, parse_duration
 from flowdist.runtime.frames import Operation
-from flowdist.runtime.spawner import INJECTED_EXIT
+from flowdist.runtime.spawning import INJECTED_EXIT
 
 KINDS = {
     "node": ("kill", "preempt"),

@@ -15,6 +15,8 @@ from flowdist.graph import RoleSpec
 from flowdist.runtime.clock import boot_ns
 
 Stream = Literal["stdout", "stderr"]
+Sink = Callable[[str], None]
+OpenSink = Callable[[StartReplica, RoleSpec, int, Stream], Sink | None]
 
 
 def last_output_ns(attempt_dir: Path) -> int | None:
@@ -25,27 +27,36 @@ def last_output_ns(attempt_dir: Path) -> int | None:
 
 
 class Follower:
-    """`show(stream, text)` gets whole lines; a half line waits for its end, at most until the attempt is over."""
+    """`show(stream, text)` gets whole lines; a half line waits for its end, at most until the attempt is over.
 
-    def __init__(self, run_dir: Path, show: Callable[[Stream, str], None]) -> None:
+    `open_sink` may say for each stream of each worker, by its local rank, where its lines go instead; None: nowhere.
+    """
+
+    def __init__(self, run_dir: Path, show: Callable[[Stream, str], None], open_sink: OpenSink | None = None) -> None:
         self._run_dir, self._show = run_dir, show
+        self._open_sink = open_sink or self._open_named
         self._files: dict[Path, _File] = {}
 
     def follow(self, start: StartReplica, role: RoleSpec) -> None:
         """An attempt was started: follow its workers' files, and let those of the one before go when they are dry."""
         base = self._run_dir / start.replica.role / str(start.replica.index)
         for local_rank in range(role.procs):
-            name = str(start.replica) if role.procs == 1 else f"{start.replica}.{local_rank}"
             streams: tuple[Stream, ...] = ("stdout", "stderr")
             for stream in streams:
                 path = base / f"attempt_{start.attempt}" / str(local_rank) / f"{stream}.log"
-                self._files[path] = _File(path, f"[{name}] ", stream)
+                if (sink := self._open_sink(start, role, local_rank, stream)) is not None:
+                    self._files[path] = _File(path, sink)
+
+    def _open_named(self, start: StartReplica, role: RoleSpec, local_rank: int, stream: Stream) -> Sink:
+        """Each line behind the name of its worker."""
+        name = str(start.replica) if role.procs == 1 else f"{start.replica}.{local_rank}"
+        return lambda line: self._show(stream, f"[{name}] {line}")
 
     def read(self, *, final: bool = False) -> None:
         """Show what is new. `final` shows half lines too."""
         for file in self._files.values():
             for line in file.new_lines(final):
-                self._show(file.stream, f"{file.prefix}{line}")
+                file.sink(line)
 
     def forget(self, start: StartReplica) -> None:
         """The attempt is over and has been read: nothing more will come."""
@@ -55,8 +66,8 @@ class Follower:
 
 
 class _File:
-    def __init__(self, path: Path, prefix: str, stream: Stream) -> None:
-        self.path, self.prefix, self.stream = path, prefix, stream
+    def __init__(self, path: Path, sink: Sink) -> None:
+        self.path, self.sink = path, sink
         self._offset = 0
         self._rest = b""
 

@@ -35,7 +35,7 @@ from flowdist.runtime.frames import Injected, JournalLine, Operate, Operation, W
 from flowdist.runtime.guardian import KILL_NODE, NodeConfig
 from flowdist.runtime.hooks import Hooks
 from flowdist.runtime.inject import Injector
-from flowdist.runtime.logs import Follower
+from flowdist.runtime.logs import Follower, OpenSink
 from flowdist.runtime.reaper import become_subreaper, kill_descendants
 
 LOOK_S = 0.1  # how often the workers' output is looked at
@@ -61,9 +61,17 @@ class RunResult:
 
 
 class Supervisor:
-    """`show(kind, text)` gets every line for the terminal."""
+    """`show(kind, text)` gets every line for the terminal; `open_sink` may keep the workers' output from it."""
 
-    def __init__(self, graph: RoleGraph, gpus: Sequence[str], plan: Plan, run_dir: Path, show: Show) -> None:
+    def __init__(
+        self,
+        graph: RoleGraph,
+        gpus: Sequence[str],
+        plan: Plan,
+        run_dir: Path,
+        show: Show,
+        open_sink: OpenSink | None = None,
+    ) -> None:
         self._graph, self._show, self._run_dir, self._run_id = graph, show, run_dir, run_dir.name
         self._lock = lock_run(run_dir, RESUME_WAIT_S)
         self._past = past_of(run_dir)
@@ -73,7 +81,7 @@ class Supervisor:
         self._devices = dict(zip(self._nodes, share_devices(graph.cluster.nodes, gpus), strict=True))
         self._mirror = Controller(graph, tuple(self._nodes))
         self._seen = 0  # lines of the journal
-        self._follower = Follower(self._run_dir, show)
+        self._follower = Follower(self._run_dir, show, open_sink)
         self._injector = Injector(plan, self._run_dir, self)
         self._hooks = Hooks(graph, self._run_dir)
         self._guardians: dict[str, asyncio.subprocess.Process] = {}
@@ -277,6 +285,7 @@ class Supervisor:
             self._show("error", f"line {line.n} of the journal does not replay: please report this as a bug")
         if self._seen <= self._past.lines:  # told already, when it happened
             self._latest |= {e.replica: e for e in line.effects if isinstance(e, StartReplica)}
+            self._hooks.skip(self._mirror.state)
             return
         self._hooks.hear(self._mirror.state)
         self._show_record(line)

@@ -117,8 +117,8 @@ class SimNode:
     def go_on(self) -> None:
         """They get it again. The first thing that the agent sees is the time (R19)."""
         self.is_paused = False
-        self.net.heal("paused")
         self.tell(io.AgentTimePassed())
+        self.net.heal("paused")  # only now: no heartbeat of the time before was sent
         held, self._held = self._held, []
         for happen in held:
             happen()
@@ -202,7 +202,7 @@ class SimNode:
                 self._sim.queue.after(BIND_NS, lambda: self.tell(answer))
             case io.TellWorkers():
                 self._sim.work.stop_at(self, output.replica, output.attempt, output.step)
-            case io.KillStore() | io.WritePeers():
+            case io.KillStore() | io.WritePeers() | io.HurrySpawn():
                 pass
             case io.EndAgent():
                 self.is_alive = False

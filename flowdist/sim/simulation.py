@@ -6,7 +6,8 @@ Faults act on nodes and processes only; the controller is never told and has to 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -21,7 +22,8 @@ from flowdist.control.messages import Heartbeat, ToAgent, ToController
 from flowdist.control.state import JobState
 from flowdist.control.waiting import waiting_for
 from flowdist.faults import NOTHING, Add, Drain, Fault, Plan, Scale
-from flowdist.graph import MS, Cluster, NodeSpec, RoleGraph
+from flowdist.graph import MS, Cluster, NodeSpec, RoleGraph, format_duration
+from flowdist.sim.accounts import Accounts, Bucket
 from flowdist.sim.faulting import Faulting
 from flowdist.sim.node import SimNode
 from flowdist.sim.queue import Queue
@@ -51,6 +53,8 @@ class SimResult:
     now: int
     models: dict[str, WorldModel]
     unfired: list[Fault]
+    spent: dict[str, dict[Bucket, int]]  # ns, by role and bucket: together wall time x replicas
+    hits: Counter[tuple[str, str]]  # faults, by kind and by the phase of the job
     violation: Violation | None = None
     waiting: list[str] = field(default_factory=list)
     handled: int = 0
@@ -64,6 +68,7 @@ class Simulation:
         plan: What is to befall the job.
         seed: 0 is nominal: everything takes exactly what the workload says. Any other seed spreads start-up times by
             up to a fifth, each attempt's drawn from a stream of its own.
+        always: Called with the job after every event; False or an AssertionError is a violation.
         play_heartbeats: Play each heartbeat, as production does, instead of taking quiet ones as played.
     """
 
@@ -74,12 +79,16 @@ class Simulation:
         *,
         seed: int = 0,
         play_heartbeats: bool = False,
+        always: Sequence[Callable[[JobState], object]] = (),
     ) -> None:
         self.graph, self.plays_heartbeats, self.seed = graph, play_heartbeats, seed
         self.queue = Queue()
         names = tuple(node.name for node in graph.cluster.nodes)
         self.controller = Controller(graph, names)
         self.nodes: dict[NodeName, SimNode] = {}
+        self.accounts = Accounts(self.job)
+        self._always = always
+        self._hits: Counter[tuple[str, str]] = Counter()
         self.work = Work(self, seed)
         self.links = Links(graph.options)
         self.is_down = False  # the controller
@@ -115,7 +124,10 @@ class Simulation:
         except Violation as error:
             violation = error
         lines = [encode_line(line) for line in self._lines]
+        self.accounts.close(self.work.models.values(), self.queue.now)
         return SimResult(
+            spent=self.accounts.spent,
+            hits=self._hits,
             job=self.job,
             lines=self._lines,
             digest=digest(lines),
@@ -180,11 +192,25 @@ class Simulation:
             self.job.check()
         except AssertionError as error:
             raise Violation("invariant", str(error)) from error
+        for check in self._always:
+            self._hold(check)
         for effect in effects:
             self._carry_out(effect)
+        self.accounts.hear(self.job, line)
         self._faulting.hear(line)
         self.work.notice_who_stays_away()
         self.plan()
+
+    def _hold(self, check: Callable[[JobState], object]) -> None:
+        """A property of the user's."""
+        name = getattr(check, "__name__", repr(check))
+        try:
+            if check(self.job) is False:
+                raise Violation("always", f"{name} does not hold at {format_duration(self.queue.now)}")
+        except AssertionError as error:
+            if isinstance(error, Violation):
+                raise
+            raise Violation("always", f"{name} at {format_duration(self.queue.now)}: {error}") from error
 
     def kill_controller(self) -> None:
         """The controller dies; the next one knows what is in the record, and takes over a moment later (R21)."""
@@ -209,7 +235,17 @@ class Simulation:
         for node in self.nodes.values():
             node.connect()
 
+    def _phase(self) -> str:
+        """Where the job is, as far as faults are concerned."""
+        if self.job.ending is not None:
+            return "ending"
+        if self.job.open or self.is_down:
+            return "in recovery"
+        begun = any(model.begun_ns is not None for model in self.work.models.values())
+        return "steady" if begun else "starting"
+
     def note_fault(self, fault: Fault, target: str) -> None:
+        self._hits[fault.kind, self._phase()] += 1
         self._lines.append(FaultLine(self.queue.now, fault.spec, target))
 
     def _carry_out(self, effect: Effect) -> None:

@@ -67,6 +67,7 @@ class Work:
             self._serves(start.replica)
         model = self.models.get(start.world)
         if model is not None and model.is_up(start.replica, self._queue.now):
+            self._sim.accounts.begins(model, self._queue.now)
             self._check_parted(start.world)
             self._plan(start.world, model)
 
@@ -74,6 +75,7 @@ class Work:
         """A service is there (again): whoever waited for it goes on."""
         self._serving.setdefault(replica.role, {})[replica] = None
         self._away.pop(replica, None)
+        self._sim.accounts.serves(replica, self._queue.now)
         for world in self._worlds_that_need(replica.role):
             self.go_on(world, str(replica))
 
@@ -83,9 +85,10 @@ class Work:
         model = self.models.get(world)
         start = model.members.get(replica) if model is not None else None
         if model is not None and start is not None and start.attempt == attempt:
-            model.halt(self._queue.now)
+            self._halt(model)
         if self._serving.get(replica.role, {}).pop(replica, replica) is None:
             self._away[replica] = None
+            self._sim.accounts.stopped_working(replica, self._queue.now)
             for name in self._worlds_that_need(replica.role):
                 self.stall(name, str(replica))
 
@@ -96,11 +99,16 @@ class Work:
             for name in self._worlds_that_need(replica.role):
                 self.go_on(name, str(replica))
 
+    def _halt(self, model: WorldModel) -> None:
+        if model.begun_ns is not None:
+            self._sim.accounts.halts(model, self._queue.now)
+        model.halt(self._queue.now)
+
     def worker_failed(self, replica: ReplicaId, attempt: int) -> None:
         """The others of its world wait for it in vain."""
         model = self.model_of(replica, attempt)
         if model is not None:
-            model.halt(self._queue.now)
+            self._halt(model)
 
     def _worlds_that_need(self, service: str) -> list[str]:
         """Those that go on running while it is away, and can do nothing."""
@@ -182,7 +190,7 @@ class Work:
         step = model.step_at(self._queue.now)
         for start in list(model.members.values()):
             self._tell_step(start, step + (start.replica != replica))
-        model.halt(self._queue.now)
+        self._halt(model)
 
     def stop_at(self, node: SimNode, replica: ReplicaId, attempt: int, step: int | None) -> None:
         """The workers are told the step at which should_stop() turns true: there they save, then they have left it."""
@@ -195,7 +203,7 @@ class Work:
         def save() -> None:
             if model.begun_ns == begun:
                 model.save(step)
-                model.halt(self._queue.now)  # saved at that step: nothing is lost
+                self._halt(model)  # saved at that step: nothing is lost
 
         def leave() -> None:
             for local_rank in range(self._graph.role(replica.role).procs):

@@ -81,6 +81,15 @@ class WorldModel:
         self.begins.append(now)
         return True
 
+    def split(self, now: int) -> tuple[int, int, int]:
+        """Of what was done in this generation, in ns: steps that are kept, steps that are lost, and checkpoints."""
+        load = self.pace.workload
+        cycles, rest = divmod(self._position(now), load.checkpoint_every_ns + load.checkpoint_ns)
+        checkpoint = cycles * load.checkpoint_ns + max(0, rest - load.checkpoint_every_ns)
+        worked = self._position(now) - checkpoint
+        kept = min(worked, max(0, self.durable - self.first_step) * load.step_ns)
+        return kept, worked - kept, checkpoint
+
     def halt(self, now: int) -> None:
         """A member is gone: the others wait for it in vain. What was done since the last checkpoint is lost."""
         if self.begun_ns is None:
@@ -104,6 +113,8 @@ class WorldModel:
 
     def go_on(self, why: str, now: int) -> bool:
         """That reason is gone. Returns whether it was the last: they get on again."""
+        if why not in self.stalls and why not in self.holds:
+            return False  # what is planned still holds
         self._rebase(now)
         was = self.stalls.pop(why, why) is None or self.holds.pop(why, why) is None
         return was and not self.is_stalled

@@ -1,1 +1,22 @@
-"""To be replaced."""
+"""The test kit: simulate a topology in tests, demand that it recovers, explore; strategies of Hypothesis; the proofs.
+
+`strategies` needs the extra `flowdist[testing]`; the rest does not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flowdist.testing.kit import assert_recovers, explore, graph_of, simulate
+
+__all__ = ["assert_recovers", "explore", "graph_of", "simulate"]
+
+
+def __getattr__(name: str) -> Any:
+    """Imported when asked for: pytest loads this package for its plugin in every run."""
+    if name in __all__:
+        from flowdist.testing import kit
+
+        return getattr(kit, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -100,7 +100,7 @@ class Bodies:
         return Did(self._number(body))
 
     def later(self, number: int, by_ns: int, hears: Hears, *, may_beat: bool) -> Did:
-        """After some time. Who is answered was acknowledged just now; who may beat has sent the last heartbeat of it.
+        """After some time. What is answered was acknowledged just now; what may beat has sent its last heartbeat.
 
         All heartbeats of that time are one: to hear of the last is to hear of all.
         """

@@ -11,6 +11,7 @@ import pytest
 
 from flowdist.graph import decode_graph
 
+VERBS = ("check", "plan", "graph", "explain", "run", "torchrun", "simulate", "replay", "timeline", "diff")
 GANG = str(Path(__file__).parents[2] / "scenarios/topologies/gang.py")
 
 
@@ -22,11 +23,11 @@ def flowdist(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedPr
 def test_help_names_every_verb() -> None:
     done = flowdist("--help")
     assert done.returncode == 0
-    for verb in ("check", "plan", "graph", "explain", "run", "simulate", "replay"):
+    for verb in VERBS:
         assert f"  {verb}  " in done.stdout
 
 
-@pytest.mark.parametrize("verb", ["check", "plan", "graph", "explain", "run", "simulate", "replay"])
+@pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_help(verb: str) -> None:
     done = flowdist(verb, "--help")
     assert done.returncode == 0 and "Usage: flowdist" in done.stdout

@@ -98,6 +98,29 @@ def test_a_job_without_nodes_is_all_on_this_machine(tmp_path: Path) -> None:
     assert done.exit_code == 2 and "there is no 'node1'" in done.stderr
 
 
+def test_a_node_that_is_taken_away_and_a_rank_that_hangs_are_told(tmp_path: Path) -> None:
+    told = explain(PS, "--fail", "node1:preempt", "--fail", "node0:drain").stdout
+    assert told.startswith("node1 is taken away: the job goes on\n") and "\nnode0 is drained by the operator:" in told
+    told = explain(PS, "--fail", "trainer/0:hang", "--set", "trainer.hang_after=1m").stdout
+    assert told.startswith("trainer/0 hangs: no sign of it for 1m: the job goes on\n")
+    assert 'give it hang_after=, such as "10m"' in explain(PS, "--fail", "trainer/0:hang").stderr
+
+
+def test_joint_worlds_and_wider_restarts_are_told(tmp_path: Path) -> None:
+    file = tmp_path / "topology.py"
+    file.write_text(
+        "from flowdist import Restart, Topology\n"
+        't = Topology("x", nodes=2)\n'
+        'wide = Restart("role", max_restarts=1, then=Restart("job", max_restarts=2))\n'
+        't.world("rpc", t.role("ps", "true", restart=wide), t.role("trainer", "true"))\n'
+        't.role("reader", "true")\n'
+    )
+    told = explain(str(file), "--fail", "ps/0").stdout
+    assert '  trainer  it is in the world "rpc" with ps, which re-forms as one\n' in told
+    end = "restart the job, 2 times, then fail; that restarts ps, trainer, reader"
+    assert f"  when the budget is used up: {end}\n" in told
+
+
 def test_who_has_not_started_is_not_touched() -> None:
     told = explain(STAGES, "--fail", "node0").stdout
     assert "actor  it has not started by then: it waits for reader to succeed" in told

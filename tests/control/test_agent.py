@@ -46,12 +46,18 @@ def test_a_stop_without_grace_is_sigkill_at_once_and_shortens_a_longer_one():
 def test_a_stop_that_comes_before_the_workers_run_is_not_lost():
     talk = Talk()
     talk.order(start())
-    assert talk.order(StopReplica("node0", T, 1, SECOND)) == []
+    assert talk.order(StopReplica("node0", T, 1, SECOND)) == [io.HurrySpawn(T, 1)]
     assert talk.tell(io.WorkersSpawned(T, 1)) == [ev.ReplicaStarted(T, 1), kill("TERM")]
     talk = Talk()
     talk.order(start())
     talk.order(StopReplica("node0", T, 1, 0))
     assert talk.tell(io.WorkersSpawned(T, 1)) == [ev.ReplicaStarted(T, 1), kill("KILL")]
+
+
+def test_it_says_why_workers_are_not_forked():
+    talk = Talk()
+    talk.order(start())
+    assert talk.tell(io.SpawnedCold(T, 1, "too many threads")) == [ev.ReplicaStartsCold(T, 1, "too many threads")]
 
 
 def test_the_first_failing_worker_takes_the_others_with_it_and_is_reported_once():
@@ -123,7 +129,7 @@ def test_r19_a_rejoin_fences_at_once():
     talk = Talk()
     talk.run()
     assert talk.tell(msg.Rejoin(1, 1)) == [kill("KILL")]
-    assert talk.order(start(2)) == []
+    assert talk.order(start(2)) == [] and talk.order(start(1, "trainer/1")) == []
 
 
 def test_r19_workers_live_on_through_a_short_loss_of_the_connection():
@@ -211,6 +217,7 @@ def test_a_later_stop_never_gives_more_time_than_the_one_before():
     assert talk.order(StopReplica("node0", T, 1, 60 * SECOND)) == []
     assert talk.at(2, ack=True) == [kill("KILL")]
     assert talk.order(StopReplica("node0", T, 1, SECOND)) == [], "it was killed already"
+    assert talk.at(10, ack=True) == []
     assert talk.order(StopReplica("node0", T, 1, 0)) == [kill("KILL")]
     assert talk.at(31.9, ack=True) == []
     assert talk.at(32, ack=True) == [ev.ReplicaUnkillable(T, 1)], "counted from the first time that it was killed"

@@ -153,6 +153,9 @@ def test_r15_what_was_told_to_stop_does_not_hang():
     assert saw(talk, None) == []
     assert step(talk, 0, 1) == []
     assert talk.at(300, ack=True) == []
+    talk = watched()
+    talk.order(StopReplica("node0", T, 1, 10 * MINUTE))
+    assert talk.at(300, ack=True) == [], "nobody looks any more"
 
 
 def test_r15_a_stop_for_a_hang_has_the_stacks_written_first():

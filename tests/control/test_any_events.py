@@ -6,9 +6,6 @@ something that it names.
 
 from __future__ import annotations
 
-import itertools
-
-import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -17,21 +14,10 @@ from flowdist.control import events as ev
 from flowdist.control.controller import Controller
 from flowdist.control.effects import AskStep, CloseStore, Effect, OpenStore, StartReplica, StopAtStep, StopReplica
 from flowdist.control.waiting import waiting_for
-from flowdist.graph import (
-    MINUTE,
-    SECOND,
-    Domain,
-    Gate,
-    JointWorld,
-    Placement,
-    RestartPolicy,
-    RoleGraph,
-    RoleSpec,
-    Rule,
-)
-from tests.control.harness import TCP, assert_settled, graph, role
+from flowdist.graph import SECOND, RoleGraph
+from flowdist.testing.strategies import FAILURES, NODES, topologies
+from tests.control.harness import assert_settled
 
-NODES = ("node0", "node1", "node2")
 NEWS_OF_NODES = (
     ev.NodePreempted,
     ev.DrainRequested,
@@ -43,116 +29,12 @@ NEWS_OF_NODES = (
     ev.CancelRequested,
 )
 ORDERS = (OpenStore, StartReplica, StopReplica, CloseStore, AskStep, StopAtStep)
-FAILURES = ("exit", "signal", "oom", "start_failed")
-
-
-@st.composite
-def policies(draw: st.DrawFn, *, may_ignore: bool) -> RestartPolicy | None:
-    if draw(st.booleans()) and draw(st.booleans()):
-        return None
-    actions = ["restart", "fail", "ignore"] if may_ignore else ["restart", "fail"]
-    rules = draw(
-        st.lists(
-            st.builds(Rule, st.sampled_from(actions), kind=st.sampled_from([*FAILURES, "node_lost", None])), max_size=2
-        )
-    )
-    wider = RestartPolicy("job", max_restarts=draw(st.integers(0, 2))) if draw(st.booleans()) else None
-    then = "widen" if wider else "ignore" if may_ignore and draw(st.booleans()) else "fail"
-    return RestartPolicy(
-        scope=draw(st.sampled_from(["role", "job", "domain"])),
-        max_restarts=draw(st.integers(0, 3)),
-        within_ns=draw(st.sampled_from([None, MINUTE])),
-        then=then,  # type: ignore[arg-type]
-        rules=tuple(rules),
-        wider=wider,
-    )
-
-
-@st.composite
-def graphs(draw: st.DrawFn) -> RoleGraph:
-    roles: list[RoleSpec] = []
-    for name in ("a", "b", "c")[: draw(st.integers(1, 3))]:
-        service = bool(roles) is False and draw(st.booleans())
-        gang = not service and draw(st.booleans())
-        primary = draw(st.booleans()) or not roles
-        gates = [
-            Gate(
-                other.name,
-                draw(st.sampled_from(_conditions(other))),
-                draw(st.sampled_from(["reconnect", "restart"])),
-            )
-            for other in roles
-            if draw(st.booleans())
-        ]
-        low = draw(st.integers(1, 2))
-        policy = draw(policies(may_ignore=not gang or not primary))
-        if policy is not None and not gang and draw(st.booleans()):
-            policy = msgspec.structs.replace(policy, scope="replica")
-        roles.append(
-            role(
-                name,
-                kind="service" if service else "task",
-                gang=gang,
-                primary=primary,
-                min_replicas=low,
-                max_replicas=low + draw(st.integers(0, 2)),
-                procs=draw(st.integers(1, 2)),
-                gates=tuple(gates),
-                restart=policy,
-                ports=("rpc",) if draw(st.booleans()) else (),
-                ready=TCP if draw(st.booleans()) else None,
-                placement=draw(placements([other.name for other in roles])),
-                address_edges=tuple(gate.role for gate in gates if draw(st.booleans())),
-            )
-        )
-    if all(spec.kind == "service" or not spec.primary for spec in roles):
-        roles.append(role("main", gates=tuple(Gate(spec.name, "started") for spec in roles[:1])))
-    names = tuple(spec.name for spec in roles)
-    domains = (Domain("d", names[:2]),) if len(names) > 1 and draw(st.booleans()) else ()
-    roles = [_without_stray_domain(spec, domains) for spec in roles]
-    gangs = [spec for spec in roles if spec.gang and spec.kind == "task"]
-    pair = next(((a.name, b.name) for a, b in itertools.combinations(gangs, 2) if _may_be_joint(a, b)), None)
-    worlds = (JointWorld("joint", pair),) if pair and draw(st.booleans()) else ()
-    drawn = graph(*roles, domains=domains, nodes=3, cpu=draw(st.sampled_from([2.0, 4.0, 8.0])))
-    return msgspec.structs.replace(drawn, worlds=worlds)
-
-
-def _may_be_joint(a: RoleSpec, b: RoleSpec) -> bool:
-    """No gate between the two, over others neither, and the end of one is the end of the other."""
-    return not b.gates and a.primary == b.primary and _ignores(a) == _ignores(b)
-
-
-def _ignores(spec: RoleSpec) -> bool:
-    policy = spec.restart
-    return policy is not None and (policy.then == "ignore" or any(rule.do == "ignore" for rule in policy.rules))
-
-
-@st.composite
-def placements(draw: st.DrawFn, others: list[str]) -> Placement:
-    if draw(st.integers(0, 3)):
-        return Placement(draw(st.sampled_from(["spread", "pack"])))
-    names = st.lists(st.sampled_from(others), max_size=1) if others else st.just([])
-    return Placement("spread", tuple(draw(names)), tuple(draw(names)))
-
-
-def _conditions(other: RoleSpec) -> list[str]:
-    conditions = ["started"]
-    conditions += ["ready"] if other.ready is not None else []
-    return conditions + (["succeeded"] if other.kind == "task" else [])
-
-
-def _without_stray_domain(spec: RoleSpec, domains: tuple[Domain, ...]) -> RoleSpec:
-
-    policy = spec.restart
-    if policy is not None and policy.scope == "domain" and not any(spec.name in domain.roles for domain in domains):
-        return msgspec.structs.replace(spec, restart=msgspec.structs.replace(policy, scope="role"))
-    return spec
 
 
 class AnyEvents(RuleBasedStateMachine):
     """The nodes and what runs on them, as a world that may do anything but lie about what has ended."""
 
-    @initialize(drawn=graphs(), known=st.integers(0, 3))
+    @initialize(drawn=topologies(), known=st.integers(0, 3))
     def begin(self, drawn: RoleGraph, known: int) -> None:
         self.graph = drawn
         self.controller = Controller(drawn, NODES[:known])

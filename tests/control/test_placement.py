@@ -8,7 +8,7 @@ import pytest
 from flowdist.control import events as ev
 from flowdist.control.placement import Chooser, explain
 from flowdist.control.waiting import waiting_for
-from flowdist.graph import Cluster, Gate, NodeSpec, Placement, Resources, RoleSpec, offered
+from flowdist.graph import Cluster, Domain, Gate, NodeSpec, Placement, Resources, RoleSpec, offered
 from tests.control.harness import TCP, Talk, graph, restart, role
 
 LOOSE = restart("replica", 9, backoff_ns=0)
@@ -162,6 +162,18 @@ def test_r2_growth_counts_the_minima_of_all_roles_that_wait_together():
     assert talk.up() == ["trainer/0", "trainer/1", "reader/0", "writer/0"]
 
 
+def test_r6_who_is_gone_gets_no_seat_before_all_of_its_set_is_gone():
+    actor, reader = actors(3, low=1), role("reader")
+    drawn = msgspec.structs.replace(graph(actor, reader), cluster=Cluster(tuple(nodes(3, 1))))
+    talk = Talk(msgspec.structs.replace(drawn, domains=(Domain("core", ("actor", "reader")),)))
+    talk.join("node0", "node1", "node2")
+    assert seats(talk) == ["node0", "node2", None]
+    talk.auto = False
+    talk.gone("node0")
+    talk.join("node3", cpu=1)
+    assert seats(talk) == [None, "node2", "node3"] and talk.replica("actor/0").phase == "gone"
+
+
 def test_r2_a_role_that_waits_for_success_gets_the_room_of_those_that_have_succeeded_only():
     first = role("first", min_replicas=1, max_replicas=3)
     other = role("other", kind="service")
@@ -191,7 +203,7 @@ def test_what_lacks_is_named_and_nothing_else(resources: Resources, text: str):
     small = msgspec.structs.replace(role("small"), resources=Resources(cpu=0.5))
     talk = on(NodeSpec("node0", cpu=2, gpu=1), roles=(small,))
     job = on(NodeSpec("node0", cpu=2, gpu=1), roles=(big,), join=False).job
-    job.nodes, job.free = talk.job.nodes, talk.job.free
+    job.nodes, job.free, job.usable = talk.job.nodes, talk.job.free, talk.job.usable
     assert explain(job, job.roles["big"]) == text
 
 

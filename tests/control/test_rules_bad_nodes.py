@@ -89,6 +89,24 @@ def test_r22_after_three_failures_of_any_replicas_the_node_is_cordoned_and_it_is
     assert talk.replica(there[0]).node != "node0"
 
 
+def test_r22_failures_of_several_kinds_cordon_no_node():
+    talk = actors(4, nodes=3)
+    there = [name for name in talk.attempts() if talk.replica(name).node == "node0"]
+    talk.fail(there[0])
+    talk.fail(there[1])
+    segfault(talk, there[0])
+    assert len(talk.job.nodes["node0"].failures) == 3 and talk.job.nodes["node0"].cordoned == ""
+
+
+def test_r22_who_has_moved_may_come_back_after_an_hour():
+    talk = actors(1, nodes=3)
+    talk.fail("actor/0")
+    talk.fail("actor/0")
+    talk.wait(3600)
+    talk.gone("node1")
+    assert seats(talk, "actor/0") == ["node0", "node0", "node1", "node0"]
+
+
 def test_r22_what_runs_on_a_cordoned_node_goes_on_and_what_of_it_restarts_does_so_elsewhere():
     talk = actors(4, nodes=3)
     talk.tell(ev.CordonRequested("node0"))

@@ -88,7 +88,19 @@ def test_r21_a_node_that_has_joined_the_new_controller_is_given_no_more_patience
 def test_r21_a_heartbeat_to_the_new_controller_is_answered_with_its_epoch():
     links = take_over(two_trainers())
     assert beat(links, "node0", 1) == [msg.Acked(2, 1, 7)]
-    assert links.deadline() == 601 * SECOND, "that it was heard takes nothing of its patience away"
+    silent = [ev.NodeSilent("node0"), ev.NodeSilent("node1")]
+    assert links.expire(601 * SECOND - 1) == [] and links.expire(601 * SECOND) == silent, "its patience is no less"
+
+
+def test_r21_the_new_controller_knows_the_incarnations_of_the_agents():
+    talk = two_trainers()
+    talk.join("node1")  # it has lost what it ran
+    links = take_over(talk)
+    order = StopReplica("node1", r("trainer/1"), 2, 0)
+    assert links.order(order) == msg.Ordered(2, 2, order)
+    assert beat(links, "node1", 1, incarnation=1) == [] and beat(links, "node1", 1, incarnation=2) == [
+        msg.Acked(2, 2, 7)
+    ]
 
 
 def test_r21_a_node_that_was_lost_before_has_to_join_anew():
@@ -207,6 +219,28 @@ def test_r20_an_order_for_an_earlier_incarnation_is_not_obeyed_by_an_agent_that_
     assert talk.tell(msg.Rejoin(1, 1)) == [] and not talk.agent.is_fencing
     assert talk.tell(msg.Dismissed(1, 1)) == [] and not talk.agent.is_over
     assert talk.order(agents.start(2), incarnation=2) == [io.SpawnWorkers(agents.start(2))]
+
+
+def test_r20_an_order_that_was_given_before_its_agent_fenced_starts_nothing_when_it_comes_late():
+    talk = agents.Talk()
+    links = Links(JobOptions())
+
+    def hear() -> None:
+        """The controller hears what was sent last, and the agent its answers."""
+        for answer in links.hear(talk.sent[-1], talk.now).answers:  # type: ignore[arg-type]
+            talk.tell(answer)
+
+    talk.sent = [sent for sent in talk.sent if isinstance(sent, msg.Join)]
+    hear()
+    late = links.order(agents.start(1))  # it is on its way for long
+    assert links.expire(5 * SECOND) == [ev.NodeSilent("node0")]
+    talk.now = 500 * MS
+    talk.tell(io.AgentTimePassed())
+    hear()  # a heartbeat: the agent is told to join anew, which it does at once
+    assert talk.sent[-1] == msg.Join("node0", 2, agents.A, "127.0.0.1", 500 * MS)
+    hear()
+    assert talk.tell(late) == []
+    assert talk.tell(links.order(agents.start(2))) == [io.SpawnWorkers(agents.start(2))]
 
 
 def test_r20_an_acknowledgement_of_an_earlier_incarnation_renews_no_lease():

@@ -45,6 +45,16 @@ def test_r15_the_least_advanced_is_the_suspect_whoever_was_reported_first():
     assert len(talk.job.roles["trainer"].charges) == 1
 
 
+def test_r15_of_equals_it_is_the_one_that_was_quiet_first():
+    talk = trainers()
+    stall(talk, "trainer/2", step=7)
+    talk.wait(1)
+    for name in ("trainer/0", "trainer/1"):
+        stall(talk, name, step=7)
+    talk.wait(1)
+    assert [incident.root for incident in talk.job.incidents] == ["trainer/2"]
+
+
 def test_r15_the_verdict_waits_for_the_reports_of_the_others():
     talk = trainers()
     stall(talk, "trainer/0", step=9)
@@ -173,3 +183,21 @@ def test_r15_replicas_without_a_gang_hang_one_by_one():
     stall(talk, "actor/1", "output")
     talk.wait(2)
     assert talk.attempts() == {"actor/0": 1, "actor/1": 2, "actor/2": 1}
+
+
+def test_r15_nobody_is_blamed_while_a_node_has_not_been_heard_since_a_controller_took_over():
+    """Who is waited for may have fenced: the others stand still because of that, and the lease will tell."""
+    gang = role("trainer", min_replicas=1, max_replicas=2, hang_after_ns=30 * SECOND)
+    talk = Talk(graph(gang, nodes=2, cpu=1))
+    talk.join("node0", "node1")
+    talk.tell(ev.ControllerStarted(2))
+    talk.tell(ev.NodeJoined("node1", talk.job.nodes["node1"].spec, inventory=inventory_of(talk, "trainer/1")))
+    stall(talk, "trainer/1", step=9)
+    talk.wait(60)
+    assert not talk.job.incidents and talk.outcome()[0] is None
+    talk.tell(ev.NodeSilent("node0"))
+    assert [incident.kind for incident in talk.job.incidents] == ["node_lost"] and talk.up() == ["trainer/1"]
+
+
+def inventory_of(talk: Talk, name: str) -> tuple[ev.InventoryItem, ...]:
+    return (ev.InventoryItem(r(name), talk.replica(name).attempt, "running"),)

@@ -7,7 +7,7 @@ import pytest
 from flowdist.control import events as ev
 from flowdist.control.effects import AskStep, Effect, StopAtStep, StopReplica
 from flowdist.graph import SECOND, RestartPolicy, Rule
-from tests.control.harness import Talk, graph, r, restart, role
+from tests.control.harness import TCP, Talk, graph, r, restart, role
 
 
 def trainers(low: int = 2, high: int = 2, **fields: object):  # type: ignore[no-untyped-def]
@@ -373,3 +373,16 @@ def test_r18_an_answer_under_a_notice_opens_nothing_in_a_job_that_ends():
     assert not talk.job.incidents
     talk.tell(ev.ReplicaStopped(r("a/0"), 1))
     assert talk.outcome()[0] == "failed"
+
+
+def test_r14_a_deadline_that_an_earlier_one_has_made_void_does_not_come_after_it():
+    ready = role("trainer", min_replicas=1, max_replicas=2, ready=TCP, ready_timeout_ns=29 * SECOND, restart=restart())
+    talk = Talk(graph(ready, nodes=3, cpu=1), auto=False)
+    talk.join("node0", "node1", "node2")
+    talk.tell(ev.StoreOpened("trainer", 1, 1))
+    for name in ("trainer/0", "trainer/1"):
+        talk.tell(ev.ReplicaStarted(r(name), 1))
+    talk.tell(ev.NodePreempted("node0", 40 * SECOND))  # with a grace of 10 s: it stops after 30 s
+    talk.now = 31 * SECOND
+    talk.tell(ev.TimePassed())
+    assert [incident.kind for incident in talk.job.incidents] == ["unready"]

@@ -369,6 +369,19 @@ def test_r18_what_ends_by_itself_while_the_job_ends_is_waited_for_no_longer():
     assert talk.replica("aux/0").phase == "ended", "it was told to stop"
 
 
+def test_r18_what_starts_or_stalls_while_the_job_ends_is_not_judged_any_more():
+    ps = role("ps", kind="service", ready=TCP, restart=restart("replica"))
+    talk = opened(ps, trainers(gates=(Gate("ps", "started"),)))
+    talk.fail("ps/0")
+    talk.tell(ev.StoreOpened("ps/0", 2, 1))
+    talk.tell(ev.CancelRequested())
+    assert talk.replica("ps/0").phase == "starting", "the trainers stop first"
+    talk.tell(ev.ReplicaStarted(r("ps/0"), 2))
+    talk.tell(ev.ReplicaStalled(r("ps/0"), 2, "output", MINUTE))
+    talk.wait(3600)
+    assert len(talk.job.incidents) == 1 and talk.replica("ps/0").phase == "running"
+
+
 def test_r18_a_worker_that_outlives_sigkill_does_not_keep_a_job_from_ending():
     talk = opened(trainers(2, 2, restart=None))
     talk.fail("trainer/0")

@@ -1,11 +1,11 @@
-"""R1-R4, R12, R13, R17: who starts when, with whom, under which rank."""
+"""R1-R4, R12, R13: who starts when, with whom, under which rank."""
 
 from __future__ import annotations
 
 import msgspec
 
 from flowdist.control import events as ev
-from flowdist.control.effects import CloseStore, OpenStore, StartReplica, StopReplica
+from flowdist.control.effects import CloseStore, Notify, OpenStore, StartReplica, StopReplica
 from flowdist.graph import HOUR, SECOND, Gate, Readiness
 from tests.control.harness import TCP, Talk, graph, node, r, restart, role
 
@@ -235,6 +235,16 @@ def test_r4_no_replica_starts_before_its_store_is_open():
     assert [start.master_port for start in talk.starts] == [29400, 29400]
 
 
+def test_it_is_said_once_that_the_workers_of_a_role_are_not_forked():
+    talk = Talk(graph(role("trainer", min_replicas=2, max_replicas=2)))
+    talk.join("node0")
+    why = "its imports have left 1 thread running"
+    assert talk.tell(ev.ReplicaStartsCold(r("trainer/0"), 1, why)) == [
+        Notify(f"trainer starts cold on node0: {why}", "warning")
+    ]
+    assert talk.tell(ev.ReplicaStartsCold(r("trainer/1"), 1, why)) == []
+
+
 def test_r12_at_or_above_its_minimum_a_gang_goes_on_with_the_survivors_at_once():
     talk = Talk(graph(trainers(2, 3), nodes=3, cpu=1))
     talk.join("node0", "node1", "node2")
@@ -317,57 +327,6 @@ def test_r13_a_role_below_its_minimum_does_not_wait_for_the_cooldown():
     talk.gone("node1")
     talk.join("node1")
     assert talk.up() == ["trainer/0", "trainer/1"]
-
-
-def test_r17_a_closing_world_neither_grows_nor_minds_the_loss_of_its_finished_members():
-    talk = Talk(graph(trainers(2, 3), nodes=2, cpu=1))
-    talk.join("node0", "node1")
-    talk.finish("trainer/0")
-    talk.join("node2", cpu=1)
-    talk.wait(60)
-    assert talk.world("trainer").generation == 1
-    talk.gone("node0")
-    assert talk.up() == ["trainer/1"] and talk.attempts()["trainer/1"] == 1
-    talk.finish("trainer/1")
-    assert talk.outcome()[0] == "succeeded"
-
-
-def test_r17_the_failure_of_an_unfinished_member_restarts_the_finished_ones_too():
-    talk = Talk(graph(trainers(2, 2, restart=restart())))
-    talk.join("node0")
-    talk.finish("trainer/0")
-    talk.fail("trainer/1")
-    assert talk.attempts() == {"trainer/0": 2, "trainer/1": 2}
-
-
-def test_r17_a_member_that_does_not_finish_after_the_others_is_held_to_hang():
-    talk = Talk(graph(trainers(2, 2, restart=restart())))
-    talk.join("node0")
-    talk.finish("trainer/0")
-    talk.wait(299)
-    assert talk.attempts()["trainer/1"] == 1
-    talk.wait(1)
-    assert talk.attempts() == {"trainer/0": 2, "trainer/1": 2}
-    assert talk.job.incidents[0].kind == "hang"
-
-
-def test_r17_a_world_that_restarted_has_all_its_time_to_finish_again():
-    talk = Talk(graph(trainers(2, 2, restart=restart())))
-    talk.join("node0")
-    talk.finish("trainer/0")
-    talk.fail("trainer/1")
-    talk.wait(3600)
-    assert talk.attempts() == {"trainer/0": 2, "trainer/1": 2}
-
-
-def test_r17_a_finished_replica_does_not_run_again_because_of_others():
-    ps = role("ps", kind="service", restart=restart("replica"))
-    actor = role("actor", min_replicas=2, max_replicas=2, gang=False, gates=(Gate("ps", "started", "restart"),))
-    talk = Talk(graph(ps, actor))
-    talk.join("node0")
-    talk.finish("actor/0")
-    talk.fail("ps/0")
-    assert talk.attempts() == {"ps/0": 2, "actor/0": 1, "actor/1": 2}
 
 
 def test_scaling_down_takes_the_highest_and_scaling_up_needs_no_cooldown():

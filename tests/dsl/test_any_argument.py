@@ -77,6 +77,12 @@ def domain_with(name: Any = "core", member: Any = None) -> Topology:
     return t
 
 
+def world_with(name: Any = "core", member: Any = None) -> Topology:
+    t = role_with()
+    t.world(name, t.roles[0], t.roles[1] if member is None else member)
+    return t
+
+
 # Each word of the DSL, and a topology in which it was called with that argument.
 CALLS: dict[Callable[..., Any], Callable[..., Topology]] = {
     Topology: topology_with,
@@ -91,6 +97,7 @@ CALLS: dict[Callable[..., Any], Callable[..., Topology]] = {
     Role.started: gate_with,
     address_with: address_with,
     domain_with: domain_with,
+    world_with: world_with,
 }
 
 

@@ -372,3 +372,13 @@ def test_wrong_nodes_are_a_problem_of_the_file_whatever_the_command_line_says(
     with pytest.raises(TopologyProblems) as caught:
         loaded(tmp_path, text, nodes="2")
     assert {(problem.code, underlined(problem)) for problem in caught.value.problems} == {(code, argument)}
+
+
+def test_what_a_component_refuses_is_shown_where_it_was_called(tmp_path: Path) -> None:
+    problem = refused(tmp_path, 'from flowdist.components import ddp\nt = ddp(m="json.tool", j="2")\n')
+    assert (problem.code, problem.place.line) == ("FD153", 2)
+
+
+def test_what_is_wrong_with_an_argument_of_a_component_is_shown_there(tmp_path: Path) -> None:
+    problem = refused(tmp_path, 'from flowdist.components import ddp\nt = ddp(m="json.tool", cpu="x", max_retries=1)\n')
+    assert (problem.code, underlined(problem)) == ("FD134", '"x"')

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,6 +35,42 @@ def test_check_finds_no_room_exactly_where_the_controller_finds_none(
     talk.join(*(f"node{i}" for i in range(len(nodes))))
     fits = all(replica.node is not None for replica in talk.job.replicas.values())
     assert [problem.code for problem in problems.sorted()] == ([] if fits else ["FD113"])
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    nodes=st.lists(st.tuples(st.sampled_from([2, 4]), st.sampled_from("ab")), min_size=1, max_size=4),
+    roles=st.lists(
+        st.tuples(
+            st.integers(1, 3),
+            st.sampled_from(["spread", "pack"]),
+            st.sampled_from(["", "near", "apart", "alone"]),
+            st.sampled_from(["", "", "a", "b"]),
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    data=st.data(),
+)
+def test_check_places_as_the_controller_places(
+    nodes: list[tuple[int, str]], roles: list[tuple[int, str, str, str]], data: st.DataObject
+) -> None:
+    """With labels, neighbours and strangers it finds no room where the controller would wait, and only there."""
+    topology = Topology("x", nodes=[Node(cpu=cpu, labels={"zone": zone}) for cpu, zone in nodes])
+    for i, (replicas, strategy, whom, zone) in enumerate(roles):
+        given: dict[str, Any] = {"placement": strategy, "where": {"zone": zone} if zone else None}
+        if whom == "alone":
+            given["apart"] = True
+        elif whom and topology.roles:
+            given[whom] = data.draw(st.sampled_from(topology.roles))
+        topology.role(f"r{i}", "true", replicas=replicas, **given)
+    problems = Problems()
+    graph = compile_topology(topology, problems)
+    talk = Talk(graph)
+    talk.join(*(node.name for node in graph.cluster.nodes))
+    fits = all(replica.node is not None for replica in talk.job.replicas.values())
+    found = [problem.code for problem in problems.sorted()]
+    assert (not found) == fits and set(found) <= {"FD113", "FD146"}
 
 
 def test_small_replicas_are_spread_so_that_a_large_one_may_find_no_room() -> None:

@@ -38,6 +38,13 @@ def test_fields_of_the_topology(tmp_path: Path) -> None:
     assert [node.cpu for node in graph.cluster.nodes] == [32, 32, 32]
 
 
+def test_how_much_may_fail_on_a_node_and_how_long_nobody_may_listen(tmp_path: Path) -> None:
+    options = compiled(tmp_path, "move_after=5", "cordon_after=6", "controller_outage=1m").options
+    assert (options.move_after, options.cordon_after, options.controller_outage_ns) == (5, 6, MINUTE)
+    options = compiled(tmp_path, "move_after=none", "cordon_after=none", "controller_outage=none").options
+    assert (options.move_after, options.cordon_after, options.controller_outage_ns) == (2, 3, 10 * MINUTE)
+
+
 def test_none_is_as_if_the_field_were_not_given(tmp_path: Path) -> None:
     body = BODY.replace('"x", ', '"x", lease="9s", checkpoint_dir="/x", ').replace("args=()", 'state="checkpoint"')
     graph = compiled(tmp_path, "lease=none", "checkpoint_dir=none", "main.state=none", "data.restart=none", body=body)
@@ -100,7 +107,7 @@ def test_one_way_to_give_a_command_replaces_the_other_and_a_named_size_the_numbe
         ("main.env=3", "FD132", "env is set part by part", "main.env.NAME"),
         ("main.env.=3", "FD133", "the variable has no name", "main.env.NAME=VALUE"),
         ("main.name=x", "FD132", "a role has no 'name' to set", "known: "),
-        ("main.run=x", "FD132", "a role has no 'run' to set", "known: "),
+        ("main.run=x", "FD147", "run='x' cannot be read", 'run="module:function"'),
         ("main.like=none", "FD132", "a role has no 'like' to set", "known: "),
         ("main.restart.rules=none", "FD132", "a restart has no 'rules'", "known: scope, max_restarts"),
         ("main.restart.site=x", "FD132", "a restart has no 'site'", "known: scope, max_restarts"),

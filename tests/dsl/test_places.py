@@ -110,6 +110,14 @@ def test_warnings_alone_are_no_error() -> None:
     assert [problem.severity for problem in caught.value.problems] == ["error", "warning"]
 
 
+def test_what_roles_and_nodes_have_in_common_names_them_all() -> None:
+    problems = Problems()
+    for who in ("node 'node0'", "role 'a'", "role 'b'"):
+        problems.error("FD100", "it is so", "do this", Place(COMMAND_LINE, 1), who=who)
+    (problem,) = problems.sorted()
+    assert problem.message == "node 'node0', role 'a', role 'b': it is so"
+
+
 def test_did_you_mean_lists_what_there_is_where_nothing_is_near() -> None:
     assert did_you_mean("trianer", ["ps", "trainer"]) == 'did you mean "trainer"?'
     assert did_you_mean("zzz", ["ps", "trainer"]) == "known: ps, trainer"

@@ -141,12 +141,35 @@ def test_a_wider_restart_is_read_with_a_budget_of_its_own_and_its_problems_are_i
     found, problems = policy(Restart(max_restarts=3, then=Restart("job", max_restarts=1, within="1h")))
     assert problems == [] and found is not None and found.wider is not None
     assert (found.then, found.max_restarts, found.wider.scope, found.wider.max_restarts) == ("widen", 3, "job", 1)
-    _, problems = policy(Restart(then=Restart("job", within="soon"), within="late"))
+    _, problems = policy(Restart(then=Restart("job", max_restarts=1, within="soon"), within="late"))
     assert [code for code, _ in problems] == ["FD106", "FD106"]
 
 
 def test_a_wider_restart_has_to_be_wider_and_has_no_rules() -> None:
     _, problems = policy(Restart("job", then=Restart("job")))
     assert problems == [("FD143", "after 'job' comes 'job', which restarts no more than that")]
-    _, problems = policy(Restart(then=Restart("job", rules=[On("oom", do="fail")])))
+    _, problems = policy(Restart(then=Restart("job", max_restarts=1, rules=[On("oom", do="fail")])))
     assert [code for code, _ in problems] == ["FD125"]
+
+
+@pytest.mark.parametrize(
+    ("restart", "found"),
+    [
+        (
+            Restart("role", then=Restart("job")),
+            [("FD143", "after 'role' comes 'job' with max_restarts=0, which restarts nothing")],
+        ),
+        (Restart("role", then=Restart("jbo", max_restarts=1)), [("FD131", "scope='jbo' is unknown")]),  # type: ignore[arg-type]
+        (Restart("rloe", then=Restart("role", max_restarts=1)), [("FD131", "scope='rloe' is unknown")]),  # type: ignore[arg-type]
+        (Restart(then=Restart), [("FD131", f"then={Restart!r} is unknown")]),  # type: ignore[arg-type]
+        (Restart(then=None), [("FD131", "then=None is unknown")]),  # type: ignore[arg-type]
+    ],
+)
+def test_what_cannot_come_next(restart: Restart, found: list[tuple[str, str]]) -> None:
+    assert policy(restart)[1] == found
+
+
+def test_a_restart_that_comes_after_itself_is_refused_once() -> None:
+    endless = Restart("role", max_restarts=1)
+    endless.then = endless
+    assert policy(endless)[1] == [("FD143", "after 'role' comes 'role', which restarts no more than that")]

@@ -17,7 +17,12 @@ from flowdist.dsl.oneline import one_role_graph
 from flowdist.dsl.problems import Problem, TopologyProblems
 
 HEAD = "from flowdist import Node, On, Resources, Restart, Secret, Topology, Workload\n"
-SOURCES = sorted((Path(__file__).parents[2] / "flowdist/dsl").glob("*.py"))
+PACKAGE = Path(__file__).parents[2] / "flowdist"
+SOURCES = [
+    *sorted((PACKAGE / "dsl").glob("*.py")),
+    *sorted((PACKAGE / "torchrun").glob("*.py")),
+    PACKAGE / "components.py",
+]
 
 
 def problems(tmp_path: Path, body: str, **options: object) -> list[Problem]:
@@ -37,6 +42,8 @@ def underlined(problem: Problem) -> str:
 
 
 MAIN = 't = Topology("x", nodes=4)\nmain = t.role("main", "true")\n'
+WIDER_DOMAIN = 'Restart(then=Restart("domain", max_restarts=1))'
+WIDER_IGNORE = 'Restart(then=Restart("job", max_restarts=1, then="ignore"))'
 
 CASES = [
     ("FD101", MAIN + 't.role("main", "true")', '"main"'),
@@ -119,13 +126,24 @@ CASES = [
     ),
     ("FD303", MAIN + 't.role("a", "true", env={"KEY": Secret(env="NOBODY_SETS_THIS")})', '"NOBODY_SETS_THIS"'),
     ("FD303", MAIN + 't.role("a", "true", env={"KEY": Secret(file="no-such-file")})', '"no-such-file"'),
+    ("FD128", MAIN + f't.role("a", "true", restart={WIDER_DOMAIN})', WIDER_DOMAIN),
+    ("FD130", MAIN + f't.role("a", "true", restart={WIDER_IGNORE})', WIDER_IGNORE),
+    ("FD102", MAIN + 't.world("Core", main, t.role("a", "true"))', '"Core"'),
+    ("FD105", 't = Topology("x", move_after=0)\nt.role("a", "true")', "0"),
+    ("FD105", 't = Topology("x", controller_outage=0)\nt.role("a", "true")', "0"),
+    ("FD134", 't = Topology("x", cordon_after=2.5)\nt.role("a", "true")', "2.5"),
+    ("FD132", 't = Topology("x", cordon_aftr=2)\nt.role("a", "true")', 'Topology("x", cordon_aftr=2)'),
+    ("FD106", MAIN + 't.role("a", "true", start_timeout="soon")', '"soon"'),
+    ("FD105", MAIN + 't.role("a", "true", hang_after=0)', "0"),
     ("FD143", MAIN + 't.role("a", "true", restart=Restart("job", then=Restart("role")))', 'Restart("role")'),
     ("FD144", MAIN + 't.world("core", main)', "t.world"),
     ("FD145", MAIN + 'a = t.role("a", "true", depends_on=main)\nt.world("core", main, a)', "t.world"),
     ("FD146", 't = Topology("x", nodes=2)\nt.role("a", "true", where={"zone": "a"})', '{"zone": "a"}'),
     ("FD147", MAIN + 't.role("a", run=lambda: None)', "lambda: None"),
     ("FD304", MAIN + 't.role("a", "true", hang_after="1s")', '"1s"'),
-    ("FD906", MAIN + 't.role("a", "true", preload=["torch"])', '["torch"]'),
+    ("FD109", MAIN + 't.role("a", "true", preload=["json", "no_such_module"])', '"no_such_module"'),
+    ("FD305", MAIN + 't.role("a", "true", preload=["json"])', '["json"]'),
+    ("FD305", MAIN + 't.role("a", "true", warm=True)', "True"),
 ]
 
 
@@ -142,7 +160,8 @@ def test_each_problem_is_found_at_its_argument(tmp_path: Path, code: str, body: 
 def test_every_code_of_the_source_has_a_test_and_a_section_in_the_docs() -> None:
     codes = {code for source in SOURCES for code in re.findall(r"FD\d{3}", source.read_text())}
     tested = {code for code, _, _ in CASES} | {"FD133", "FD140", "FD142"}  # these have tests of their own
-    documented = set(re.findall(r"^### (FD\d{3})", (SOURCES[0].parent / "errors.md").read_text(), re.M))
+    tested |= {f"FD15{i}" for i in range(5)}  # and so have these: tests/torchrun, tests/test_components.py
+    documented = set(re.findall(r"^### (FD\d{3})", (PACKAGE / "dsl/errors.md").read_text(), re.M))
     assert codes == tested
     assert documented == codes
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from flowdist.graph import Domain, Gate, Resources, RoleGraph, RoleSpec
+from flowdist.graph import Domain, Gate, JointWorld, Placement, Resources, RoleGraph, RoleSpec
 from flowdist.report.drawing import dot, graph_of, mermaid, size_text
 
 HOSTILE = 'a"]; r9[x] -->\n r0\\ <b>#35;%%{init: {}}%%'
@@ -95,9 +95,53 @@ def test_the_values_hold_nodes_edges_and_domains() -> None:
     assert found["nodes"][1] == {
         "name": "trainer", "kind": "task", "size": "2:4x2", "min_replicas": 2, "max_replicas": 4, "procs": 2,
         "cpu": 0.5, "gpu": 2, "memory": 64 << 30, "gang": True, "primary": True, "domains": ["core"],
+        "world": None, "placement": {"strategy": "spread", "near": [], "apart": [], "where": {}},
     }  # fmt: skip
     assert found["edges"] == [
         {"from": "ps", "to": "trainer", "condition": "ready", "on_restart": "restart"},
         {"from": "trainer", "to": "evaluator", "condition": "started", "on_restart": "reconnect"},
     ]
-    assert found["domains"] == [{"name": "core", "roles": ["ps", "trainer"]}]
+    assert found["domains"] == [{"name": "core", "roles": ["ps", "trainer"]}] and found["worlds"] == []
+
+
+def joint() -> RoleGraph:
+    """Two roles in one world, one of them and a third in a domain; each is placed in its own way."""
+    placement = Placement("pack", near=("ps",), apart=("trainer", "aside"), where=(("zone", "a"), ("rack", "7")))
+    roles = (
+        RoleSpec("ps", ("true",)),
+        RoleSpec("aside", ("true",)),
+        RoleSpec("trainer", ("true",), placement=placement),
+    )
+    worlds = (JointWorld("rpc", ("ps", "trainer")),)
+    return RoleGraph("joint", roles, (Domain("core", ("trainer", "aside")),), worlds=worlds)
+
+
+def test_a_joint_world_is_a_box_and_its_roles_name_their_domains() -> None:
+    text = mermaid(joint())
+    assert text.splitlines()[4:12] == [
+        '    subgraph d0["one world: rpc"]',
+        '        r0["ps<br/>task 1<br/>each 1 cpu"]',
+        '        r2["trainer<br/>task 1<br/>each 1 cpu<br/>packed, on the node of ps, one a node, not on a node with '
+        'aside, where zone=a, where rack=7<br/>restarts together with core too"]',
+        "    end",
+        '    subgraph d1["restart together: core"]',
+        '        r1["aside<br/>task 1<br/>each 1 cpu"]',
+        "    end",
+    ]
+    assert 'subgraph cluster_0 { label="one world: rpc"' in dot(joint())
+
+
+def test_the_values_hold_worlds_and_placement() -> None:
+    found = graph_of(joint())
+    assert found["worlds"] == [{"name": "rpc", "roles": ["ps", "trainer"]}]
+    assert [node["world"] for node in found["nodes"]] == ["rpc", None, "rpc"]
+    assert found["nodes"][2]["placement"] == {
+        "strategy": "pack", "near": ["ps"], "apart": ["trainer", "aside"], "where": {"zone": "a", "rack": "7"},
+    }  # fmt: skip
+
+
+def test_no_name_of_a_world_or_label_breaks_out() -> None:
+    placement = Placement(where=((HOSTILE, HOSTILE),))
+    roles = (RoleSpec("a", ("true",), placement=placement), RoleSpec("b", ("true",)))
+    text = mermaid(RoleGraph("x", roles, worlds=(JointWorld(HOSTILE, ("a", "b")),)))
+    assert "%%" not in text and "<b>" not in text and text.count("\n") == 8

@@ -13,7 +13,7 @@ from flowdist.report.explain import explanation_of
 from flowdist.report.failing import SIGNALS, parse_failing
 from flowdist.report.plan import plan_of
 from flowdist.report.telling import explanation_text
-from tests.control.harness import graph, restart, role
+from tests.control.harness import Talk, graph, restart, role
 
 
 def explained(topology: RoleGraph, fault: str) -> dict[str, Any]:
@@ -224,7 +224,13 @@ def test_an_unready_replica_still_runs_and_is_stopped() -> None:
         ("ps/0.1", "a replica of ps has 1 workers", "write ps/0.0"),
         ("node7", "there is no 'node7'", "did you mean"),
         ("node1/0", "node1 is a node: it has no replicas", "write node1"),
-        ("node1:oom", "a node does not fail by 'oom'", "known: kill, lost, leave"),
+        ("node1:oom", "a node does not fail by 'oom'", "known: kill, lost, leave, drain, preempt"),
+        ("node1:premept", "a node does not fail by 'premept'", 'did you mean "preempt"?'),
+        ("node1:preempt=soon", "'soon' is no duration", "write node1:preempt=30s"),
+        ("node1:preempt=", "'' is no duration", "write node1:preempt=30s"),
+        ("node1:drain=30s", "drain takes no argument", "write node1:drain"),
+        ("ps/0:drain", "kind 'drain' is unknown", "known: kill"),
+        ("trainer/0:hang", "nobody sees that trainer hangs", "give it hang_after="),
         ("node1:lost=3", "lost takes no argument", "write node1:lost"),
         ("ps/0:omm", "kind 'omm' is unknown", 'did you mean "oom"?'),
         ("ps/0:", "kind '' is unknown", "known: kill"),
@@ -243,6 +249,20 @@ def test_what_cannot_fail_is_refused_in_the_users_words(fault: str, message: str
     with pytest.raises(FlowdistError) as caught:
         parse_failing(fault, ps_train())
     assert caught.value.message.startswith(f"--fail {fault}: {message}") and help in caught.value.help
+
+
+def test_what_has_succeeded_passes_nothing_on_though_the_scope_names_it() -> None:
+    first = role("first")
+    second = role("second", gates=(Gate("first", "succeeded", "restart"),))
+    third = role("third", gates=(Gate("second", "started"),), restart=restart("domain"))
+    topology = graph(first, second, third, domains=(Domain("core", ("first", "third")),))
+    told = explained(topology, "third/0")
+    assert who(told["restarts"]) == ["third"] and who(told["spared"]) == ["first", "second"]
+    talk = Talk(topology)
+    talk.join("node0")
+    talk.finish("first/0")
+    talk.fail("third/0")
+    assert talk.attempts() == {"first/0": 1, "second/0": 1, "third/0": 2}
 
 
 def test_exit_codes_above_128_mean_the_signals_that_they_mean_to_control() -> None:

@@ -23,13 +23,14 @@ MARK = "FLOWDIST_TEST_MARK"
 
 
 class Job:
-    """`flowdist run ARGUMENTS` in `folder`. Leaving the block kills whatever is left, and says so by `survivors`."""
+    """`flowdist run ARGUMENTS`, or another verb, in `folder`. Leaving the block kills whatever is left, and says so by
+    `survivors`."""
 
-    def __init__(self, folder: Path, *arguments: str, env: dict[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, *arguments: str, env: dict[str, str] | None = None, verb: str = "run") -> None:
         self.mark = uuid.uuid4().hex
         self.folder = folder
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "flowdist", "run", *arguments],
+            [sys.executable, "-m", "flowdist", verb, *arguments],
             cwd=folder,
             env={**os.environ, **(env or {}), MARK: self.mark},
             stdout=subprocess.PIPE,

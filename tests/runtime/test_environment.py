@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from flowdist.control.effects import StartReplica
 from flowdist.errors import FlowdistError
-from flowdist.graph import Cluster, NodeSpec, Readiness, Resources, RoleGraph, RoleSpec
+from flowdist.graph import Cluster, NodeSpec, Readiness, Resources, RoleGraph, RoleSpec, SecretRef
 from flowdist.runtime.devices import machine_gpus, settle_cluster, share_devices
-from flowdist.runtime.environment import Places, expand, macro_values, worker_argv, worker_env
+from flowdist.runtime.environment import Places, expand, fork_server, macro_values, worker_argv, worker_env
 from flowdist.runtime.ports import Ports
 from flowdist.runtime.readiness import until_ready
+from flowdist.runtime.spawning import ForkServer
 from tests.control.harness import r, restart, role
 
 START = StartReplica(
@@ -175,3 +178,47 @@ def test_readiness_checks_wait_until_the_answer_is_yes(tmp_path: Path) -> None:
         server.close()
 
     asyncio.run(check())
+
+
+BASE = {"HOME": "/root", "RANK": "the user's"}
+
+
+def server_of(folder: Path, *args: str, base: dict[str, str] | None = None, **fields: object) -> ForkServer | None:
+    """The fork server of one worker of a role that runs `python ARGS` in the folder."""
+    spec = msgspec.structs.replace(role("trainer"), preload=("torch",), workdir=str(folder), **fields)
+    spec = msgspec.structs.replace(spec, command=("python", *args))
+    values = macro_values(START, spec, 1, PLACES, {})
+    whole = worker_env(START, spec, 1, base or BASE, PLACES, {}, (), has_store=True)
+    return fork_server(spec, worker_argv(spec, values, base or BASE), base or BASE, whole, values)
+
+
+def test_a_fork_server_has_what_does_not_differ_from_worker_to_worker(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "secret").write_text("hush")
+    secrets = (SecretRef("KEY", file=str(tmp_path / "secret")),)
+    env = (("OWN", "${role}"), ("MINE", "${rank}"))
+    server = server_of(tmp_path, "-u", "train.py", "--x", secrets=secrets, env=env)
+    assert server is not None and server.interpreter == (sys.executable, "-u") and server.preload == ("torch",)
+    assert (server.cwd, server.first_path) == (str(tmp_path), str(tmp_path))
+    defaults = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "PYTHONUNBUFFERED": "1"}
+    defaults |= {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}
+    assert dict(server.env) == {**BASE, **defaults, "OWN": "trainer", "KEY": "hush"}
+    assert server == server_of(tmp_path, "-u", "train.py", "other", secrets=secrets, env=env)
+
+
+def test_scripts_find_modules_beside_them_and_modules_in_the_working_directory(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep/train.py").touch()
+    (tmp_path / "link.py").symlink_to("deep/train.py")
+    for args, path in (("deep/train.py",), "deep"), (("link.py",), "deep"), (("-m", "deep.train"), ""):
+        server = server_of(tmp_path, *args)
+        assert server is not None and Path(server.first_path) == tmp_path / path
+    server = server_of(tmp_path, "deep/train.py", base={"PYTHONSAFEPATH": "1"})
+    assert server is not None and server.first_path == ""
+
+
+def test_what_starts_cold_has_no_fork_server(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    assert server_of(tmp_path, "train.py", warm=False) is None
+    assert server_of(tmp_path, "train.py", base={"PYTHON_EXEC": "/opt/python"}) is None
+    assert server_of(tmp_path, "no-such-file.py") is None

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from flowdist.runtime.reaper import descendants
 from tests.runtime.harness import Deaths, Job, children
 
 pytestmark = pytest.mark.real
@@ -35,15 +36,19 @@ while True:
 """
 
 
-def stubborn_job(folder: Path, nodes: int = 2) -> Job:
+WARM = ("--set", "trainer.preload=json")  # then workers are forked by a fork server
+
+
+def stubborn_job(folder: Path, *more: str) -> Job:
     (folder / "stubborn.py").write_text(STUBBORN)
-    job = Job(folder, "stubborn.py", "--replicas", "1:2", "--nodes", str(nodes), "--set", "trainer.cpu=8")
+    job = Job(folder, "stubborn.py", "--replicas", "1:2", "--nodes", "2", "--set", "trainer.cpu=8", *more)
     job.until("set free", 2)
     return job
 
 
-def test_sigkill_of_the_run_itself(tmp_path: Path) -> None:
-    with stubborn_job(tmp_path) as job, Deaths(job.alive()) as deaths:
+@pytest.mark.parametrize("how", [(), WARM], ids=["cold", "warm"])
+def test_sigkill_of_the_run_itself(tmp_path: Path, how: tuple[str, ...]) -> None:
+    with stubborn_job(tmp_path, *how) as job, Deaths(job.alive()) as deaths:
         daemons = [int(file.read_text()) for file in tmp_path.glob("*.daemon")]
         assert len(daemons) == 2 and set(daemons) <= set(job.alive())
         job.process.kill()
@@ -51,16 +56,16 @@ def test_sigkill_of_the_run_itself(tmp_path: Path) -> None:
         assert job.alive() == []
 
 
+@pytest.mark.parametrize("how", [(), WARM], ids=["cold", "warm"])
 @pytest.mark.parametrize("victim", ["agent", "spawner", "guardian"])
-def test_sigkill_of_a_process_of_a_node(tmp_path: Path, victim: str) -> None:
+def test_sigkill_of_a_process_of_a_node(tmp_path: Path, victim: str, how: tuple[str, ...]) -> None:
     """Everything of that node is gone in two seconds; the job takes the node back and goes on."""
-    with stubborn_job(tmp_path) as job:
+    with stubborn_job(tmp_path, *how) as job:
         guardian = job.named("flowdist.runtime.guardian")[0]
         spawner, agent = sorted(pid for pid in children(guardian) if pid in job.named("flowdist.runtime.guardian"))[:2]
-        workers = children(spawner)
-        below = [pid for worker in workers for pid in [worker, *children(worker)]]
+        below = descendants(spawner)
         adopted = [pid for pid in children(guardian) if pid not in (spawner, agent)]
-        assert len(below) == 2 and len(adopted) == 1
+        assert len(below) == (3 if how else 2) and len(adopted) == 1
         with Deaths([guardian, spawner, agent, *below, *adopted]) as deaths:
             os.kill({"agent": agent, "spawner": spawner, "guardian": guardian}[victim], signal.SIGKILL)
             assert deaths.survivors(2.0) == []
@@ -68,6 +73,23 @@ def test_sigkill_of_a_process_of_a_node(tmp_path: Path, victim: str) -> None:
         job.until("set free", 2)
         job.process.send_signal(signal.SIGINT)
         job.until("once more stops at once")
+        job.process.send_signal(signal.SIGINT)
+        assert job.finish() == 130
+        assert job.alive() == []
+
+
+def test_sigkill_of_a_fork_server_is_a_failure_of_its_workers(tmp_path: Path) -> None:
+    """They end with it; the next ones are forked by another."""
+    with stubborn_job(tmp_path, *WARM, "--max-restarts", "3") as job:
+        (server,) = job.named("flowdist/runtime/fork_server_boot.py")[:1]
+        below = descendants(server)
+        assert len(below) >= 2
+        with Deaths([server, *below]) as deaths:
+            os.kill(server, signal.SIGKILL)
+            assert deaths.survivors(2.0) == []
+        job.until("signal SIGKILL")
+        job.until("set free", 2)
+        job.process.send_signal(signal.SIGINT)
         job.process.send_signal(signal.SIGINT)
         assert job.finish() == 130
         assert job.alive() == []

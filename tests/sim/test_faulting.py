@@ -12,7 +12,7 @@ from flowdist.graph import SECOND
 from flowdist.sim.network import LATENCY_NS, RESEND_NS, Link
 from flowdist.sim.simulation import SimResult, Simulation, Violation, with_nodes
 from tests.control.harness import graph as graph_of
-from tests.control.harness import role
+from tests.control.harness import r, role
 
 TOPOLOGIES = Path(__file__).parents[2] / "scenarios/topologies"
 
@@ -119,6 +119,11 @@ def test_what_is_lost_is_said_again_and_nothing_overtakes_it() -> None:
     assert link.is_quiet
 
 
+def test_what_was_replaced_while_its_node_was_paused_is_gone_in_a_moment() -> None:
+    result = run("gang.py", "node1@2m:pause/1m", replicas=3)
+    assert lasted(result) > 0 and result.job.replicas[r("trainer/1")].attempt == 2
+
+
 def test_an_attempt_that_goes_on_beside_its_successor_after_a_pause_is_seen() -> None:
     graph = load_topology(str(TOPOLOGIES / "gang.py"), {"replicas": "3"}, (), None).graph
     simulation = Simulation(graph, Plan((parse_fault("node1@2m:pause/1m"),)))
@@ -126,3 +131,16 @@ def test_an_attempt_that_goes_on_beside_its_successor_after_a_pause_is_seen() ->
     node.agent._fence = lambda: None  # type: ignore[method-assign]  # an agent that does not fence
     result = simulation.run()
     assert isinstance(result.violation, Violation) and result.violation.property == "split brain"
+
+
+def test_where_the_time_went() -> None:
+    spent = {name: {b: ns / SECOND for b, ns in s.items()} for name, s in run("gang.py", "node1@2m/3m").spent.items()}
+    trainer = spent["trainer"]
+    assert trainer["productive"] == 2400 - 120 and 179 < trainer["waiting"] < 181  # 120 of the steps were done by three
+    assert trainer["lost work"] > 100 and trainer["re-formation"] < 1
+    hang = run("core.py", "trainer/1@2m:hang").spent["trainer"]
+    assert hang["detection"] == pytest.approx(4 * 32 * SECOND, rel=0.05)
+    slow = run("gang.py", "trainer/1@2m:slow=4x/40s").spent["trainer"]
+    assert slow["stalled"] == pytest.approx(4 * 30 * SECOND, rel=0.01) and slow["lost work"] == 0
+    backoff = run("gang.py", "trainer/0@1m:exit=1", "trainer/0@2m:exit=1").spent["trainer"]
+    assert backoff["back-off"] == 4 * SECOND

@@ -19,7 +19,7 @@ from flowdist.faults import Plan, parse_add, parse_fault, parse_scale
 from flowdist.graph import HOUR, SECOND, RoleGraph
 from flowdist.sim.queue import Queue
 from flowdist.sim.simulation import SimResult, Simulation, Violation
-from tests.control.harness import r
+from tests.control.harness import Gate, graph, r, role
 
 TOPOLOGIES = Path(__file__).parents[2] / "scenarios/topologies"
 
@@ -89,6 +89,9 @@ def test_every_job_ends_whatever_happens_to_it(faults: list[str], seed: int) -> 
     result = run(load("ps.py"), *faults, seed=seed)
     assert result.violation is None
     assert result.job.outcome is not None
+    for spec in result.job.graph.roles:
+        spent = result.spent[spec.name]
+        assert sum(spent.values()) == result.now * spec.max_replicas and min(spent.values()) >= 0, spent
 
 
 def test_a_job_that_can_never_go_on_is_a_violation_of_liveness() -> None:
@@ -126,6 +129,13 @@ def test_scale_and_add_are_events_of_the_job() -> None:
 def test_until_stops_the_clock() -> None:
     result = run(load("gang.py"), until=30 * SECOND)
     assert result.now == 30 * SECOND and result.job.outcome is None and result.violation is None
+
+
+def test_a_service_that_comes_back_before_its_trainers_step_stops_nobody() -> None:
+    server = role("ps", kind="service")
+    topology = graph(server, role("trainer", gates=(Gate("ps", "started"),)), nodes=2, cpu=1)
+    result = run(topology, "node0@1s/5s")
+    assert result.violation is None and result.job.outcome == "succeeded"
 
 
 def test_lost_work_is_what_was_done_since_the_last_checkpoint() -> None:

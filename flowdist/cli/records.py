@@ -1,0 +1,67 @@
+"""How a record is named on the command line: journal.jsonl, a trace, or the folder of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from flowdist.control.history import Header, Line, Record, decode_lines
+from flowdist.errors import FlowdistError
+
+JOURNAL = "journal.jsonl"
+HELP = f"name {JOURNAL} of a run, its folder, or a file of simulate --trace"
+
+
+def find_record(name: str) -> Path:
+    """The file that is meant; FlowdistError if there is none."""
+    path = Path(name)
+    if path.is_dir():
+        path /= JOURNAL
+        if not path.is_file():
+            raise FlowdistError(f"{name} is no folder of a run: it has no {JOURNAL}", help=HELP)
+    if not path.is_file():
+        raise FlowdistError(f"there is no file {name!r}", help=HELP)
+    return path
+
+
+def read_journal(path: Path) -> tuple[Header, list[Line], list[bytes]]:
+    """Header and lines. A last line that is cut off, as a crash leaves it, is left out.
+
+    Raises:
+        FlowdistError: for what is no journal, with the line that is none.
+    """
+    try:
+        raw = [line for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+    except OSError as error:
+        raise FlowdistError(f"{path} cannot be read: {error.strerror}", help=HELP) from None
+    lines: list[Line] = []
+    try:
+        lines.extend(decode_lines(raw))
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        text = str(error) or type(error).__name__
+        raise FlowdistError(f"{path} is no journal: line {_line(raw, len(lines))}: {text}", help=HELP) from None
+    if not lines or not isinstance(lines[0], Header):
+        raise FlowdistError(f"{path} has no header", help=HELP)
+    _check_order(path, lines)
+    return lines[0], lines[1:], raw
+
+
+def _line(raw: list[bytes], decoded: int) -> int:
+    """The number of the line after so many that are not blank."""
+    full = [number for number, line in enumerate(raw, 1) if line.strip()]
+    return full[decoded]
+
+
+def _check_order(path: Path, lines: list[Line]) -> None:
+    """Whoever edits a record by hand is told where it went wrong."""
+    now, n = 0, 0
+    for line in lines[1:]:
+        if isinstance(line, Header):
+            raise FlowdistError(f"{path} has a second header, after event {n}: two records in one file?", help=HELP)
+        if isinstance(line, Record):
+            if line.n != n + 1:
+                raise FlowdistError(f"{path}: event {line.n} follows event {n}", help="lines are missing, or too many")
+            if line.t_ns < now:
+                raise FlowdistError(f"{path}: time runs backwards at event {line.n}", help="its lines were reordered")
+            n, now = line.n, line.t_ns

@@ -1,0 +1,354 @@
+"use strict";
+/* Draws the data of the page on one canvas. Everything that can be pointed at is an item of a row:
+   {kind, t0, t1, ...}; rows are made anew when the view, the filter or the height changes. Times are microseconds. */
+const DATA = JSON.parse(document.getElementById("data").textContent);
+const HOW = ["still runs", "succeeded", "failed", "was stopped", "was lost with its node"];
+const FAILED = 2, LOST = 4, SUCCEEDED = 1;
+const AXIS = 24, MARKS = 26, HEAD = AXIS + MARKS, GUTTER = 132;
+const $ = (id) => document.getElementById(id);
+const canvas = $("canvas"), scroller = $("scroll"), pen = canvas.getContext("2d");
+const end = Math.max(DATA.end, 1);
+const state = { view: "role", filter: "", height: 18, t0: 0, t1: end, focus: null, hover: null, pinned: false };
+let rows = [], colours = {}, hatch = null, waiting = false, size = { width: 0, height: 0 };
+
+/* ---- the model ---- */
+
+const names = DATA.replicas.map(([role, index]) => `${DATA.roles[role][0]}/${index}`);
+const attempts = [];
+const generations = DATA.generations.map(([world, number, from, to, members, decision, list]) => {
+  const generation = { kind: "generation", world, number, t0: from, t1: to < 0 ? end : to, members, decision };
+  for (const a of list) {
+    const at = (i) => (a[i] < 0 ? null : from + a[i]);
+    attempts.push({
+      kind: "attempt", replica: a[0], number: a[1], node: a[2], rank: a[3], t0: at(4), running: at(5), ready: at(6),
+      stopping: at(7), t1: at(8) === null ? end : at(8), lost: at(9), how: a[10], decision: a[11], step: a[12],
+      left: a[13], generation,
+    });
+  }
+  return generation;
+});
+const incidents = DATA.incidents.map((i) => ({
+  kind: "incident", number: i[0], t0: i[1], t1: i[2] < 0 ? end : i[2], cause: i[3], root: i[4], reason: i[5],
+  result: i[6], charged: i[7], restarted: i[8], decision: i[9],
+}));
+const faults = DATA.faults.map(([t, spec, target, node]) => ({ kind: "fault", t0: t, t1: t, spec, target, node }));
+const events = [...faults, ...incidents].sort((a, b) => a.t0 - b.t0);
+
+function byStart(list) { return list.sort((a, b) => a.t0 - b.t0); }
+
+function matches(...words) {
+  const wanted = state.filter.toLowerCase().split(/[\s,]+/).filter(Boolean);
+  return !wanted.length || wanted.some((word) => words.some((text) => text.toLowerCase().includes(word)));
+}
+
+function layout() {
+  rows = [{ y: AXIS, height: MARKS, kind: "events", label: "faults, incidents", items: events }];
+  let y = HEAD;
+  const add = (row) => { rows.push({ y, ...row }); y += row.height; };
+  DATA.worlds.forEach(([name, gang], world) => {
+    const items = gang ? generations.filter((g) => g.world === world) : [];
+    const saved = DATA.checkpoints.filter((c) => c[0] === world).map((c) => c[1]);
+    if (items.length && matches(name)) add({ kind: "strip", height: 20, label: `${name}: generations`, items, saved });
+  });
+  (state.view === "role" ? lanesByRole : lanesByNode)(add);
+  $("spacer").style.height = `${y + 8}px`;
+  scroller.style.height = `min(66vh, ${Math.max(y + 10, 240)}px)`;
+  if (state.focus && !rows.some((row) => row.items.includes(state.focus))) state.focus = null;
+  redraw();
+}
+
+function lanesByRole(add) {
+  const of = DATA.replicas.map(() => []);
+  for (const attempt of attempts) of[attempt.replica].push(attempt);
+  DATA.roles.forEach(([role, kind], number) => {
+    const all = DATA.replicas.map((r, i) => i).filter((i) => DATA.replicas[i][0] === number);
+    const shown = all.filter((i) => of[i].length && matches(names[i], ...of[i].map((a) => DATA.nodes[a.node])));
+    if (!shown.length) return;
+    const never = all.filter((i) => !of[i].length).length;
+    const label = `${role} · ${kind} · ${shown.length} replica${shown.length === 1 ? "" : "s"}`;
+    add({ kind: "group", height: 22, label: never ? `${label} (${never} never started)` : label, items: [] });
+    for (const i of shown) {
+      const world = DATA.replicas[i][2];
+      const bands = DATA.worlds[world][1] ? generations.filter((g) => g.world === world) : [];
+      add({ kind: "lane", height: state.height, label: names[i], items: byStart(of[i]), bands });
+    }
+  });
+}
+
+function lanesByNode(add) {
+  DATA.nodes.forEach((node, number) => {
+    const mine = byStart(attempts.filter((a) => a.node === number && matches(node, names[a.replica])));
+    if (!mine.length && !matches(node)) return;
+    const away = gaps(DATA.presences.filter((p) => p[0] === number));
+    const slots = [];
+    for (const attempt of mine) {
+      const free = slots.filter((slot) => slot[slot.length - 1].t1 <= attempt.t0);
+      const slot = free.find((s) => s[s.length - 1].replica === attempt.replica) || free[0];
+      if (slot) slot.push(attempt); else slots.push([attempt]);
+    }
+    add({ kind: "group", height: 22, label: node, items: [], away });
+    for (const items of slots) {
+      const who = [...new Set(items.map((a) => names[a.replica]))];
+      const label = who.length > 2 ? `${who[0]} + ${who.length - 1} more` : who.join(", ");
+      add({ kind: "lane", height: state.height, label, items, bands: [], away });
+    }
+  });
+}
+
+function gaps(presences) {
+  const found = [];
+  let from = 0;
+  for (const [, begin, over] of presences) {
+    if (begin > from) found.push([from, begin]);
+    from = over < 0 ? end : over;
+  }
+  if (from < end) found.push([from, end]);
+  return found;
+}
+
+/* ---- drawing ---- */
+
+const x = (t) => GUTTER + ((t - state.t0) / (state.t1 - state.t0)) * (size.width - GUTTER);
+const time = (px) => state.t0 + ((px - GUTTER) / (size.width - GUTTER)) * (state.t1 - state.t0);
+
+function redraw() {
+  if (waiting) return;
+  waiting = true;
+  requestAnimationFrame(() => { waiting = false; draw(); });
+}
+
+function readColours() {
+  const style = getComputedStyle(document.documentElement);
+  for (const name of ["ground", "panel", "line", "text", "quiet", "band", "starting", "running", "ready", "stopping",
+    "bad", "incident", "away", "focus", "onbar", "hatch"]) colours[name] = style.getPropertyValue(`--${name}`).trim();
+  const tile = document.createElement("canvas");
+  tile.width = tile.height = 6;
+  const brush = tile.getContext("2d");
+  brush.strokeStyle = colours.hatch;
+  brush.lineWidth = 1.4;
+  brush.beginPath();
+  for (const shift of [-6, 0, 6]) { brush.moveTo(shift, 6); brush.lineTo(shift + 6, 0); }
+  brush.stroke();
+  hatch = pen.createPattern(tile, "repeat");
+}
+
+function resize() {
+  const ratio = window.devicePixelRatio || 1;
+  size = { width: scroller.clientWidth, height: scroller.clientHeight };
+  canvas.width = Math.round(size.width * ratio);
+  canvas.height = Math.round(size.height * ratio);
+  canvas.style.height = `${size.height}px`;
+  pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+  redraw();
+}
+
+function draw() {
+  const top = scroller.scrollTop;
+  pen.fillStyle = colours.ground;
+  pen.fillRect(0, 0, size.width, size.height);
+  pen.textBaseline = "middle";
+  const visible = rows.filter((row) => row.kind !== "events" && row.y + row.height > top + HEAD && row.y < top + size.height);
+  pen.save();
+  pen.beginPath();
+  pen.rect(0, HEAD, size.width, size.height - HEAD);
+  pen.clip();
+  const clipped = (paint) => {
+    pen.save();
+    pen.beginPath();
+    pen.rect(GUTTER, HEAD, size.width - GUTTER, size.height - HEAD);
+    pen.clip();
+    paint();
+    pen.restore();
+  };
+  pen.fillStyle = colours.panel;
+  for (const row of visible) if (row.kind === "group") pen.fillRect(0, row.y - top, size.width, row.height);
+  clipped(() => visible.forEach((row) => drawRow(row, row.y - top)));
+  clipped(drawLines);
+  visible.forEach((row) => drawLabel(row, row.y - top));
+  pen.restore();
+  drawHead();
+}
+
+function drawRow(row, y) {
+  for (const band of inView(row.bands || [])) {
+    if (band.number % 2) continue;
+    pen.fillStyle = colours.band;
+    pen.fillRect(x(band.t0), y, x(band.t1) - x(band.t0), row.height);
+  }
+  for (const [from, to] of row.away || []) {
+    pen.fillStyle = colours.away;
+    pen.fillRect(x(from), y, x(to) - x(from), row.height);
+  }
+  let last = -Infinity;
+  for (const item of inView(row.items)) {
+    const right = x(item.t1);
+    if (right - last < 0.5 && item !== state.focus) continue; // nothing of it would be seen
+    last = Math.max(last, right);
+    if (item.kind === "generation") drawGeneration(item, y, row.height); else drawAttempt(item, y, row.height);
+  }
+  for (const t of row.saved || []) {
+    if (t < state.t0 || t > state.t1) continue;
+    pen.fillStyle = colours.ready;
+    pen.fillRect(x(t) - 0.5, y + row.height - 7, 1.5, 6);
+  }
+}
+
+function inView(items) {
+  let low = 0, high = items.length;
+  while (low < high) { // the first that ends after the left edge: within a row items end in the order of their starts
+    const middle = (low + high) >> 1;
+    if (items[middle].t1 < state.t0) low = middle + 1; else high = middle;
+  }
+  const found = [];
+  for (let i = low; i < items.length && items[i].t0 <= state.t1; i++) found.push(items[i]);
+  return found;
+}
+
+function bar(from, to, y, height, colour) {
+  const left = Math.max(x(from), GUTTER - 2), width = Math.max(Math.min(x(to), size.width + 2) - left, 1);
+  pen.fillStyle = colour;
+  pen.fillRect(left, y, width, height);
+  return { left: Math.max(left, GUTTER), width: left + width - Math.max(left, GUTTER) };
+}
+
+function drawAttempt(a, y, laneHeight) {
+  const height = laneHeight - 3, middle = y + 1 + height / 2;
+  const moments = [[a.t0, "starting"], [a.running, "running"], [a.ready, "ready"], [a.stopping, "stopping"]];
+  const known = moments.filter(([t]) => t !== null);
+  known.forEach(([t, phase], i) => bar(t, i + 1 < known.length ? known[i + 1][0] : a.t1, y + 1, height, colours[phase]));
+  if (a.lost !== null) {
+    pen.globalAlpha = 0.55;
+    bar(a.lost, a.t1, y + 1, height, hatch);
+    pen.globalAlpha = 1;
+  }
+  const left = Math.max(x(a.t0), GUTTER), width = Math.min(x(a.t1), size.width) - left;
+  if (width > 64 && height >= 9) {
+    const who = state.view === "role" ? DATA.nodes[a.node] : names[a.replica];
+    pen.font = `${Math.min(12, height - 1)}px system-ui, sans-serif`;
+    const text = `${who} · attempt ${a.number}`;
+    if (pen.measureText(text).width < width - 12) {
+      pen.fillStyle = colours.onbar;
+      pen.fillText(text, left + 5, middle);
+    }
+  }
+  if ((a.how === FAILED || a.how === LOST) && width > 2) cross(x(a.t1), middle, Math.min(5, height / 2 - 1));
+  if (a === state.focus || a === state.hover) frame(left, y, width, laneHeight - 1, a === state.focus);
+}
+
+function frame(left, y, width, height, focused) {
+  pen.strokeStyle = focused ? colours.focus : colours.text;
+  pen.lineWidth = focused ? 2.5 : 1;
+  pen.strokeRect(left, y + 0.5, Math.max(width, 3), height);
+}
+
+function cross(at, y, r) {
+  pen.strokeStyle = colours.bad;
+  pen.lineWidth = 2;
+  pen.beginPath();
+  pen.moveTo(at - r, y - r); pen.lineTo(at + r, y + r); pen.moveTo(at + r, y - r); pen.lineTo(at - r, y + r);
+  pen.stroke();
+}
+
+function drawGeneration(g, y, height) {
+  const { left, width } = bar(g.t0, g.t1, y + 2, height - 4, g.number % 2 ? colours.panel : colours.band);
+  pen.strokeStyle = colours.line;
+  pen.lineWidth = 1;
+  pen.strokeRect(left + 0.5, y + 2.5, Math.max(width - 1, 0), height - 5);
+  const text = `generation ${g.number} · ${g.members}`;
+  pen.font = "11px system-ui, sans-serif";
+  pen.fillStyle = colours.text;
+  if (pen.measureText(text).width < width - 8) pen.fillText(text, left + 4, y + height / 2);
+  else if (pen.measureText(String(g.number)).width < width - 4) pen.fillText(String(g.number), left + 2, y + height / 2);
+  if (g === state.focus || g === state.hover) frame(left, y + 1, width, height - 2, g === state.focus);
+}
+
+function drawLines() {
+  const shown = inWindow(events);
+  if (shown.length > 150) return; // a wall of lines tells nothing
+  for (const item of shown) {
+    pen.strokeStyle = item.kind === "fault" ? colours.bad : colours.incident;
+    pen.lineWidth = 1;
+    pen.globalAlpha = 0.55;
+    pen.setLineDash(item.kind === "fault" ? [4, 3] : []);
+    pen.beginPath();
+    pen.moveTo(x(item.t0), HEAD);
+    pen.lineTo(x(item.t0), size.height);
+    pen.stroke();
+  }
+  pen.setLineDash([]);
+  pen.globalAlpha = 1;
+}
+
+function inWindow(list) { return list.filter((item) => item.t0 <= state.t1 && item.t1 >= state.t0); }
+
+function drawLabel(row, y) {
+  const wide = row.kind === "group";
+  if (!wide) {
+    pen.fillStyle = colours.ground;
+    pen.fillRect(0, y, GUTTER, row.height);
+  }
+  pen.fillStyle = wide ? colours.text : colours.quiet;
+  pen.font = wide ? "600 13px system-ui, sans-serif" : `${Math.max(9, Math.min(12, row.height))}px system-ui, sans-serif`;
+  pen.fillText(wide ? row.label : shorten(row.label, GUTTER - 12), 6, y + row.height / 2);
+}
+
+function shorten(text, width) {
+  let shown = text;
+  while (shown.length > 3 && pen.measureText(shown).width > width) shown = `${shown.slice(0, -2)}…`;
+  return shown;
+}
+
+function drawHead() {
+  pen.fillStyle = colours.panel;
+  pen.fillRect(0, 0, size.width, HEAD);
+  pen.font = "11px system-ui, sans-serif";
+  pen.fillStyle = colours.quiet;
+  pen.fillText("faults, incidents", 6, AXIS + MARKS / 2);
+  const unit = tick((state.t1 - state.t0) / Math.max(2, (size.width - GUTTER) / 100));
+  for (let t = Math.ceil(state.t0 / unit) * unit; t <= state.t1; t += unit) {
+    pen.fillRect(x(t), AXIS - 5, 1, 5);
+    const text = stamp(t, unit);
+    if (x(t) + pen.measureText(text).width < size.width) pen.fillText(text, x(t) + 3, 9);
+  }
+  pen.save();
+  pen.beginPath();
+  pen.rect(GUTTER - 6, AXIS, size.width - GUTTER + 6, MARKS);
+  pen.clip();
+  const middle = AXIS + MARKS / 2;
+  let last = {};
+  for (const item of inWindow(events)) {
+    const at = x(item.t0), picked = item === state.focus || item === state.hover;
+    if (at - (last[item.kind] ?? -9) < 1 && !picked) continue;
+    last[item.kind] = at;
+    pen.fillStyle = item.kind === "fault" ? colours.bad : colours.incident;
+    if (item.kind === "incident") pen.fillRect(at, middle + 8, Math.max(x(item.t1) - at, 1), 2);
+    const r = picked ? 7 : 5;
+    pen.beginPath();
+    if (item.kind === "fault") { pen.moveTo(at - r, middle - 10); pen.lineTo(at + r, middle - 10); pen.lineTo(at, middle - 1); }
+    else { pen.moveTo(at, middle - r); pen.lineTo(at + r, middle + 1); pen.lineTo(at, middle + r + 2); pen.lineTo(at - r, middle + 1); }
+    pen.fill();
+    if (picked) { pen.strokeStyle = colours.focus; pen.lineWidth = 2; pen.strokeRect(at - 9, AXIS + 1, 18, MARKS - 3); }
+  }
+  pen.restore();
+}
+
+function tick(least) {
+  const second = 1e6;
+  const steps = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5,
+    ...[1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400].map((s) => s * second)];
+  return steps.find((step) => step >= least) || Math.ceil(least / (86400 * second)) * 86400 * second;
+}
+
+function stamp(us, unit = 1000) {
+  const whole = Math.floor(us / 1e6), two = (n) => String(n).padStart(2, "0");
+  const text = `${Math.floor(whole / 3600)}:${two(Math.floor(whole / 60) % 60)}:${two(whole % 60)}`;
+  const digits = unit >= 1e6 ? 0 : unit >= 1000 ? 3 : 6;
+  return digits ? `${text}.${String(Math.floor(us % 1e6)).padStart(6, "0").slice(0, digits)}` : text;
+}
+
+function span(us) {
+  if (us < 1e6) return `${(us / 1000).toFixed(us < 1e4 ? 1 : 0)}ms`;
+  if (us < 6e7) return `${(us / 1e6).toFixed(2)}s`;
+  const s = Math.round(us / 1e6);
+  return `${s >= 3600 ? `${Math.floor(s / 3600)}h` : ""}${Math.floor(s / 60) % 60}m${s % 60}s`;
+}

@@ -1,0 +1,271 @@
+/* ---- what an item is, in words: for the pointer, for the keyboard, for a screen reader ---- */
+
+function decision(index) {
+  if (index < 0) return [];
+  const [n, t, event, reason] = DATA.decisions[index];
+  return [["Decision", reason || "nothing was said"], [`Event ${n}, at ${stamp(t)}`, event]];
+}
+
+function describe(item) {
+  const from = stamp(item.t0), lasted = `${from} to ${stamp(item.t1)}, ${span(item.t1 - item.t0)}`;
+  switch (item.kind) {
+    case "attempt": return describeAttempt(item, lasted);
+    case "generation": {
+      const title = `${DATA.worlds[item.world][0]}: generation ${item.number}`;
+      return [title, [["Time", lasted], ["Replicas", String(item.members)], ...decision(item.decision)]];
+    }
+    case "incident": {
+      const result = `${item.result || "still open"}${item.t1 < end || item.result ? ` after ${span(item.t1 - item.t0)}` : ""}`;
+      const paid = item.charged ? `charged to ${item.charged}` : "not counted";
+      return [`Incident ${item.number}: ${item.root}`, [["At", from], ["Reason", item.reason], ["Kind", item.cause],
+        ["Result", `${result}, ${paid}; ${item.restarted} restarted`], ...decision(item.decision)]];
+    }
+    default: return [`Fault ${item.spec}`, [["At", from], ["Hits", item.target]]];
+  }
+}
+
+function describeAttempt(a, lasted) {
+  const g = a.generation, ended = DATA.end > a.t1 || a.how !== 0;
+  const facts = [["Node", DATA.nodes[a.node]], ["Generation", `${g.number} of ${DATA.worlds[g.world][0]}, rank ${a.rank}, ${g.members} member${g.members === 1 ? "" : "s"}`], ["Time", lasted]];
+  const moments = [["starting", a.t0], ["running", a.running], ["ready", a.ready], ["stopping", a.stopping]].filter(([, t]) => t !== null);
+  facts.push(["Phases", moments.map(([phase, t], i) => `${phase} ${span((i + 1 < moments.length ? moments[i + 1][1] : a.t1) - t)}`).join(", ")]);
+  facts.push(["Outcome", ended ? HOW[a.how] : HOW[0]]);
+  if (a.step >= 0) facts.push(["Last step reported", String(a.step)]);
+  if (a.left >= 0) facts.push(["Left in order", `at step ${a.left}: nothing is lost`]);
+  if (a.lost !== null) facts.push(["Lost work", `${span(a.t1 - a.lost)}, since ${stamp(a.lost)}`]);
+  return [`${names[a.replica]}, attempt ${a.number}`, [...facts, ...decision(a.decision)]];
+}
+
+function show(element, item) {
+  element.replaceChildren();
+  const [title, facts] = item ? describe(item) : ["Nothing is selected", [["", "Point at a bar or a mark, or walk with the arrow keys."]]];
+  const heading = document.createElement("h2"), list = document.createElement("dl");
+  heading.textContent = title;
+  for (const [term, text] of facts) {
+    const dt = document.createElement("dt"), dd = document.createElement("dd");
+    dt.textContent = term;
+    dd.textContent = text;
+    list.append(dt, dd);
+  }
+  element.append(heading, list);
+}
+
+/* ---- pointing ---- */
+
+function itemAt(px, py) {
+  const y = py < HEAD ? py : py + scroller.scrollTop;
+  const row = rows.find((r) => (r.kind === "events") === (py < HEAD) && y >= r.y && y < r.y + r.height);
+  if (!row || px < GUTTER - 6) return null;
+  if (row.kind === "events") {
+    const near = inWindow(events).map((item) => [Math.abs(x(item.t0) - px), item]).filter(([d]) => d <= 8);
+    const upper = py < AXIS + MARKS / 2; // faults hang from above, incidents stand below
+    near.sort((a, b) => a[0] - b[0] || ((a[1].kind === "fault") === upper ? -1 : 1));
+    return near.length ? near[0][1] : null;
+  }
+  const t = time(px), slack = (state.t1 - state.t0) / (size.width - GUTTER) * 2;
+  return inView(row.items).find((item) => item.t0 - slack <= t && t <= item.t1 + slack) || null;
+}
+
+function hover(event) {
+  const box = canvas.getBoundingClientRect(), tip = $("tip");
+  const item = itemAt(event.clientX - box.left, event.clientY - box.top);
+  if (item !== state.hover) { state.hover = item; redraw(); }
+  tip.hidden = !item;
+  if (!item) return;
+  show(tip, item);
+  const right = event.clientX + 16 + tip.offsetWidth > innerWidth, low = event.clientY + 16 + tip.offsetHeight > innerHeight;
+  tip.style.left = `${Math.max(4, right ? event.clientX - tip.offsetWidth - 12 : event.clientX + 16)}px`;
+  tip.style.top = `${Math.max(4, low ? event.clientY - tip.offsetHeight - 12 : event.clientY + 16)}px`;
+}
+
+function select(item, reveal = false) {
+  state.focus = item;
+  show($("details"), item);
+  if (item && reveal) {
+    const row = rows.find((r) => r.items.includes(item)), width = state.t1 - state.t0;
+    if (item.t1 < state.t0 || item.t0 > state.t1) window_(item.t0 - width / 2, item.t0 + width / 2);
+    if (row && row.kind !== "events") {
+      const top = scroller.scrollTop, room = size.height - HEAD;
+      if (row.y - HEAD < top) scroller.scrollTop = row.y - HEAD - 22;
+      else if (row.y + row.height > top + HEAD + room) scroller.scrollTop = row.y + row.height - size.height + 8;
+    }
+  }
+  redraw();
+}
+
+function window_(t0, t1) {
+  const width = Math.min(Math.max(t1 - t0, 20), end * 1.02);
+  const from = Math.min(Math.max(t0, -end * 0.01), end * 1.01 - width);
+  state.t0 = from;
+  state.t1 = from + width;
+  redraw();
+}
+
+function zoom(factor, around) {
+  const middle = around ?? (state.focus ? Math.min(Math.max(state.focus.t0, state.t0), state.t1) : (state.t0 + state.t1) / 2);
+  window_(middle - (middle - state.t0) * factor, middle + (state.t1 - middle) * factor);
+}
+
+function fit() { window_(0, end); }
+
+function pan(share) { const width = state.t1 - state.t0; window_(state.t0 + share * width, state.t1 + share * width); }
+
+/* ---- walking ---- */
+
+function walk(step) {
+  const row = rows.find((r) => r.items.includes(state.focus));
+  if (!row) { enter(); return; }
+  const at = row.items.indexOf(state.focus) + step;
+  select(row.items[Math.min(Math.max(at, 0), row.items.length - 1)], true);
+}
+
+function climb(step) {
+  const full = rows.filter((r) => r.items.length), at = full.findIndex((r) => r.items.includes(state.focus));
+  if (at < 0) { enter(); return; }
+  const row = full[Math.min(Math.max(at + step, 0), full.length - 1)], t = Math.min(Math.max(state.focus.t0, state.t0), state.t1);
+  select(row.items.reduce((best, item) => (distance(item, t) < distance(best, t) ? item : best)), true);
+}
+
+function distance(item, t) { return t < item.t0 ? item.t0 - t : t > item.t1 ? t - item.t1 : 0; }
+
+function enter() {
+  const row = rows.find((r) => r.kind === "lane" && r.items.length) || rows.find((r) => r.items.length);
+  if (row) select(row.items.find((item) => item.t1 >= state.t0) || row.items[0], true);
+}
+
+function hop(step) {
+  if (!events.length) return;
+  const at = events.indexOf(state.focus), t = state.focus ? state.focus.t0 : step > 0 ? -1 : Infinity;
+  const after = step > 0 ? events.findIndex((item) => item.t0 > t) : events.findLastIndex((item) => item.t0 < t);
+  const next = at >= 0 ? Math.min(Math.max(at + step, 0), events.length - 1) : after;
+  if (next >= 0) select(events[next], true);
+}
+
+function ends(last) {
+  const row = rows.find((r) => r.items.includes(state.focus));
+  if (row) select(row.items[last ? row.items.length - 1 : 0], true); else enter();
+}
+
+function turn(view) {
+  state.view = view;
+  document.querySelector(`input[name=view][value=${view}]`).checked = true;
+  layout();
+}
+
+const KEYS = {
+  ArrowLeft: (e) => (e.shiftKey ? pan(-0.2) : walk(-1)), ArrowRight: (e) => (e.shiftKey ? pan(0.2) : walk(1)),
+  ArrowUp: () => climb(-1), ArrowDown: () => climb(1), Home: () => ends(false), End: () => ends(true),
+  "+": () => zoom(0.6), "=": () => zoom(0.6), "-": () => zoom(1 / 0.6), "0": fit, n: () => hop(1), p: () => hop(-1),
+  v: () => turn(state.view === "role" ? "node" : "role"), Escape: () => select(null),
+  PageUp: () => { scroller.scrollTop -= size.height / 2; }, PageDown: () => { scroller.scrollTop += size.height / 2; },
+};
+
+canvas.addEventListener("keydown", (event) => {
+  const act = KEYS[event.key];
+  if (!act || event.ctrlKey || event.metaKey || event.altKey) return;
+  event.preventDefault();
+  act(event);
+});
+
+let drag = null;
+canvas.addEventListener("pointerdown", (event) => { drag = { at: event.clientX, t0: state.t0, t1: state.t1, moved: false }; });
+addEventListener("pointerup", () => { if (drag) setTimeout(() => { drag = null; }); });
+canvas.addEventListener("pointermove", (event) => {
+  if (!drag || !event.buttons) { hover(event); return; }
+  const far = event.clientX - drag.at;
+  if (Math.abs(far) < 4 && !drag.moved) return;
+  drag.moved = true;
+  $("tip").hidden = true;
+  const shift = far / (size.width - GUTTER) * (drag.t1 - drag.t0);
+  window_(drag.t0 - shift, drag.t1 - shift);
+});
+canvas.addEventListener("pointerleave", () => { state.hover = null; $("tip").hidden = true; redraw(); });
+canvas.addEventListener("click", (event) => {
+  if (drag && drag.moved) return;
+  const box = canvas.getBoundingClientRect();
+  select(itemAt(event.clientX - box.left, event.clientY - box.top));
+});
+canvas.addEventListener("wheel", (event) => {
+  if (event.ctrlKey || event.metaKey) zoom(event.deltaY < 0 ? 0.8 : 1.25, time(event.clientX - canvas.getBoundingClientRect().left));
+  else if (event.shiftKey) pan(Math.sign(event.deltaY || event.deltaX) * 0.15);
+  else return;
+  event.preventDefault();
+}, { passive: false });
+
+/* ---- tables, controls ---- */
+
+const LIST_MAX = 2000;
+
+function button(text, item) {
+  const made = document.createElement("button");
+  made.type = "button";
+  made.textContent = text;
+  made.addEventListener("click", () => {
+    const half = Math.min(end / 2, Math.max(item.t1 - item.t0, end / 50));
+    window_(item.t0 - half, item.t0 + half);
+    select(item, true);
+    canvas.focus();
+  });
+  return made;
+}
+
+function table(element, heads, records) {
+  const made = document.createElement("table");
+  const head = made.createTHead().insertRow();
+  for (const text of heads) {
+    const th = document.createElement("th");
+    th.scope = "col";
+    th.textContent = text;
+    head.append(th);
+  }
+  const body = made.createTBody();
+  for (const cells of records.slice(0, LIST_MAX)) {
+    const row = body.insertRow();
+    for (const cell of cells) row.insertCell().append(cell);
+  }
+  element.replaceChildren(made);
+  if (records.length > LIST_MAX) element.append(`${records.length - LIST_MAX} more are not listed`);
+}
+
+$("incident-list").addEventListener("toggle", (event) => {
+  if (!event.target.open) return;
+  table(event.target.lastElementChild, ["Time", "What", "Why", "What became of it"], events.map((item) => {
+    const [title, facts] = describe(item), known = Object.fromEntries(facts);
+    return [button(stamp(item.t0), item), title, known.Reason || `hits ${known.Hits}`, known.Result || ""];
+  }));
+});
+
+$("decision-list").addEventListener("toggle", (event) => {
+  if (!event.target.open) return;
+  const told = DATA.decisions.filter(([, , , reason]) => reason);
+  table(event.target.lastElementChild, ["Time", "Event", "What happened", "What was decided"],
+    told.map(([n, t, what, reason]) => [stamp(t), String(n), what, reason]));
+});
+
+for (const input of document.querySelectorAll("input[name=view]")) input.addEventListener("change", () => turn(input.value));
+$("filter").addEventListener("input", (event) => { state.filter = event.target.value; layout(); });
+$("height").addEventListener("input", (event) => { state.height = Number(event.target.value); layout(); });
+$("zoom-in").addEventListener("click", () => zoom(0.6));
+$("zoom-out").addEventListener("click", () => zoom(1 / 0.6));
+$("fit").addEventListener("click", fit);
+$("next").addEventListener("click", () => hop(1));
+$("previous").addEventListener("click", () => hop(-1));
+$("theme").addEventListener("change", (event) => {
+  if (event.target.value) document.documentElement.dataset.theme = event.target.value;
+  else delete document.documentElement.dataset.theme;
+  readColours();
+  redraw();
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readColours(); redraw(); });
+scroller.addEventListener("scroll", redraw);
+new ResizeObserver(resize).observe(scroller);
+
+const lanes = new Set(attempts.map((a) => a.replica)).size;
+state.height = lanes <= 12 ? 26 : lanes <= 60 ? 18 : 12;
+$("height").value = state.height;
+readColours();
+resize();
+layout();
+fit();
+show($("details"), null);
+document.documentElement.dataset.ready = "yes";

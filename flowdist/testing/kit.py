@@ -1,0 +1,178 @@
+"""What a test of one's own topology says: simulate it, demand that it recovers, explore what else could happen.
+
+    from flowdist.testing import assert_recovers, explore, simulate
+
+    def test_a_lost_node_costs_less_than_a_minute():
+        assert_recovers("topology.py", "node1@5m/2m", lost_work="1m", within="30s")
+
+    def test_whatever_the_topology_promises_to_survive():
+        explore("topology.py", seeds=200)
+
+Topologies are files, Topology objects or compiled graphs. No torch, no processes, and no clock but the simulated one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flowdist.control.state import JobState
+from flowdist.dsl.load import compile_loaded, load_topology
+from flowdist.dsl.topology import Topology
+from flowdist.faults import Plan, parse_add, parse_drain, parse_fault, parse_scale
+from flowdist.graph import RoleGraph, format_duration, parse_duration
+from flowdist.sim.expectations import recoveries
+from flowdist.sim.faulting import check_faults
+from flowdist.sim.simulation import SimResult, Simulation, with_nodes
+from flowdist.testing.campaign import Failure, campaign, replay_command
+
+Check = Callable[[JobState], object]
+
+
+def graph_of(topology: str | Path | Topology | RoleGraph, params: Mapping[str, object] | None = None) -> RoleGraph:
+    """The compiled topology, with nodes.
+
+    Raises:
+        TopologyProblems: with every problem of the topology.
+    """
+    if isinstance(topology, RoleGraph):
+        return with_nodes(topology)
+    if isinstance(topology, Topology):
+        return with_nodes(compile_loaded(topology).graph)
+    values = {name: str(value) for name, value in (params or {}).items()}
+    return with_nodes(load_topology(str(topology), values, (), None).graph)
+
+
+def simulate(
+    topology: str | Path | Topology | RoleGraph,
+    *faults: str,
+    seed: int = 0,
+    until: str | None = None,
+    scale: Sequence[str] = (),
+    add: Sequence[str] = (),
+    drain: Sequence[str] = (),
+    params: Mapping[str, object] | None = None,
+    always: Sequence[Check] = (),
+) -> SimResult:
+    """One run in virtual time.
+
+    Args:
+        faults: In the fault grammar: `"node1@5m/2m"`, `"trainer/0@step=trainer,500:exit=3"`.
+        seed: 0 is nominal; others spread start-up times.
+        until: When to stop the clock, such as `"2h"`.
+        scale, add, drain: As on the command line: `"trainer=4@60s"`, `"node5@90s"`, `"node1@2m"`.
+        params: Of a topology file that is a function.
+        always: Called with the state of the job after every event; False, or an AssertionError, is a violation.
+
+    Returns:
+        The result: `job` (the final state), `lines` (the trace), `spent` (where the time went), `violation`.
+
+    Raises:
+        FaultError: for a fault that cannot be read, or has no target.
+    """
+    graph = graph_of(topology, params)
+    plan = Plan(
+        tuple(parse_fault(text) for text in faults),
+        tuple(parse_scale(text) for text in scale),
+        tuple(parse_add(text) for text in add),
+        tuple(parse_drain(text) for text in drain),
+    )
+    check_faults(plan, graph)
+    simulation = Simulation(graph, plan, seed=seed, always=always)
+    return simulation.run(parse_duration(until) if until is not None else None)
+
+
+def assert_recovers(
+    topology: str | Path | Topology | RoleGraph,
+    *faults: str,
+    within: str | None = None,
+    lost_work: str | None = None,
+    goodput: float | None = None,
+    charged: Mapping[str, int] | None = None,
+    **options: Any,
+) -> SimResult:
+    """The job succeeds, every fault fires, and what it costs stays within bounds.
+
+    Args:
+        within: Each incident's worlds step again after so long at most: `"30s"`.
+        lost_work: Of any world, at most.
+        goodput: At least this share of the time of the replicas of tasks is productive, 0 to 1.
+        charged: How many incidents the budgets of these roles were charged for, exactly.
+        options: As of `simulate`.
+
+    Raises:
+        AssertionError: with all that is not so, and the command that shows it again.
+    """
+    result = simulate(topology, *faults, **options)
+    wrong = [f"fault {fault.spec} never fired" for fault in result.unfired]
+    if result.violation is not None:
+        wrong.append(str(result.violation))
+    elif result.job.outcome != "succeeded":
+        end = result.job.ending_reason or f"waiting for {', '.join(result.waiting)}"
+        wrong.append(f"the job has {result.job.outcome or 'not ended'}: {end}")
+    wrong += _too_slow(result, within) + _too_costly(result, lost_work, goodput)
+    for role, count in (charged or {}).items():
+        if (found := len(result.job.roles[role].charges)) != count:
+            wrong.append(f"{role} was charged for {found} incidents, not {count}")
+    if wrong:
+        again = _again(topology, options, Failure(options.get("seed", 0), "", "", faults))
+        raise AssertionError("\n".join([*wrong, *again]))
+    return result
+
+
+def _too_slow(result: SimResult, within: str | None) -> list[str]:
+    if within is None:
+        return []
+    late = {n: took for n, took in recoveries(result).items() if took is None or took > parse_duration(within)}
+    return [
+        f"incident {n} recovered {'never' if took is None else f'after {format_duration(took)}'}, not within {within}"
+        for n, took in late.items()
+    ]
+
+
+def _too_costly(result: SimResult, lost_work: str | None, goodput: float | None) -> list[str]:
+    wrong = []
+    for name, model in result.models.items():
+        if lost_work is not None and model.lost_ns > parse_duration(lost_work):
+            wrong.append(f"{name} lost {format_duration(model.lost_ns)} of work, more than {lost_work}")
+    tasks = [spec.name for spec in result.job.graph.roles if spec.kind == "task"]
+    total = sum(ns for name in tasks for bucket, ns in result.spent[name].items() if bucket != "done")
+    share = sum(result.spent[name]["productive"] for name in tasks) / max(total, 1)
+    if goodput is not None and share < goodput:
+        wrong.append(f"goodput is {share:.3f}, less than {goodput}")
+    return wrong
+
+
+def _again(topology: object, options: Mapping[str, Any], failure: Failure) -> list[str]:
+    if not isinstance(topology, str | Path):
+        return []
+    words = [word for name, value in (options.get("params") or {}).items() for word in ("-p", f"{name}={value}")]
+    return [f"again: {replay_command(str(topology), words, failure)}"]
+
+
+def explore(
+    topology: str | Path | Topology | RoleGraph,
+    *,
+    seeds: int | Sequence[int] = 100,
+    jobs: int = 1,
+    params: Mapping[str, object] | None = None,
+) -> None:
+    """Whatever the topology promises to survive, seed by seed.
+
+    Args:
+        seeds: How many, from 1; or which.
+        jobs: Processes to use.
+
+    Raises:
+        AssertionError: with the shortest plan of faults of each failure and the command that shows it again.
+    """
+    chosen = range(1, seeds + 1) if isinstance(seeds, int) else seeds
+    report = campaign(graph_of(topology, params), chosen, jobs=jobs)
+    lines: list[str] = []
+    for failure in report.failures[:5]:
+        lines += [f"seed {failure.seed}: {failure.property}: {failure.text}"]
+        lines += [f"  shortest plan: {', '.join(failure.faults)}", f"  {failure.divergence}"]
+        lines += [f"  {line}" for line in _again(topology, {"params": params}, failure)]
+    if lines:
+        raise AssertionError(f"{len(report.failures)} of {report.seeds} seeds fail\n" + "\n".join(lines))

@@ -1,0 +1,252 @@
+"""What Hypothesis draws: topologies, and what befalls them. All of it shrinks towards few roles, faults and moves."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+from hypothesis import strategies as st
+
+from flowdist.faults import Drain, Fault, Plan, Scale, parse_fault
+from flowdist.graph import (
+    MINUTE,
+    SECOND,
+    Cluster,
+    Domain,
+    FailureKind,
+    Gate,
+    JointWorld,
+    NodeSpec,
+    Placement,
+    Readiness,
+    Resources,
+    RestartPolicy,
+    RoleGraph,
+    RoleSpec,
+    Rule,
+    WorkloadSpec,
+)
+from flowdist.graph.model import GateCondition
+
+NODES = ("node0", "node1", "node2")
+FAILURES: tuple[FailureKind, ...] = ("exit", "signal", "oom", "start_failed")
+BRISK = WorkloadSpec(
+    steps=40, step_ns=SECOND, startup_ns=2 * SECOND, checkpoint_every_ns=15 * SECOND, checkpoint_ns=SECOND
+)
+
+
+@st.composite
+def policies(draw: st.DrawFn, *, may_ignore: bool) -> RestartPolicy | None:
+    """A restart policy of a gang; None in one of four."""
+    if draw(st.booleans()) and draw(st.booleans()):
+        return None
+    actions = ["restart", "fail", "ignore"] if may_ignore else ["restart", "fail"]
+    kinds = st.sampled_from([*FAILURES, "node_lost", None])
+    rules = draw(st.lists(st.builds(Rule, st.sampled_from(actions), kind=kinds), max_size=2))
+    wider = RestartPolicy("job", max_restarts=draw(st.integers(0, 2))) if draw(st.booleans()) else None
+    then = "widen" if wider else "ignore" if may_ignore and draw(st.booleans()) else "fail"
+    return RestartPolicy(
+        scope=draw(st.sampled_from(["role", "job", "domain"])),
+        max_restarts=draw(st.integers(0, 3)),
+        within_ns=draw(st.sampled_from([None, MINUTE])),
+        then=then,  # type: ignore[arg-type]
+        rules=tuple(rules),
+        wider=wider,
+    )
+
+
+@st.composite
+def placements(draw: st.DrawFn, others: list[str]) -> Placement:
+    """One of four is near, or apart from, a role before it."""
+    if draw(st.integers(0, 3)):
+        return Placement(draw(st.sampled_from(["spread", "pack"])))
+    names = st.lists(st.sampled_from(others), max_size=1) if others else st.just([])
+    return Placement("spread", tuple(draw(names)), tuple(draw(names)))
+
+
+@st.composite
+def roles_of(draw: st.DrawFn, name: str, before: list[RoleSpec], *, gpus: bool) -> RoleSpec:
+    """One role with gates on some of those before it."""
+    service = not before and draw(st.booleans())
+    gang = not service and draw(st.booleans())
+    primary = draw(st.booleans()) or not before
+    gates = [
+        Gate(
+            other.name,
+            draw(st.sampled_from(_conditions(other))),
+            draw(st.sampled_from(["reconnect", "restart"])),
+        )
+        for other in before
+        if draw(st.booleans())
+    ]
+    low = draw(st.integers(1, 2))
+    policy = draw(policies(may_ignore=not gang or not primary))
+    if policy is not None and not gang and draw(st.booleans()):
+        policy = msgspec.structs.replace(policy, scope="replica")
+    return RoleSpec(
+        name,
+        ("true",),
+        kind="service" if service else "task",
+        gang=gang,
+        primary=primary,
+        min_replicas=low,
+        max_replicas=low + draw(st.integers(0, 2)),
+        procs=draw(st.integers(1, 2)),
+        resources=Resources(cpu=1.0, gpu=draw(st.integers(0, 1)) if gpus else 0),
+        gates=tuple(gates),
+        restart=policy,
+        ports=("rpc",) if draw(st.booleans()) else (),
+        ready=Readiness("tcp", "rpc") if draw(st.booleans()) else None,
+        placement=draw(placements([other.name for other in before])),
+        address_edges=tuple(gate.role for gate in gates if draw(st.booleans())),
+        workload=BRISK,
+    )
+
+
+@st.composite
+def topologies(draw: st.DrawFn, *, gpus: bool = False, domains: bool = True) -> RoleGraph:
+    """One to three roles (four, where a job would never end otherwise) on three nodes.
+
+    With gates, policies, placement rules, ports, readiness checks; with `domains` also a domain and a joint world; with
+    `gpus` roles that need one, on nodes of two.
+    """
+    roles: list[RoleSpec] = []
+    for name in ("a", "b", "c")[: draw(st.integers(1, 3))]:
+        roles.append(draw(roles_of(name, list(roles), gpus=gpus)))
+    if all(spec.kind == "service" or not spec.primary for spec in roles):
+        gates = tuple(Gate(spec.name, "started") for spec in roles[:1])
+        roles.append(RoleSpec("main", ("true",), gates=gates, resources=Resources(cpu=1.0), workload=BRISK))
+    names = tuple(spec.name for spec in roles)
+    together = (Domain("d", names[:2]),) if domains and len(names) > 1 and draw(st.booleans()) else ()
+    roles = [_without_stray_domain(spec, together) for spec in roles]
+    gangs = [spec for spec in roles if spec.gang and spec.kind == "task"] if domains else []
+    pair = next(((a.name, b.name) for a, b in itertools.combinations(gangs, 2) if _may_be_joint(a, b)), None)
+    worlds = (JointWorld("joint", pair),) if pair and draw(st.booleans()) else ()
+    cpu = draw(st.sampled_from([2.0, 4.0, 8.0]))
+    cluster = Cluster(tuple(NodeSpec(name, cpu=cpu, gpu=2 if gpus else 0) for name in NODES))
+    return RoleGraph("test", tuple(roles), together, cluster, worlds=worlds)
+
+
+def _may_be_joint(a: RoleSpec, b: RoleSpec) -> bool:
+    """No gate between the two, over others neither, and the end of one is the end of the other."""
+    return not b.gates and a.primary == b.primary and _ignores(a) == _ignores(b)
+
+
+def _ignores(spec: RoleSpec) -> bool:
+    policy = spec.restart
+    return policy is not None and (policy.then == "ignore" or any(rule.do == "ignore" for rule in policy.rules))
+
+
+def _conditions(other: RoleSpec) -> list[GateCondition]:
+    conditions: list[GateCondition] = ["started"]
+    conditions += ["ready"] if other.ready is not None else []
+    conditions += ["succeeded"] if other.kind == "task" else []
+    return conditions
+
+
+def _without_stray_domain(spec: RoleSpec, domains: tuple[Domain, ...]) -> RoleSpec:
+    policy = spec.restart
+    if policy is not None and policy.scope == "domain" and not any(spec.name in domain.roles for domain in domains):
+        return msgspec.structs.replace(spec, restart=msgspec.structs.replace(policy, scope="role"))
+    return spec
+
+
+@st.composite
+def restarting_topologies(draw: st.DrawFn) -> RoleGraph:
+    """Two to five roles that fit on any two of the nodes, start at once and restart after every failure."""
+    names = ("a", "b", "c", "d", "e")[: draw(st.integers(2, 5))]
+    domains = (Domain("x", tuple(draw(st.permutations(names))[:2])),) if draw(st.booleans()) else ()
+    roles = []
+    for i, name in enumerate(names):
+        edges: st.SearchStrategy[Literal["restart", "reconnect"]] = st.sampled_from(["restart", "reconnect"])
+        gates = tuple(Gate(other, "started", draw(edges)) for other in names[:i] if draw(st.booleans()))
+        in_domain = any(name in domain.roles for domain in domains)
+        gang = draw(st.booleans())
+        scopes = ["role", "job"] + (["domain"] if in_domain else []) + ([] if gang else ["replica"])
+        policy = RestartPolicy(draw(st.sampled_from(scopes)), max_restarts=9)
+        count = draw(st.integers(1, 3))
+        roles.append(
+            RoleSpec(
+                name,
+                ("true",),
+                min_replicas=count,
+                max_replicas=count,
+                gang=gang,
+                gates=gates,
+                restart=policy,
+                resources=Resources(cpu=1.0),
+                workload=BRISK,
+            )
+        )
+    cluster = Cluster(tuple(NodeSpec(name, cpu=20.0) for name in NODES))
+    return RoleGraph("test", tuple(roles), domains, cluster)
+
+
+def with_steady_services(graph: RoleGraph) -> RoleGraph:
+    """In simulation whoever needs a service waits for every replica of it: none may be gone for good."""
+    roles = []
+    for role in graph.roles:
+        if role.kind == "service":
+            role = msgspec.structs.replace(role, max_replicas=role.min_replicas)
+            if role.restart is not None and _ignores(role):
+                policy = RestartPolicy(role.restart.scope, role.restart.max_restarts)
+                role = msgspec.structs.replace(role, restart=policy)
+        roles.append(role)
+    return msgspec.structs.replace(graph, roles=tuple(roles))
+
+
+def fault_plans(graph: RoleGraph, *, most: int = 4, operator: bool = True) -> st.SearchStrategy[Plan]:
+    """What may befall the graph in simulation: `most` faults, or pairs of them; with `operator` scaling and draining.
+
+    Times are few, so that faults meet: at one moment, just after one another, inside a restart, after a cool-down.
+    """
+    one = _faults(graph, st.sampled_from(TIMES)).map(lambda fault: (fault,))
+    lists = st.lists(st.one_of(one, _pairs(graph)), max_size=most)
+    faults = lists.map(lambda parts: _once_a_node(graph, [fault for part in parts for fault in part]))
+    if not operator:
+        return faults.map(Plan)
+    at_ns = st.sampled_from([1, 12, 40]).map(lambda seconds: seconds * SECOND)
+    may_scale = [role.name for role in graph.roles if role.kind == "task" and (role.gang or not _ignores(role))]
+    scale = st.builds(Scale, st.sampled_from(may_scale or [""]), st.integers(1, 4), at_ns)
+    drain = st.builds(Drain, st.sampled_from([node.name for node in graph.cluster.nodes]), at_ns)
+    return st.builds(
+        Plan,
+        faults,
+        st.lists(scale, max_size=1 if may_scale else 0).map(tuple),
+        st.just(()),
+        st.lists(drain, max_size=1).map(tuple),
+    )
+
+
+def _once_a_node(graph: RoleGraph, faults: list[Fault]) -> tuple[Fault, ...]:
+    """No fault twice, and no node comes back while it is there: one fault each."""
+    nodes = [node.name for node in graph.cluster.nodes]
+    return tuple({fault.target if fault.target in nodes else fault.spec: fault for fault in faults}.values())
+
+
+TIMES = ("1s", "3s", "12s", "12.1s", "13s", "16s", "30s", "50s", "80s", "2m")
+OF_NODES = ("", "/20s", ":lost/20s", ":lost", ":leave/5s", ":leave", ":preempt=15s/5s", ":preempt=15s")
+OF_REPLICAS = ("", ":exit=3", ":oom")
+
+
+def _faults(graph: RoleGraph, times: st.SearchStrategy[str]) -> st.SearchStrategy[Fault]:
+    replicas = [f"{role.name}/{i}" for role in graph.roles for i in range(role.max_replicas)]
+    nodes = [node.name for node in graph.cluster.nodes]
+    of_replicas = _texts([*[role.name for role in graph.roles], *replicas], times, OF_REPLICAS)
+    of_nodes = _texts(nodes, times, OF_NODES)
+    return st.one_of(of_replicas, of_nodes, _texts(["controller"], times, [""])).map(parse_fault)
+
+
+@st.composite
+def _pairs(draw: st.DrawFn, graph: RoleGraph) -> tuple[Fault, ...]:
+    """Two faults, the second a moment after the first."""
+    at = draw(st.sampled_from([3, 12, 30]))
+    then = draw(st.sampled_from([0.0, 0.1, 1.0, 4.0]))
+    return draw(_faults(graph, st.just(f"{at}s"))), draw(_faults(graph, st.just(f"{at + then:g}s")))
+
+
+def _texts(targets: Sequence[str], times: st.SearchStrategy[str], kinds: Sequence[str]) -> st.SearchStrategy[str]:
+    parts = (st.sampled_from(targets), times, st.sampled_from(kinds))
+    return st.tuples(*parts).map(lambda drawn: f"{drawn[0]}@{drawn[1]}{drawn[2]}")

@@ -1,0 +1,248 @@
+"""Every option of torchrun (torch 2.13), and what becomes of it here.
+
+This table is the only source: the command line is read by it, the help and docs/torchrun.md show it, and a test holds
+it against torch's own parser. No option is ignored in silence: it is honoured, or said to change nothing, or refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple, NoReturn
+
+from flowdist.dsl.places import CLI
+from flowdist.dsl.problems import Problem, TopologyProblems, did_you_mean
+
+Stance = Literal["same", "better", "no effect", "refused"]
+
+
+class Option(NamedTuple):
+    """One option. `names` are spelt with dashes; underscores do as well. `words` say what becomes of it."""
+
+    names: tuple[str, ...]
+    stance: Stance
+    words: str
+    default: str = ""
+    flag: bool = False
+    choices: tuple[str, ...] = ()
+    from_env: bool = True  # whether PET_<NAME> gives a default
+
+    @property
+    def key(self) -> str:
+        return self.names[-1].removeprefix("--").replace("-", "_")
+
+    def spellings(self) -> list[str]:
+        """The names, each long one with underscores too."""
+        other = ["--" + name.removeprefix("--").replace("-", "_") for name in self.names if name.startswith("--")]
+        return list(dict.fromkeys([*self.names, *other]))
+
+
+OPTIONS = (
+    Option(
+        ("--nnodes",),
+        "same",
+        "`N` or `MIN:MAX`: logical nodes of this machine, all started by this one command; losing one is real",
+        "1:1",
+    ),
+    Option(
+        ("--nproc-per-node",),
+        "same",
+        "a number, `cpu`, `gpu` or `auto`; other devices, such as `xpu`, are refused. Several nodes share the GPUs",
+        "1",
+    ),
+    Option(
+        ("--rdzv-backend",),
+        "no effect",
+        "`c10d` and `static`: one controller forms the world, at once; others, such as `etcd`, are refused",
+        "static",
+    ),
+    Option(
+        ("--rdzv-endpoint",),
+        "no effect",
+        "when it is this machine: every generation has a store of its own; another host is refused",
+    ),
+    Option(("--rdzv-id",), "same", "`TORCHELASTIC_RUN_ID`, and the name of the folder under --log-dir", "none"),
+    Option(
+        ("--rdzv-conf",),
+        "better",
+        "`join_timeout` (below the minimum) and `last_call_timeout` (below the maximum) are honoured; the other timers "
+        "change nothing, since nothing is polled; `is_host=0` and unknown names are refused",
+    ),
+    Option(("--standalone",), "same", "a run id of its own; it is always standalone here", flag=True),
+    Option(
+        ("--max-restarts",),
+        "better",
+        "failures of the whole job, not of each agent; a lost or joining node is free. From the second restart on it "
+        "waits 1 s, then 2 s, and so on up to 1 min",
+        "0",
+    ),
+    Option(("--monitor-interval",), "no effect", "exits are noticed at once, not by polling", "0.1"),
+    Option(
+        ("--start-method",),
+        "no effect",
+        "workers are processes of their own, as torchrun's are for a script",
+        "spawn",
+        choices=("spawn", "fork", "forkserver"),
+    ),
+    Option(
+        ("--event-log-handler",),
+        "refused",
+        "but for `null`: events are in journal.jsonl; a hook (`on_incident=`) is told of incidents",
+        "null",
+    ),
+    Option(("--role",), "same", "`ROLE_NAME`, and the prefix of --tee", "default"),
+    Option(("-m", "--module"), "same", "`python -m`", flag=True),
+    Option(("--no-python",), "same", "the program itself, by its path or from PATH", flag=True),
+    Option(
+        ("--run-path",),
+        "better",
+        "the script runs as `python SCRIPT` in an interpreter of its own; PYTHON_EXEC is not used",
+        flag=True,
+    ),
+    Option(
+        ("--log-dir",),
+        "better",
+        "`DIR/<rdzv id>_<random>/attempt_N/<local rank>/` with stdout.log, stderr.log and error.json; all streams are "
+        "there, also without -r, and those of earlier attempts are kept. With several nodes: `.../node_K/attempt_N/`",
+    ),
+    Option(("-r", "--redirects"), "better", "not on the terminal; local ranks of several digits may be named", "0"),
+    Option(
+        ("-t", "--tee"),
+        "better",
+        "on the terminal as `[default0]:line`, or as TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE has it",
+        "0",
+    ),
+    Option(("--local-ranks-filter",), "same", "only these local ranks are on the terminal"),
+    Option(("--duplicate-stdout-filters",), "same", "matching lines of --tee, in `attempt_N/filtered_stdout.log`"),
+    Option(("--duplicate-stderr-filters",), "same", "matching lines of --tee, in `attempt_N/filtered_stderr.log`"),
+    Option(("--node-rank",), "refused", "but for 0: all nodes are started by this one command", "0"),
+    Option(
+        ("--master-addr",),
+        "no effect",
+        "when it is this machine: MASTER_ADDR is; another host is refused",
+        "127.0.0.1",
+    ),
+    Option(("--master-port",), "better", "MASTER_PORT is a fresh port, bound anew for each generation"),
+    Option(("--local-addr",), "no effect", "when it is this machine; another host is refused"),
+    Option(
+        ("--logs-specs",),
+        "refused",
+        "plug-ins of torch's agent have nothing to plug into: use --log-dir, -r and -t",
+        from_env=False,
+    ),
+    Option(
+        ("--numa-binding",),
+        "refused",
+        "workers are bound to no cores: start them with numactl, by --no-python",
+        choices=("node", "socket", "exclusive", "core-complex"),
+        from_env=False,
+    ),
+    Option(
+        ("--signals-to-handle",),
+        "no effect",
+        "SIGINT, SIGTERM and SIGHUP end the job in order, SIGQUIT at once; others, such as SIGUSR1, are refused",
+        "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+    ),
+    Option(
+        ("--shutdown-timeout",),
+        "better",
+        "seconds from SIGTERM to SIGKILL, at restarts too (torchrun: always 30 there). Without it, and without "
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT: 2 s after a failure, else 30 s",
+    ),
+    Option(
+        ("--virtual-local-rank",),
+        "same",
+        "LOCAL_RANK=0 and one device in CUDA_VISIBLE_DEVICES; refused with several nodes, or with a list of devices "
+        "that is not 0,1,2,...",
+        flag=True,
+    ),
+)
+BY_KEY = {option.key: option for option in OPTIONS}
+
+
+class Given(NamedTuple):
+    """A command line of torchrun, read: the value of every option, and the words by which the user gave it, if at all.
+
+    Flags are "1" or "".
+    """
+
+    values: Mapping[str, str]
+    said: Mapping[str, str]
+    script: str
+    args: tuple[str, ...]
+
+
+def refuse(code: str, message: str, help: str) -> NoReturn:
+    raise TopologyProblems([Problem(code, message, help, CLI)], where="on the command line")
+
+
+class HelpAsked(Exception):
+    """-h or --help stands before the script."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Abbreviations, `-r3` and `--tee=3` are as torchrun has them, because it is the same parser."""
+
+    def print_help(self, file: object = None) -> NoReturn:
+        raise HelpAsked
+
+    def error(self, message: str) -> NoReturn:
+        unknown = message.removeprefix("unrecognized arguments: ").split()[0]
+        if unknown != message.split()[0]:
+            known = [name for option in OPTIONS for name in option.names]
+            help = did_you_mean(unknown.partition("=")[0].replace("_", "-"), known)
+            help = help if "mean" in help else "flowdist torchrun --help shows every option"
+            refuse("FD152", f"torchrun has no option {unknown}", help)
+        if "training_script" in message:
+            refuse("FD152", "no script is given", "write flowdist torchrun [options] train.py [its arguments]")
+        refuse("FD152", message, "flowdist torchrun --help shows every option")
+
+
+def read_options(words: Sequence[str], env: Mapping[str, str]) -> Given:
+    """What the words say, and where they say nothing, the variables PET_<NAME>.
+
+    Raises:
+        TopologyProblems: for an unknown option, or when there is no script.
+        HelpAsked: when the user wants to see what there is.
+    """
+    parser = _Parser(prog="flowdist torchrun")
+    for option in OPTIONS:
+        if option.flag:
+            parser.add_argument(*option.spellings(), dest=option.key, action="store_const", const="1")
+        else:
+            parser.add_argument(*option.spellings(), dest=option.key)
+    parser.add_argument("training_script")
+    parser.add_argument("training_script_args", nargs=argparse.REMAINDER)
+    found = vars(parser.parse_args(list(words)))
+    values: dict[str, str] = {}
+    said: dict[str, str] = {}
+    for option in OPTIONS:
+        key, value, variable = option.key, found[option.key], f"PET_{option.key.upper()}"
+        if value is not None:
+            values[key], said[key] = value, option.names[-1] if option.flag else f"{option.names[-1]} {value}"
+        elif option.from_env and variable in env:
+            values[key], said[key] = env[variable], f"{variable}={env[variable]}"
+        else:
+            values[key] = option.default
+    for key in [key for key in said if BY_KEY[key].flag and not values[key].strip("0 ")]:
+        values[key] = ""  # PET_STANDALONE=0
+        del said[key]
+    return Given(values, said, found["training_script"], tuple(found["training_script_args"]))
+
+
+def option_table() -> str:
+    """The table of docs/torchrun.md."""
+    rows = ["| option | here | |", "|---|---|---|"]
+    for option in OPTIONS:
+        names = ", ".join(f"`{name}`" for name in option.names)
+        rows.append(f"| {names} | {option.stance} | {option.words} |")
+    return "\n".join(rows)
+
+
+def help_text() -> str:
+    """The options as the terminal shows them."""
+    lines = []
+    for option in OPTIONS:
+        value = "" if option.flag else " " + option.key.upper().rpartition("_")[2]
+        lines.append(f"  {', '.join(option.names)}{value}\n      {option.stance}: {option.words.replace('`', '')}")
+    return "\n".join(lines)

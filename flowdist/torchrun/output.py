@@ -1,0 +1,70 @@
+"""What of the workers' output is on the terminal, and where torchrun's users look for the files.
+
+All streams are in files in any case; these options of torchrun say which of them are shown, and how. The folders that
+torchrun would have made are links to those of the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from string import Template
+from typing import NamedTuple
+
+from flowdist.control.effects import StartReplica
+from flowdist.graph import RoleSpec
+from flowdist.runtime.logs import Sink, Stream
+
+BITS: Mapping[Stream, int] = {"stdout": 1, "stderr": 2}
+
+
+class Streams(NamedTuple):
+    """What -r, -t, the filters and the template say. Masks are 1 for stdout, 2 for stderr, 3 for both, by local rank.
+
+    `prefix` may have ${role_name}, ${rank} and ${local_rank} in it.
+    """
+
+    redirects: Mapping[int, int]
+    tee: Mapping[int, int]
+    ranks: frozenset[int]  # shown on the terminal; empty: all
+    filters: Mapping[Stream, tuple[str, ...]]
+    role_name: str
+    prefix: str
+
+
+class Output:
+    """Opens a sink for each stream of each worker that starts. `show(stream, text)` puts a line on the terminal."""
+
+    def __init__(self, streams: Streams, run_dir: Path, show: Callable[[Stream, str], None]) -> None:
+        self._streams, self._run_dir, self._show = streams, run_dir, show
+
+    def open(self, start: StartReplica, role: RoleSpec, local_rank: int, stream: Stream) -> Sink | None:
+        """Where the lines of a worker go; None: only to their file."""
+        attempt = self._run_dir / start.replica.role / str(start.replica.index) / f"attempt_{start.attempt}"
+        self._link(attempt, start, role)
+        streams, bit = self._streams, BITS[stream]
+        if streams.ranks and local_rank not in streams.ranks:
+            return None
+        if not streams.tee.get(local_rank, 0) & bit:
+            hidden = streams.redirects.get(local_rank, 0) & bit
+            return None if hidden else lambda line: self._show(stream, line)
+        values = {"role_name": streams.role_name, "rank": start.rank + local_rank, "local_rank": local_rank}
+        prefix = Template(streams.prefix).safe_substitute(values)
+        copy = attempt / f"filtered_{stream}.log"
+
+        def sink(line: str) -> None:
+            self._show(stream, prefix + line)
+            if any(text in line for text in streams.filters[stream]):
+                with copy.open("a") as file:
+                    file.write(f"{prefix}{line}\n")
+
+        return sink
+
+    def _link(self, attempt: Path, start: StartReplica, role: RoleSpec) -> None:
+        """`attempt_0` for the first generation, as torchrun counts; of several nodes each has a folder of its own."""
+        folder = self._run_dir if role.max_replicas == 1 else self._run_dir / f"node_{start.replica.index}"
+        folder.mkdir(exist_ok=True)
+        up = "" if role.max_replicas == 1 else "../"
+        with contextlib.suppress(FileExistsError):
+            (folder / f"attempt_{start.generation - 1}").symlink_to(f"{up}{attempt.relative_to(self._run_dir)}")

@@ -1,0 +1,332 @@
+"""A command line of torchrun -> a topology with one role, what the terminal shows, and what is to be said about it.
+
+Every problem is reported at once. What changes nothing here is accepted and said, once.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from flowdist.dsl.commands import INTERPRETERS
+from flowdist.dsl.compile import RESERVED
+from flowdist.dsl.fields import NAME
+from flowdist.dsl.oneline import name_from, written_on_the_command_line
+from flowdist.dsl.places import CLI
+from flowdist.dsl.problems import Problems, TopologyProblems, did_you_mean
+from flowdist.dsl.topology import Node, Restart, Topology
+from flowdist.torchrun.hosts import host_of, is_this_machine
+from flowdist.torchrun.options import BY_KEY, OPTIONS, Given
+from flowdist.torchrun.output import Streams
+
+BACKENDS = ("c10d", "static")
+NODES_MAX, PROCS_MAX = 1000, 10_000
+SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
+TIMERS = ("join_timeout", "last_call_timeout")  # of --rdzv-conf, honoured
+DEAD_TIMERS = (
+    *("close_timeout", "heartbeat_timeout", "keep_alive_interval", "keep_alive_max_attempt", "read_timeout"),
+    *("timeout", "is_host", "store_type"),
+)
+ONE_MACHINE = "flowdist torchrun runs all nodes on this machine"
+
+
+class Launch(NamedTuple):
+    """What to run. `run_id` is empty when the user has not named one, `log_dir` when it is the runs folder."""
+
+    topology: Topology
+    streams: Streams
+    run_id: str
+    log_dir: str
+    notes: tuple[str, ...]
+
+
+def settle(given: Given, env: Mapping[str, str], gpus: Sequence[str], cpus: int) -> Launch:
+    """What the command line asks for, on a machine with these devices and so many cores.
+
+    Raises:
+        TopologyProblems: when something cannot be read or cannot be honoured, with every such thing.
+    """
+    settler = _Settler(given, env, gpus, cpus)
+    launch = settler.settle()
+    if problems := settler.problems.sorted():
+        raise TopologyProblems(problems, where="on the command line")
+    return launch
+
+
+class _Settler:
+    def __init__(self, given: Given, env: Mapping[str, str], gpus: Sequence[str], cpus: int) -> None:
+        self._given, self._values, self._said, self._env = given, given.values, given.said, env
+        self._gpus, self._cpus = gpus, cpus
+        self.problems = Problems()
+        self._notes: list[str] = []
+        self._idle: list[str] = []  # options that were given and change nothing
+
+    def settle(self) -> Launch:
+        low, high = self._nodes()
+        procs = self._procs(high)
+        self._check_rendezvous()
+        self._check_plug_ins()
+        self._check_hosts()
+        fields = self._command()
+        variables, run_id = self._variables(high)
+        streams = self._streams(procs)
+        role_name = self._role_name()
+        name = name_from(self._given.script if not self._values["module"] else self._given.script.rpartition(".")[2])
+        shares = high > 1 and high * procs <= len(self._gpus)
+        nodes = [Node(gpu=procs if shares else 0) for _ in range(high)]
+        topology = Topology(name, nodes=nodes if high > 1 else None)
+        restarts = self._whole("max_restarts", least=0, most=10**9) or 0
+        topology.role(
+            role_name,
+            replicas=f"{low}:{high}x{procs}",
+            gpu=procs if shares else None,
+            apart=high > 1,
+            env=variables,
+            workdir=str(Path.cwd()),
+            restart=Restart("role", max_restarts=restarts) if restarts else None,
+            **fields,
+            **self._times(),
+        )
+        log_dir = self._log_dir()
+        self._say(high)
+        return Launch(written_on_the_command_line(topology), streams, run_id, log_dir, tuple(self._notes))
+
+    def _refuse(self, key: str, why: str, help: str) -> None:
+        said = self._said.get(key, BY_KEY[key].names[-1])
+        self.problems.error("FD150", f"{said} cannot be honoured: {why}", help, CLI)
+
+    def _unreadable(self, key: str, why: str, help: str) -> None:
+        self.problems.error("FD151", f"{self._said.get(key, BY_KEY[key].names[-1])}: {why}", help, CLI)
+
+    def _whole(self, key: str, least: int, most: int) -> int | None:
+        """The number of an option; None when it is not there, or is none."""
+        text = self._values[key].strip()
+        if not text:
+            return None
+        name = BY_KEY[key].names[-1]
+        if not re.fullmatch(r"[+-]?\d{1,12}", text):
+            self._unreadable(key, f"{text!r} is no whole number", f"write {name} {max(least, 1)}")
+        elif not least <= int(text) <= most:
+            self._unreadable(key, f"it must be {least} to {most}", f"write {name} {max(least, 1)}")
+        else:
+            return int(text)
+        return None
+
+    def _seconds(self, key: str, text: str, what: str) -> str | None:
+        """A duration of the DSL."""
+        if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text.strip()):
+            return f"{text.strip()}s"
+        self._unreadable(key, f"{text!r} is no number of seconds", f"write {what}=30, or leave it out")
+        return None
+
+    def _nodes(self) -> tuple[int, int]:
+        text = self._values["nnodes"]
+        match = re.fullmatch(r"(\d{1,6})(?::(\d{1,6}))?", text.strip())
+        if match is None:
+            self._unreadable("nnodes", f"{text!r} is neither N nor MIN:MAX", "write --nnodes 2 or --nnodes 1:4")
+            return 1, 1
+        low, high = int(match[1]), int(match[2] or match[1])
+        if not 1 <= low <= high <= NODES_MAX:
+            help = f"write 1 <= MIN <= MAX <= {NODES_MAX}, such as --nnodes 1:4"
+            self._unreadable("nnodes", f"{text!r} is no range of nodes", help)
+            return 1, 1
+        return low, high
+
+    def _procs(self, nodes: int) -> int:
+        text = self._values["nproc_per_node"].strip()
+        if text == "cpu" or (text == "auto" and not self._gpus):
+            return self._cpus
+        if text in ("gpu", "auto"):
+            if len(self._gpus) < nodes:
+                why = f"this machine has {len(self._gpus)} GPUs for {nodes} node{'s' * (nodes > 1)}"
+                self._refuse("nproc_per_node", why, "write a number, or cpu")
+            return max(1, len(self._gpus) // nodes)
+        if not re.fullmatch(r"[+-]?\d+", text):
+            why = f"flowdist finds CPUs and NVIDIA GPUs, no {text!r}"
+            self._refuse("nproc_per_node", why, "write a number, cpu, gpu or auto")
+            return 1
+        return self._whole("nproc_per_node", least=1, most=PROCS_MAX) or 1
+
+    def _check_rendezvous(self) -> None:
+        if self._values["rdzv_backend"] not in BACKENDS:
+            why = "flowdist needs no rendezvous service on one machine"
+            self._refuse("rdzv_backend", why, f"leave it out, or write one of {', '.join(BACKENDS)}")
+        for pair in filter(None, (part.strip() for part in self._values["rdzv_conf"].split(","))):
+            name, equals, value = (part.strip() for part in pair.partition("="))
+            known = (*TIMERS, *DEAD_TIMERS)
+            if not equals or not value:
+                self._unreadable("rdzv_conf", f"{pair!r} is no NAME=VALUE", "write --rdzv-conf join_timeout=600")
+            elif name not in known:
+                self._unreadable("rdzv_conf", f"{name!r} is unknown", did_you_mean(name, known))
+            elif name == "is_host" and value.lower() in ("0", "false", "f", "no", "n"):
+                self._refuse("rdzv_conf", f"{ONE_MACHINE}: no other hosts the store", "leave is_host out")
+            elif name in DEAD_TIMERS:
+                self._idle.append(f"{name}={value} of --rdzv-conf")
+
+    def _check_plug_ins(self) -> None:
+        if self._values["event_log_handler"] != "null":
+            why = "flowdist has no event handlers of torch; its events are in journal.jsonl"
+            self._refuse("event_log_handler", why, "leave it out")
+        if self._values["logs_specs"]:
+            why = "a LogsSpecs plugs into torch's agent, which does not run here"
+            self._refuse("logs_specs", why, "use --log-dir, -r and -t")
+        if self._values["numa_binding"]:
+            why = "flowdist binds no worker to cores"
+            self._refuse("numa_binding", why, "leave it out, or start workers with numactl by --no-python")
+        if self._values["start_method"] not in BY_KEY["start_method"].choices:
+            choices = ", ".join(BY_KEY["start_method"].choices)
+            self._unreadable("start_method", "there is no such method", f"write one of {choices}")
+        self._seconds("monitor_interval", self._values["monitor_interval"], "--monitor-interval")
+        asked = [name.strip() for name in self._values["signals_to_handle"].split(",") if name.strip()]
+        for name in asked:
+            if name not in SIGNALS:
+                why = f"flowdist ends a job by {', '.join(SIGNALS)} and forwards no {name}"
+                self._refuse("signals_to_handle", why, "leave it out, and send the signal to the workers yourself")
+
+    def _check_hosts(self) -> None:
+        for key in ("rdzv_endpoint", "master_addr", "local_addr"):
+            host = host_of(self._values[key]) if key == "rdzv_endpoint" else self._values[key].strip("[]")
+            overruled = key == "rdzv_endpoint" and self._values["standalone"]
+            if key in self._said and not overruled and not is_this_machine(host):
+                help = "leave it out, and start this command once: --nnodes are logical nodes of this machine"
+                self._refuse(key, f"{ONE_MACHINE}, and {host} is another", help)
+        if self._whole("node_rank", least=0, most=10**9):
+            help = "start this command once, with --node-rank 0 or without it"
+            self._refuse("node_rank", f"{ONE_MACHINE}, and starts all of them itself", help)
+        self._whole("master_port", least=0, most=65535)
+
+    def _command(self) -> dict[str, Any]:
+        script, args = self._given.script, [for_worker(word) for word in self._given.args]
+        if self._values["run_path"]:
+            return {"command": [sys.executable, for_worker(script), *args]}
+        if self._values["no_python"]:
+            if self._values["module"]:
+                self._unreadable("no_python", "it does not go with --module", "keep one of the two")
+            program = shutil.which(script) or script if script in INTERPRETERS else script
+            return {"command": [as_it_is(program), *args]}
+        return {"module" if self._values["module"] else "script": for_worker(script), "args": args}
+
+    def _variables(self, nodes: int) -> tuple[dict[str, str], str]:
+        """What torchrun would have set otherwise than flowdist does, and the run id, if the user has given one."""
+        variables: dict[str, str] = {}
+        if self._values["role"] != self._role_name():
+            variables["ROLE_NAME"] = as_it_is(self._values["role"])
+        run_id = "" if "rdzv_id" not in self._said or self._values["standalone"] else self._values["rdzv_id"]
+        if run_id:
+            variables["TORCHELASTIC_RUN_ID"] = as_it_is(run_id)
+        if self._values["virtual_local_rank"]:
+            visible = self._env.get("CUDA_VISIBLE_DEVICES", "")
+            plain = visible.replace(" ", "") == ",".join(str(i) for i in range(visible.count(",") + 1))
+            if nodes > 1 or not (plain or not visible):
+                why = (
+                    f"CUDA_VISIBLE_DEVICES={visible} is a list of its own" if nodes == 1 else "there are several nodes"
+                )
+                self._refuse("virtual_local_rank", why, "leave it out, and take the device of LOCAL_RANK")
+            variables |= {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": "${local_rank}"}
+        return variables, run_id
+
+    def _role_name(self) -> str:
+        """--role, as far as it can name a folder."""
+        name = self._values["role"]
+        if not NAME.fullmatch(name):
+            name = name_from(name) if name.strip() else "default"
+        return f"{name}-role" if name in RESERVED or re.fullmatch(r"node\d+", name) else name
+
+    def _times(self) -> dict[str, Any]:
+        times: dict[str, Any] = {"grace": "30s"}
+        patience = self._whole("shutdown_timeout", least=0, most=10**6)
+        variable = self._env.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "")
+        if patience is None and variable.isdecimal():
+            patience = int(variable)
+        if patience is not None:
+            times |= {"grace": f"{patience}s", "stop_grace": f"{patience}s"}
+        for pair in self._values["rdzv_conf"].split(","):
+            name, _, value = (part.strip() for part in pair.partition("="))
+            field = {"join_timeout": "pending_timeout", "last_call_timeout": "join_window"}.get(name)
+            if field and value and (duration := self._seconds("rdzv_conf", value, f"--rdzv-conf {name}")):
+                times[field] = duration
+        return times
+
+    def _streams(self, procs: int) -> Streams:
+        ranks: set[int] = set()
+        for word in filter(None, self._values["local_ranks_filter"].split(",")):
+            if not word.strip().isdecimal():
+                self._unreadable("local_ranks_filter", f"{word!r} is no local rank", "write --local-ranks-filter 0,1")
+            else:
+                ranks.add(int(word))
+        tee = self._masks("tee", procs)
+        role_name = self._values["role"]
+        for stream, bit in (("stdout", 1), ("stderr", 2)):
+            key = f"duplicate_{stream}_filters"
+            if self._values[key] and not any(mask & bit for mask in tee.values()):
+                self._notes.append(f"{self._said[key]} finds nothing: no {stream} is tee'd (-t)")
+        return Streams(
+            redirects=self._masks("redirects", procs),
+            tee=tee,
+            ranks=frozenset(ranks),
+            filters={
+                "stdout": comma_separated(self._values["duplicate_stdout_filters"]),
+                "stderr": comma_separated(self._values["duplicate_stderr_filters"]),
+            },
+            role_name=role_name,
+            prefix=self._env.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") or "[${role_name}${local_rank}]:",
+        )
+
+    def _masks(self, key: str, procs: int) -> dict[int, int]:
+        """`3`, or `0:1,1:2` by local rank."""
+        text = self._values[key].strip()
+        if re.fullmatch(r"[0-3]", text):
+            return dict.fromkeys(range(procs), int(text))
+        if not re.fullmatch(r"\d{1,5}:[0-3](,\d{1,5}:[0-3])*", text):
+            name = BY_KEY[key].names[0]
+            help = f"write {name} 3, or {name} 0:1,1:2 (0 none, 1 stdout, 2 stderr, 3 both)"
+            self._unreadable(key, f"{text!r} cannot be read", help)
+            return {}
+        return {int(rank): int(mask) for rank, _, mask in (pair.partition(":") for pair in text.split(","))}
+
+    def _log_dir(self) -> str:
+        text = self._values["log_dir"]
+        if text == "/dev/null":
+            self._notes.append(
+                f"{self._said['log_dir']}: the folder of the run, under runs/, keeps the logs all the same"
+            )
+            return ""
+        if text and Path(text).is_file():
+            self._unreadable("log_dir", "it is a file", "name a folder")
+        return text
+
+    def _say(self, nodes: int) -> None:
+        """What was given and changes nothing, in one line; how several nodes are to be understood, in another."""
+        idle = [self._said[option.key] for option in OPTIONS if self._is_idle(option.key)] + self._idle
+        if idle:
+            self._notes.append(f"these change nothing here: {', '.join(idle)} (docs/torchrun.md says why)")
+        if nodes > 1:
+            self._notes.append(f"the {nodes} nodes are logical nodes of this machine: start this command once")
+
+    def _is_idle(self, key: str) -> bool:
+        if key not in self._said:
+            return False
+        if key == "rdzv_id":
+            return bool(self._values["standalone"])
+        return BY_KEY[key].stance == "no effect" or key in ("master_port", "node_rank", "event_log_handler")
+
+
+def comma_separated(text: str) -> tuple[str, ...]:
+    """As torchrun reads its filters: two commas are one that is meant."""
+    parts = text.replace(",,", "\0").split(",")
+    return tuple(part.strip().replace("\0", ",") for part in parts if part.strip())
+
+
+def as_it_is(word: str) -> str:
+    """A word of the user's in which nothing is a macro."""
+    return word.replace("${", "${$}{")
+
+
+def for_worker(word: str) -> str:
+    """An argument as torchrun's workers get it: $local_rank is theirs, `$$` is a dollar, all else stays as it is."""
+    marked = re.sub(r"\$(\$|local_rank(?![A-Za-z0-9_])|\{local_rank\})", lambda m: "$" if m[1] == "$" else "\0", word)
+    return as_it_is(marked).replace("\0", "${local_rank}")

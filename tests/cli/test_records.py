@@ -1,0 +1,156 @@
+"""timeline, diff and replay as a user types them: what they write, what they refuse, how they end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from flowdist.cli.diff import command as diff_command
+from flowdist.cli.replay import command as replay_command
+from flowdist.cli.simulate import command as simulate_command
+from flowdist.cli.timeline import command as timeline_command
+
+GANG = str(Path(__file__).parents[2] / "scenarios/topologies/gang.py")
+
+
+def timeline(*arguments: str) -> Result:
+    return CliRunner().invoke(timeline_command, arguments)
+
+
+def diff(*arguments: str) -> Result:
+    return CliRunner().invoke(diff_command, arguments)
+
+
+def replay(*arguments: str) -> Result:
+    return CliRunner().invoke(replay_command, arguments)
+
+
+def simulate(*arguments: str) -> Result:
+    return CliRunner().invoke(simulate_command, [GANG, *arguments])
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "trace.jsonl"
+    assert simulate("--fail", "node2@3m/2m", "--trace", str(path)).exit_code == 0
+    return path
+
+
+def test_timeline_writes_a_page_beside_the_trace(trace: Path) -> None:
+    done = timeline(str(trace))
+    assert done.exit_code == 0 and done.stdout == "" and "11 attempts" in done.stderr
+    page = trace.with_name("trace.html").read_text()
+    assert page.startswith("<!doctype html>") and "2 incidents" in page
+    assert timeline(str(trace), "-o", "-").stdout == page
+
+
+def test_timeline_takes_the_folder_of_a_run(trace: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "journal.jsonl").write_bytes(trace.read_bytes())
+    assert timeline(str(run)).exit_code == 0 and (run / "timeline.html").is_file()
+
+
+def test_simulate_draws_what_timeline_draws(trace: Path, tmp_path: Path) -> None:
+    page = tmp_path / "direct.html"
+    assert simulate("--fail", "node2@3m/2m", "--html", str(page)).exit_code == 0
+    assert page.read_text() == timeline(str(trace), "-o", "-").stdout
+    done = simulate("--html", str(tmp_path / "no" / "where.html"))
+    assert done.exit_code == 2 and "cannot be written" in done.stderr
+
+
+@pytest.mark.parametrize(("name", "form"), [("a.json", None), ("a.txt", "perfetto"), ("a.html", "perfetto")])
+def test_timeline_writes_for_perfetto(trace: Path, tmp_path: Path, name: str, form: str | None) -> None:
+    assert timeline(str(trace), "-o", str(tmp_path / name), *(["--format", form] if form else [])).exit_code == 0
+    content = json.loads((tmp_path / name).read_text())
+    assert content["displayTimeUnit"] == "ms" and len(content["traceEvents"]) > 50
+
+
+def test_timeline_tells_where_it_is_decided_otherwise_by_now(trace: Path) -> None:
+    lines = trace.read_text().splitlines()
+    at = next(i for i, line in enumerate(lines) if '"n":20,' in line)
+    lines[at] = lines[at].replace("it was killed; restarting", "it was killed; leaving")
+    trace.write_text("\n".join(lines) + "\n")
+    done = timeline(str(trace))
+    assert done.exit_code == 3 and "event 20 is decided otherwise by now" in done.stderr
+    assert replay(str(trace), "--step", "19").exit_code == 0
+    assert replay(str(trace), "--step", "20").exit_code == 3
+
+
+def test_diff_is_0_for_the_same_and_1_for_others(trace: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.jsonl"
+    simulate("--fail", "node1@3m/2m", "--trace", str(other))
+    assert diff(str(trace), str(trace)).exit_code == 0
+    done = diff(str(trace), str(other))
+    assert done.exit_code == 1 and "spec: node2@3m/2m / node1@3m/2m" in done.stdout
+    told = json.loads(diff(str(trace), str(other), "--json").stdout)
+    assert (told["kind"], told["equal"], told["what"], told["same_lines"]) == ("diff", False, "fault", 19)
+
+
+def test_replay_shows_the_state_after_an_event_or_at_a_time(trace: Path) -> None:
+    done = replay(str(trace), "--step", "20")
+    assert done.exit_code == 0 and "incident 1, stopping" in done.stdout
+    told = json.loads(replay(str(trace), "--step", "20", "--json").stdout)
+    assert (told["kind"], told["n"], told["differs_at"]) == ("state", 20, None)
+    assert replay(str(trace), "--until", "180010ms", "--state").stdout == done.stdout
+    assert replay(str(trace), "--step", "0").stdout.startswith("before the first event")
+
+
+def test_replay_stops_at_a_time(trace: Path) -> None:
+    told = json.loads(replay(str(trace), "--until", "3m", "--json").stdout)
+    assert (told["events"], told["outcome"], len(told["faults"])) == (19, None, 1)
+    assert json.loads(replay(str(trace), "--json").stdout)["events"] == 78
+
+
+def test_replay_as_a_log_is_a_line_an_event(trace: Path) -> None:
+    done = replay(str(trace), "--log")
+    lines = done.stdout.splitlines()
+    assert done.exit_code == 0 and lines[0].startswith("happened:")
+    assert len(lines) == 4 + 1 + 1 + 78 + 1  # legend, nothing, heading, events, the fault
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments", "text"),
+    [
+        (timeline, ["nope.jsonl"], "there is no file 'nope.jsonl'"),
+        (timeline, [GANG], "is no journal: line 1:"),
+        (timeline, [str(Path(GANG).parent)], "is no folder of a run"),
+        (timeline, ["TRACE", "-o", "x.pdf"], "-o x.pdf: its suffix names no format"),
+        (timeline, ["TRACE", "-o", "/nowhere/x.html"], "cannot be written"),
+        (diff, ["TRACE", "nope.jsonl"], "there is no file 'nope.jsonl'"),
+        (replay, ["TRACE", "--step", "79"], "--step 79: there are 78 events"),
+        (replay, ["TRACE", "--until", "soon"], "--until soon: no duration"),
+        (replay, ["TRACE", "--until", "3m", "--step", "3"], "--step does not go with --until"),
+        (replay, ["TRACE", "--log", "--json"], "--log does not go with"),
+    ],
+)
+def test_a_users_mistake_is_told_in_words(trace: Path, verb, arguments: list[str], text: str) -> None:  # type: ignore[no-untyped-def]
+    done = verb(*(str(trace) if argument == "TRACE" else argument for argument in arguments))
+    assert done.exit_code == 2, done.output
+    assert text in done.output and "help" in done.output
+
+
+@pytest.mark.parametrize(
+    ("edit", "text"),
+    [
+        (lambda lines: [*lines[:5], *lines[6:]], "event 6 follows event 4"),
+        (lambda lines: [*lines[:5], lines[5].replace(b'"t_ns":1700000', b'"t_ns":17'), *lines[6:]], "runs backwards"),
+        (lambda lines: [*lines, *lines], "a second header, after event 78"),
+        (lambda lines: lines[1:], "has no header"),
+        (lambda lines: [*lines[:3], b"\xff\n", *lines[3:]], "is no journal: line 4"),
+        (lambda lines: [], "has no header"),
+    ],
+)
+def test_a_record_that_was_edited_is_refused_with_the_place(trace: Path, edit, text: str) -> None:  # type: ignore[no-untyped-def]
+    trace.write_bytes(b"".join(edit(trace.read_bytes().splitlines(keepends=True))))
+    done = replay(str(trace))
+    assert done.exit_code == 2 and text in done.output, done.output
+
+
+def test_a_last_line_that_is_cut_off_is_left_out(trace: Path) -> None:
+    trace.write_bytes(trace.read_bytes()[:-10])
+    assert json.loads(replay(str(trace), "--json").stdout)["events"] == 77
+    assert timeline(str(trace)).exit_code == 0

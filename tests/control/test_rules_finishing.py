@@ -1,0 +1,83 @@
+"""R17: once a member has finished, its world neither grows nor shrinks nor moves."""
+
+from __future__ import annotations
+
+from flowdist.graph import Gate
+from tests.control.harness import Talk, graph, restart, role
+
+
+def trainers(low: int, high: int, **fields: object):  # type: ignore[no-untyped-def]
+    return role("trainer", min_replicas=low, max_replicas=high, **fields)
+
+
+def test_r17_a_closing_world_neither_grows_nor_minds_the_loss_of_its_finished_members():
+    talk = Talk(graph(trainers(2, 3), nodes=2, cpu=1))
+    talk.join("node0", "node1")
+    talk.finish("trainer/0")
+    talk.join("node2", cpu=1)
+    talk.wait(60)
+    assert talk.world("trainer").generation == 1
+    talk.gone("node0")
+    assert talk.up() == ["trainer/1"] and talk.attempts()["trainer/1"] == 1
+    talk.finish("trainer/1")
+    assert talk.outcome()[0] == "succeeded"
+
+
+def test_r17_the_failure_of_an_unfinished_member_restarts_the_finished_ones_too():
+    talk = Talk(graph(trainers(2, 2, restart=restart())))
+    talk.join("node0")
+    talk.finish("trainer/0")
+    talk.fail("trainer/1")
+    assert talk.attempts() == {"trainer/0": 2, "trainer/1": 2}
+
+
+def test_r17_a_finished_member_whose_node_is_lost_restarts_elsewhere_with_one_that_fails():
+    talk = Talk(graph(trainers(2, 2, restart=restart()), nodes=3, cpu=1))
+    talk.join("node0", "node1", "node2")
+    talk.finish("trainer/0")
+    talk.gone("node0")
+    assert talk.replica("trainer/0").phase == "succeeded" and talk.replica("trainer/0").node is None
+    talk.fail("trainer/1")
+    assert talk.attempts() == {"trainer/0": 2, "trainer/1": 2}
+    assert talk.replica("trainer/0").node == "node2" and talk.starts[-1].world_size == 2
+
+
+def test_r17_a_role_that_is_done_does_not_start_those_that_never_found_room():
+    talk = Talk(graph(role("actor", max_replicas=4, gang=False), role("main"), cpu=3))
+    talk.join("node0")
+    assert talk.up() == ["actor/0", "actor/1", "main/0"]
+    talk.finish("actor/0", "actor/1")
+    assert talk.job.roles["actor"].outcome == "succeeded"
+    talk.join("node1")
+    talk.wait(60)
+    assert talk.up() == ["main/0"]
+
+
+def test_r17_a_member_that_does_not_finish_after_the_others_is_held_to_hang():
+    talk = Talk(graph(trainers(2, 2, restart=restart())))
+    talk.join("node0")
+    talk.finish("trainer/0")
+    talk.wait(299)
+    assert talk.attempts()["trainer/1"] == 1
+    talk.wait(1)
+    assert talk.attempts() == {"trainer/0": 2, "trainer/1": 2}
+    assert talk.job.incidents[0].kind == "hang"
+
+
+def test_r17_a_world_that_restarted_has_all_its_time_to_finish_again():
+    talk = Talk(graph(trainers(2, 2, restart=restart())))
+    talk.join("node0")
+    talk.finish("trainer/0")
+    talk.fail("trainer/1")
+    talk.wait(3600)
+    assert talk.attempts() == {"trainer/0": 2, "trainer/1": 2}
+
+
+def test_r17_a_finished_replica_does_not_run_again_because_of_others():
+    ps = role("ps", kind="service", restart=restart("replica"))
+    actor = role("actor", min_replicas=2, max_replicas=2, gang=False, gates=(Gate("ps", "started", "restart"),))
+    talk = Talk(graph(ps, actor))
+    talk.join("node0")
+    talk.finish("actor/0")
+    talk.fail("ps/0")
+    assert talk.attempts() == {"ps/0": 2, "actor/0": 1, "actor/1": 2}

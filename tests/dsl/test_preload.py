@@ -1,0 +1,106 @@
+"""What is imported ahead: the modules that a role names, and torch where its own code imports it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from flowdist.dsl import preload
+from flowdist.dsl.load import load_topology
+from flowdist.graph import RoleSpec
+
+TOPOLOGY = "from flowdist import Topology\nt = Topology('x')\nt.role('main', {})\n"
+
+
+@pytest.fixture(autouse=True)
+def torch_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A torch that only has to be found."""
+    (tmp_path / "site" / "torch").mkdir(parents=True)
+    (tmp_path / "site" / "torch" / "__init__.py").write_text("raise AssertionError('nothing is imported')")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "site"), *sys.path])
+
+
+def role(folder: Path, arguments: str, files: dict[str, str] | None = None, **modules: str) -> RoleSpec:
+    """The role `main` of a topology beside these files and modules."""
+    modules["topology"] = TOPOLOGY.format(arguments)
+    for name, text in {**(files or {}), **{f"{name}.py": text for name, text in modules.items()}}.items():
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    return load_topology(str(folder / "topology.py")).graph.role("main")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import torch",
+        "import os, torch.nn as nn",
+        "from torch import nn",
+        "from torchvision import models",
+        "import lightning",
+        "def late():\n    import torch",
+        "try:\n    import torch\nexcept ImportError:\n    pass",
+    ],
+)
+def test_torch_is_where_the_script_imports_it(tmp_path: Path, code: str) -> None:
+    assert role(tmp_path, "script='train.py'", train=code).preload == ("torch",)
+
+
+def test_torch_is_found_behind_modules_of_the_same_folder(tmp_path: Path) -> None:
+    spec = role(
+        tmp_path, "script='train.py'", train="import first", first="import second\nimport train", second="import torch"
+    )
+    assert spec.preload == ("torch",)
+
+
+def test_it_is_found_in_a_package_over_relative_imports(tmp_path: Path) -> None:
+    files = {
+        "pack/__init__.py": "",
+        "pack/run.py": "from . import model\nfrom .. import odd",
+        "pack/model.py": "from torch import nn",
+    }
+    assert role(tmp_path, "module='pack.run'", files).preload == ("torch",)
+    files["pack/__main__.py"] = "from .model import Net"
+    assert role(tmp_path, "module='pack'", files).preload == ("torch",)
+
+
+def test_it_is_found_in_the_module_or_file_of_a_function(tmp_path: Path) -> None:
+    assert role(tmp_path, "run='work:main'", work="import torch\ndef main(): pass").preload == ("torch",)
+    own = TOPOLOGY.replace("t = ", "def main():\n    import torch\nt = ").format("run=main")
+    (tmp_path / "topology.py").write_text(own)
+    assert load_topology(str(tmp_path / "topology.py")).graph.role("main").preload == ("torch",)
+
+
+@pytest.mark.parametrize(
+    "code", ["import os", "print('torch')", "this is no Python", "from . import x", "import nothing.there"]
+)
+def test_without_it_nothing_is_preloaded(tmp_path: Path, code: str) -> None:
+    assert role(tmp_path, "script='train.py'", train=code).preload == ()
+
+
+def test_what_is_no_python_is_not_read(tmp_path: Path) -> None:
+    assert role(tmp_path, "command=['true']").preload == ()
+    assert role(tmp_path, "module='json.tool'").preload == ()
+
+
+def test_where_torch_is_not_installed_nothing_is_preloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preload, "has_module", lambda name, folder: False)
+    assert role(tmp_path, "script='train.py'", train="import torch").preload == ()
+
+
+def test_what_is_named_comes_first_and_once(tmp_path: Path) -> None:
+    assert role(tmp_path, "script='train.py', preload=['json']", train="import torch").preload == ("json", "torch")
+    assert role(tmp_path, "script='train.py', preload='torch,json'", train="import torch").preload == ("torch", "json")
+
+
+def test_a_module_beside_the_script_can_be_preloaded(tmp_path: Path) -> None:
+    spec = role(tmp_path, "script='sub/train.py', preload=['beside']", {"sub/train.py": "", "sub/beside.py": ""})
+    assert spec.preload == ("beside",)
+
+
+def test_large_programs_are_not_read_to_their_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preload, "FILES_MAX", 2)
+    modules = {"train": "import first", "first": "import second", "second": "import torch"}
+    assert role(tmp_path, "script='train.py'", **modules).preload == ()

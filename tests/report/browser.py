@@ -1,0 +1,123 @@
+"""A headless Chromium over its debugging pipe: nothing to install but the browser itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+# dup first: one of the two may be 3 or 4 already
+PLACE = """
+import os, sys
+low, high = os.dup(int(sys.argv[1])), os.dup(int(sys.argv[2]))
+low, high = os.dup2(low, 20), os.dup2(high, 21)
+os.dup2(low, 3), os.dup2(high, 4)
+os.execvp(sys.argv[3], sys.argv[3:])
+"""
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+def find_browser() -> str | None:
+    """FLOWDIST_BROWSER names one that is not on the path."""
+    return os.environ.get("FLOWDIST_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)
+
+
+class Browser:
+    """One page. Requests of any other address than that of the page are written down in `requests`."""
+
+    def __init__(self, program: str, folder: Path) -> None:
+        to_read, self._write = os.pipe()
+        self._read, to_write = os.pipe()
+
+        # --no-sandbox: the page is our own, and containers refuse the sandbox
+        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", "--window-size=1300,900"]
+        flags.append(f"--user-data-dir={folder}")
+        self._process = subprocess.Popen(
+            # the browser reads from descriptor 3 and writes to 4, nowhere else
+            [sys.executable, "-c", PLACE, str(to_read), str(to_write), program, *flags, "about:blank"],
+            pass_fds=(to_read, to_write),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(to_read)
+        os.close(to_write)
+        self._n, self._rest, self._session = 0, b"", ""
+        self.requests: list[str] = []
+        self.problems: list[str] = []
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Network", "Log"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **params: Any) -> Any:
+        """The answer to one command; what is heard meanwhile is written down."""
+        self._n += 1
+        message = {"id": self._n, "method": method, "params": params}
+        if self._session:
+            message["sessionId"] = self._session
+        os.write(self._write, json.dumps(message).encode() + b"\0")
+        while True:
+            heard = self._next()
+            if heard.get("id") == self._n:
+                assert "error" not in heard, heard
+                return heard["result"]
+
+    def _next(self) -> Any:
+        while b"\0" not in self._rest:
+            data = os.read(self._read, 1 << 16)
+            assert data, "the browser ended"
+            self._rest += data
+        line, _, self._rest = self._rest.partition(b"\0")
+        heard = json.loads(line)
+        match heard.get("method"):
+            case "Network.requestWillBeSent":
+                self.requests.append(heard["params"]["request"]["url"])
+            case "Runtime.exceptionThrown":
+                self.problems.append(heard["params"]["exceptionDetails"]["exception"].get("description", "?"))
+            case "Log.entryAdded":
+                self.problems.append(heard["params"]["entry"]["text"])
+        return heard
+
+    def open(self, path: Path) -> float:
+        """Seconds until the page says that it is drawn."""
+        begun = time.monotonic()
+        self.call("Page.navigate", url=path.as_uri())
+        while self.value("document.documentElement?.dataset.ready || ''") != "yes":
+            assert time.monotonic() < begun + 60, f"the page is not ready: {self.problems}"
+        self.frame()
+        return time.monotonic() - begun
+
+    def value(self, expression: str) -> Any:
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
+
+    def frame(self) -> None:
+        """Whatever was asked to be drawn is drawn."""
+        self.value("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
+
+    def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
+        self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)
+
+    def click(self, x: float, y: float) -> None:
+        self.mouse("mouseMoved", x, y)
+        self.mouse("mousePressed", x, y, button="left", buttons=1, clickCount=1)
+        self.mouse("mouseReleased", x, y, button="left", clickCount=1)
+        self.frame()
+
+    def press(self, key: str) -> None:
+        text = {"text": key} if len(key) == 1 else {}
+        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, **text)
+        self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
+        self.frame()
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._write)
+        os.close(self._read)

@@ -1,0 +1,340 @@
+"""What ran where and when, read off a record; and the two forms in which it is drawn."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from flowdist.control.history import Header, Record
+from flowdist.graph import MS, SECOND
+from flowdist.report import timeline as module
+from flowdist.report.page import HOW, page_data, summary_line, timeline_page
+from flowdist.report.perfetto import perfetto_events, perfetto_json
+from flowdist.report.timeline import Attempt, Timeline, timeline_of
+from flowdist.scenario import load_scenario
+from flowdist.sim.simulation import SimResult
+from tests.report.browser import Browser, find_browser
+from tests.report.records import crash_loop, simulated
+
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
+LOST_NODE = ("gang.py", "node2@3m/2m")
+
+
+def of(result: SimResult) -> Timeline:
+    header = result.lines[0]
+    assert isinstance(header, Header)
+    return timeline_of(header, result.lines[1:])
+
+
+def attempt(timeline: Timeline, name: str, number: int) -> Attempt:
+    return next(a for a in timeline.attempts if str(a.replica) == name and a.number == number)
+
+
+def test_an_attempt_has_its_phases_its_end_and_the_decision_that_ended_it() -> None:
+    timeline = of(simulated(*LOST_NODE))
+    lost, stopped, last = (attempt(timeline, n, i) for n, i in (("trainer/2", 1), ("trainer/0", 1), ("trainer/0", 3)))
+    assert (lost.how, lost.node, lost.stopping_ns, lost.ended_ns) == ("lost", "node2", None, 180 * SECOND + 10 * MS)
+    assert [phase for phase, _, _ in stopped.phases(0)] == ["starting", "running", "stopping"]
+    assert (stopped.how, last.how) == ("stopped", "succeeded")
+    reasons = {decision.n: decision.reason for decision in timeline.decisions}
+    assert lost.because == stopped.because and "node2 is gone: it was killed" in reasons[lost.because or 0]
+    assert [(g.number, g.members) for g in timeline.generations] == [(1, 4), (2, 3), (3, 4)]
+    assert timeline.generations[0].to_ns == timeline.generations[1].from_ns
+
+
+def test_work_since_the_last_accepted_checkpoint_is_lost() -> None:
+    timeline = of(simulated(*LOST_NODE))
+    saved = [c.t_ns for c in timeline.checkpoints if c.t_ns < 180 * SECOND][-1]
+    assert attempt(timeline, "trainer/1", 1).lost_from_ns == saved
+    assert attempt(timeline, "trainer/1", 3).lost_from_ns is None  # it has succeeded
+    assert attempt(timeline, "trainer/2", 2).lost_from_ns is None
+
+
+def test_without_a_checkpoint_in_its_generation_all_that_ran_is_lost() -> None:
+    timeline = of(simulated("gang.py", "node2@3m", "trainer/0@generation=trainer,2+20s"))
+    second = attempt(timeline, "trainer/0", 2)
+    assert second.how == "failed" and second.lost_from_ns == second.running_ns
+
+
+def test_what_leaves_in_order_loses_nothing() -> None:
+    timeline = of(simulated("gang.py", "node2@3m:preempt=1m"))
+    left = attempt(timeline, "trainer/2", 1)
+    assert left.left_at is not None and left.lost_from_ns is None
+
+
+def test_a_service_and_a_role_that_tells_nothing_lose_nothing_that_is_known() -> None:
+    timeline = of(simulated("ps.py", "ps/1@4m"))
+    assert attempt(timeline, "ps/1", 1).how == "failed" and attempt(timeline, "ps/1", 1).lost_from_ns is None
+    header, lines = crash_loop(2, 2)
+    quiet = [line for line in lines if isinstance(line, Record)]
+    assert any(a.lost_from_ns is not None for a in timeline_of(header, quiet).attempts)
+    cut = timeline_of(header, quiet[:6])  # before the first checkpoint
+    assert all(a.lost_from_ns is None for a in cut.attempts)
+
+
+def test_a_node_is_away_between_its_presences() -> None:
+    timeline = of(simulated(*LOST_NODE))
+    mine = [(p.from_ns, p.to_ns) for p in timeline.presences if p.node == "node2"]
+    assert mine[0][1] == 180 * SECOND + 10 * MS and mine[1][0] > 299 * SECOND and mine[1][1] is None
+
+
+def test_the_timeline_ends_where_the_record_is_not_followed_any_more() -> None:
+    result = simulated(*LOST_NODE)
+    lines = list(result.lines)
+    at = next(i for i, line in enumerate(lines) if isinstance(line, Record) and line.n == 20)
+    lines[at] = msgspec.structs.replace(lines[at], effects=())  # type: ignore[type-var]
+    header = lines[0]
+    assert isinstance(header, Header)
+    timeline = timeline_of(header, lines[1:])
+    assert timeline.differs_at == 20 and timeline.end_ns == 180 * SECOND + 10 * MS
+    assert "From event 20 on" in timeline_page(timeline)
+
+
+def scenario_results() -> Iterator[tuple[str, SimResult]]:
+    for path in sorted(SCENARIOS.glob("r1[0-9]_*.toml"))[::3]:
+        scenario = load_scenario(path)
+        if not (scenario.scale or scenario.add or scenario.drain or scenario.params or scenario.set or scenario.nodes):
+            yield path.stem, simulated(Path(scenario.topology).name, *scenario.faults)
+
+
+def test_looking_only_at_what_an_event_names_misses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = list(scenario_results())
+    assert len(results) >= 3
+    quick = [of(result) for _, result in results]
+    monkeypatch.setattr(module, "_LOCAL", ())  # look at everything, each time
+    for (name, result), seen in zip(results, quick, strict=True):
+        assert of(result).attempts == seen.attempts, name
+
+
+def test_every_attempt_that_was_ordered_is_there_once() -> None:
+    header, lines = crash_loop(8, 20)
+    timeline = timeline_of(header, lines)
+    assert len(timeline.attempts) == 8 * 21 and len(timeline.generations) == 21
+    assert len({(a.replica, a.number) for a in timeline.attempts}) == len(timeline.attempts)
+    assert len(timeline.job.incidents) == 20 == len(timeline.opened_by)
+
+
+class _Page(HTMLParser):
+    """What a browser would fetch, and the data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+        self.scripts: list[str] = []
+        self.data = ""
+        self._in_data = False
+        self.labels: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.fetched += [f"{tag} {name}" for name in given if name in ("src", "href", "srcset", "poster", "action")]
+        self.labels += [given["aria-label"] or ""] if "aria-label" in given else []
+        if tag == "script":
+            self.scripts.append(given.get("type") or "script")
+            self._in_data = given.get("type") == "application/json"
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_data = False
+
+    def handle_data(self, data: str) -> None:
+        self.data += data if self._in_data else ""
+
+
+def read(page: str) -> _Page:
+    parser = _Page()
+    parser.feed(page)
+    return parser
+
+
+def test_the_page_fetches_nothing_and_holds_all_of_its_data() -> None:
+    timeline = of(simulated(*LOST_NODE))
+    page = timeline_page(timeline)
+    parsed = read(page)
+    assert parsed.fetched == [] and parsed.scripts == ["application/json", "script"] and "Timeline" in parsed.labels
+    assert "default-src 'none'" in page and "@import" not in page and "url(" not in page and "@@" not in page
+    assert json.loads(parsed.data) == json.loads(msgspec.json.encode(page_data(timeline)))
+    assert timeline_page(of(simulated(*LOST_NODE))) == page
+
+
+def test_the_data_of_the_page_says_when_each_attempt_began_and_how_it_ended() -> None:
+    data = page_data(of(simulated(*LOST_NODE)))
+    world, number, begun, ended, members, decision, attempts = data["generations"][0]
+    assert (data["worlds"][world], number, members) == (["trainer", 1], 1, 4) and ended > begun
+    lost = attempts[2]
+    assert HOW[lost[10]] == "lost" and begun + lost[8] == 180_010_000 and lost[7] == -1
+    assert "node2 is gone" in data["decisions"][lost[11]][3]
+    assert "generation 1 forms" in data["decisions"][decision][3]
+    assert data["faults"] == [[180_000_000, "node2@3m/2m", "node2", 2]]
+
+
+def test_the_words_of_a_user_cannot_end_the_script() -> None:
+    page = timeline_page(timeline_of(*crash_loop(2, 2)))
+    assert "</script><b>" not in page
+    assert "</script><b>ValueError</b>" in read(page).data.replace("\\u003c", "<")
+
+
+def test_the_summary_counts_what_there_is() -> None:
+    assert summary_line(of(simulated(*LOST_NODE))).startswith(
+        "succeeded after 12m11s: every primary task has succeeded"
+    )
+    assert "2 incidents, 1 fault, 11 attempts" in summary_line(of(simulated(*LOST_NODE)))
+    assert summary_line(timeline_of(*crash_loop(1, 1))).startswith("unfinished after 1m10s; 1 incident, 0 faults")
+
+
+def test_perfetto_has_a_process_a_node_and_a_thread_a_replica() -> None:
+    timeline = of(simulated(*LOST_NODE))
+    events = perfetto_events(timeline)
+    names = {(e["pid"], e.get("tid")): e["args"]["name"] for e in events if e["ph"] == "M" and "name" in e["args"]}
+    assert [names[pid, None] for pid in range(5)] == ["job", "node0", "node1", "node2", "node3"]
+    assert names[3, 3] == "trainer/2" and names[0, 2] == "generations of trainer"
+    slices = [
+        e for e in events if e["ph"] == "X" and e["cat"] == "attempt" and names[e["pid"], e["tid"]] == "trainer/2"
+    ]
+    assert (slices[0]["ts"], slices[0]["args"]["how"]) == (1700, "lost")
+    assert slices[0]["ts"] + slices[0]["dur"] == 180_010_000
+    fault = next(e for e in events if e.get("cat") == "fault")
+    assert (fault["ph"], fault["s"], names[fault["pid"], None], fault["ts"]) == ("i", "p", "node2", 180_000_000)
+    assert {"decision", "checkpoint", "generation", "phase"} <= {e.get("cat") for e in events}
+
+
+def test_perfetto_slices_of_a_thread_are_nested_and_async_ones_are_closed() -> None:
+    timeline = of(simulated("ps.py", "ps/1@4m", "node2@6m/1m"))
+    events = [e for e in perfetto_events(timeline) if e["ph"] != "M"]
+    assert [e["ts"] for e in events] == sorted(e["ts"] for e in events)
+    stacks: dict[tuple[int, int], list[float]] = {}
+    for e in events:
+        if e["ph"] == "X":
+            stack = stacks.setdefault((e["pid"], e["tid"]), [])
+            while stack and stack[-1] <= e["ts"] + 1e-6:
+                stack.pop()
+            assert not stack or e["ts"] + e["dur"] <= stack[-1] + 1e-6, e
+            stack.append(e["ts"] + e["dur"])
+    opened = [e["id"] for e in events if e["ph"] == "b"]
+    assert opened and sorted(opened) == sorted(e["id"] for e in events if e["ph"] == "e")
+    assert perfetto_json(timeline) == perfetto_json(of(simulated("ps.py", "ps/1@4m", "node2@6m/1m")))
+
+
+needs_browser = pytest.mark.skipif(find_browser() is None, reason="no Chromium on the path, nor in FLOWDIST_BROWSER")
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Browser]:
+    made = Browser(find_browser() or "", tmp_path / "profile")
+    yield made
+    made.close()
+
+
+def opened(browser: Browser, timeline: Timeline, folder: Path) -> float:
+    path = folder / "out.html"
+    path.write_text(timeline_page(timeline))
+    took = browser.open(path)
+    assert browser.problems == [] and {url for url in browser.requests if url != path.as_uri()} <= {"about:blank"}
+    return took
+
+
+def place_of(browser: Browser, item: str) -> tuple[float, float]:
+    """The middle of an item on the screen."""
+    code = f"""(() => {{ const item = {item}, row = rows.find(r => r.items.includes(item));
+        const box = canvas.getBoundingClientRect(), top = row.kind === 'events' ? 0 : scroller.scrollTop;
+        return [box.left + (x(item.t0) + x(item.t1)) / 2, box.top + row.y - top + row.height / 2]; }})()"""
+    x, y = browser.value(code)
+    return x, y
+
+
+def details(browser: Browser) -> str:
+    return str(browser.value("document.getElementById('details').innerText"))
+
+
+@needs_browser
+def test_in_a_browser_a_bar_tells_the_decision_and_its_reason(browser: Browser, tmp_path: Path) -> None:
+    opened(browser, of(simulated(*LOST_NODE)), tmp_path)
+    lost = "attempts.find(a => names[a.replica] === 'trainer/2' && a.number === 1)"
+    at = place_of(browser, lost)
+    browser.mouse("mouseMoved", *at)
+    browser.frame()
+    tip = browser.value("document.getElementById('tip').innerText")
+    assert "trainer/2, attempt 1" in tip and "node2 is gone: it was killed" in tip and "was lost with its node" in tip
+    assert "Lost work" in tip
+    browser.click(*at)
+    assert "trainer/2, attempt 1" in details(browser)
+    browser.value("document.querySelector('input[value=node]').click()")
+    browser.frame()
+    assert browser.value("rows.filter(r => r.kind === 'group').map(r => r.label)") == [f"node{i}" for i in range(4)]
+    browser.click(*place_of(browser, lost))
+    assert "trainer/2, attempt 1" in details(browser)
+
+
+@needs_browser
+def test_in_a_browser_the_keyboard_reaches_everything(browser: Browser, tmp_path: Path) -> None:
+    opened(browser, of(simulated(*LOST_NODE)), tmp_path)
+    browser.value("canvas.focus()")
+    browser.press("ArrowDown")
+    assert "trainer/0, attempt 1" in details(browser)
+    browser.press("ArrowRight")
+    assert "trainer/0, attempt 2" in details(browser)
+    browser.press("ArrowDown")
+    assert "trainer/1, attempt 2" in details(browser)
+    browser.press("Home")
+    browser.press("ArrowUp")
+    browser.press("ArrowUp")
+    assert "generation 1" in details(browser)
+    browser.press("ArrowUp")
+    assert "Fault node2@3m/2m" in details(browser)
+    browser.press("n")
+    assert "Incident 1: node2" in details(browser)
+    before = browser.value("state.t1 - state.t0")
+    browser.press("+")
+    assert browser.value("state.t1 - state.t0") < before
+    browser.press("0")
+    assert browser.value("state.t1 - state.t0") == before
+    browser.press("Escape")
+    assert "Nothing is selected" in details(browser)
+
+
+@needs_browser
+def test_in_a_browser_light_and_dark_are_drawn_in_other_colours(browser: Browser, tmp_path: Path) -> None:
+    opened(browser, of(simulated(*LOST_NODE)), tmp_path)
+    pixel = "[...pen.getImageData(4, canvas.height - 4, 1, 1).data].slice(0, 3)"
+    grounds = []
+    for scheme in ("light", "dark"):
+        browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        browser.frame()
+        grounds.append(sum(browser.value(pixel)))
+    assert grounds[0] > 700 and grounds[1] < 120
+
+
+@needs_browser
+def test_in_a_browser_a_thousand_incidents_of_64_replicas_open_quickly(browser: Browser, tmp_path: Path) -> None:
+    timeline = timeline_of(*crash_loop(64, 1000))
+    assert len(timeline.attempts) == 64 * 1001
+    took = opened(browser, timeline, tmp_path)
+    assert (tmp_path / "out.html").stat().st_size < 5_000_000
+    assert took < 10, f"{took:.1f} s"  # 2 s is what it takes alone; the machine of a test is never alone
+    browser.value("document.getElementById('incident-list').open = true")
+    browser.frame()
+    assert browser.value("document.querySelectorAll('#incident-list tbody tr').length") == 1000
+    browser.value("document.querySelectorAll('#incident-list tbody button')[500].click()")
+    browser.frame()
+    assert "Incident 501" in details(browser)
+
+
+@needs_browser
+def test_in_a_browser_200_lanes_have_names_and_can_be_scrolled_to(browser: Browser, tmp_path: Path) -> None:
+    opened(browser, timeline_of(*crash_loop(200, 3)), tmp_path)
+    assert browser.value("rows.filter(r => r.kind === 'lane').length") == 200
+    assert browser.value("state.height") == 12
+    browser.value("select(attempts.find(a => names[a.replica] === 'trainer/199'), true)")
+    browser.frame()
+    assert browser.value("scroller.scrollTop") > 500
+    browser.click(*place_of(browser, "state.focus"))
+    assert "trainer/199" in details(browser)
+    browser.value(
+        "{const f = document.getElementById('filter'); f.value = 'trainer/19'; f.dispatchEvent(new Event('input'))}"
+    )
+    browser.frame()
+    assert browser.value("rows.filter(r => r.kind === 'lane').length") == 11

@@ -1,0 +1,129 @@
+"""A spawner for tests, and programs that it starts both ways."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+from flowdist.runtime.spawning import (
+    Answer,
+    Ended,
+    ForkServer,
+    Signal,
+    Spawn,
+    Spawned,
+    StartedCold,
+    answers,
+    encode,
+)
+
+PROGRAM = """
+import socket
+from flowdist.runtime import fork_servers, spawner
+fork_servers.PATIENCE_S = {patience_s}
+spawner.Spawner(socket.socket(fileno={fd})).run()
+"""
+
+
+class Outcome(NamedTuple):
+    """What a program left: subprocess's code, and its output."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Spawning:
+    """A spawner process. Programs run in `folder`."""
+
+    def __init__(self, folder: Path, patience_s: float = 60.0) -> None:
+        self.folder = folder
+        self._channel, theirs = socket.socketpair()
+        argv = [sys.executable, "-P", "-c", PROGRAM.format(fd=theirs.fileno(), patience_s=patience_s)]
+        self.process = subprocess.Popen(argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        theirs.close()
+        self._frames, self._last = answers(), 0
+        self.heard: list[Answer] = []
+
+    def __enter__(self) -> Spawning:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        ended = {answer.id for answer in self.heard if isinstance(answer, Ended)}
+        for answer in self.heard:
+            if isinstance(answer, Spawned) and answer.id not in ended and answer.pid:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(answer.pid, signal.SIGKILL)  # the guardian's work, who is not here
+        self._channel.close()
+        self.process.wait()
+
+    def server(self, *preload: str, flags: tuple[str, ...] = (), env: dict[str, str] | None = None) -> ForkServer:
+        """The fork server for programs of the folder."""
+        whole = tuple({**os.environ, **(env or {})}.items())
+        return ForkServer((sys.executable, *flags), whole, str(self.folder), str(self.folder), preload)
+
+    def start(self, *args: str, server: ForkServer | None = None, env: dict[str, str] | None = None) -> int:
+        """A Python program; its id."""
+        self._last += 1
+        argv = (sys.executable, *args)
+        folder = str(self.logs(self._last))
+        self.send(Spawn(self._last, argv, {**os.environ, **(env or {})}, str(self.folder), folder, server))
+        return self._last
+
+    def logs(self, id: int) -> Path:
+        return self.folder.parent / f"logs of {self.folder.name}" / str(id)
+
+    def send(self, request: Spawn | Signal) -> None:
+        self._channel.sendall(encode(request))
+
+    def until(self, kind: type, id: int, seconds: float = 60.0) -> Answer:
+        """The answer of that kind about that program."""
+        end = time.monotonic() + seconds
+        while True:
+            for answer in self.heard:
+                if isinstance(answer, kind) and getattr(answer, "id", id) == id:
+                    return answer
+            if not select.select([self._channel], [], [], max(0.0, end - time.monotonic()))[0]:
+                raise AssertionError(f"no {kind.__name__} of {id} among {self.heard}")
+            data = self._channel.recv(1 << 16)
+            assert data, "the spawner has ended"
+            self.heard += self._frames.feed(data)  # type: ignore[arg-type]
+
+    def pid(self, id: int) -> int:
+        answer = self.until(Spawned, id)
+        assert isinstance(answer, Spawned)
+        return answer.pid
+
+    def outcome(self, id: int) -> Outcome:
+        """Of a program, when it has ended."""
+        answer = self.until(Ended, id)
+        assert isinstance(answer, Ended)
+        return Outcome(answer.code, self._output(id, "stdout.log"), self._output(id, "stderr.log"))
+
+    def output_until(self, id: int, text: str, seconds: float = 60.0) -> str:
+        """Its stdout, as soon as the text is in it."""
+        end = time.monotonic() + seconds
+        while text not in (output := self._output(id, "stdout.log")):
+            assert time.monotonic() < end, f"{text!r} never came: {output}{self._output(id, 'stderr.log')}"
+            time.sleep(0.01)
+        return output
+
+    def _output(self, id: int, name: str) -> str:
+        with contextlib.suppress(FileNotFoundError):
+            return (self.logs(id) / name).read_text(errors="backslashreplace")
+        return ""
+
+
+def cold_reasons(spawning: Spawning) -> list[str]:
+    return [answer.reason for answer in spawning.heard if isinstance(answer, StartedCold)]

@@ -1,0 +1,214 @@
+"""When workers must not be forked they are started by exec, with the reason; and what becomes of them otherwise."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flowdist.runtime.spawning import Ended, Hurry, Prepare, Signal, Spawned, SpawnRefused
+from tests.runtime.harness import Deaths, children
+from tests.runtime.spawning import Spawning, cold_reasons
+
+pytestmark = pytest.mark.real
+
+WAITS = "import signal\nprint('up', flush=True)\nsignal.pause()\n"
+
+
+@pytest.fixture
+def spawning(tmp_path: Path) -> Iterator[Spawning]:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "says.py").write_text("import os; print('parent', os.getppid())")
+    (folder / "waits.py").write_text(WAITS)
+    with Spawning(folder) as spawning:
+        yield spawning
+
+
+def test_one_fork_server_serves_all_that_import_the_same(spawning: Spawning) -> None:
+    servers = [
+        spawning.server("json"),
+        spawning.server("json"),
+        spawning.server("csv"),
+        spawning.server("json", env={"A": "1"}),
+    ]
+    outs = [spawning.outcome(spawning.start("says.py", server=server)).out for server in servers]
+    assert outs[0] == outs[1] and len(set(outs)) == 3
+
+
+def test_modules_are_imported_once(spawning: Spawning) -> None:
+    (spawning.folder / "heavy.py").write_text(
+        "import os\nos.write(os.open('imports', os.O_APPEND | os.O_CREAT | os.O_WRONLY), b'x')"
+    )
+    (spawning.folder / "uses.py").write_text("import heavy")
+    server = spawning.server("heavy")
+    ids = [spawning.start("uses.py", server=server) for _ in range(5)]
+    assert [spawning.outcome(id).code for id in ids] == [0] * 5
+    assert (spawning.folder / "imports").read_text() == "x"
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (
+            "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()",
+            "left 1 thread running",
+        ),
+        ("import socket\nkept = socket.create_server(('127.0.0.1', 0))", "has opened socket:"),
+        ("import select\nkept = select.epoll()", "has opened anon_inode:"),
+        ("import sys\nsys.setprofile(lambda *_: None)", "traced or profiled"),
+        ("import nothing_of_that_name", "preload: heavy: ModuleNotFoundError: No module named 'nothing_of_that_name'"),
+        ("raise SystemExit(3)", "preload: heavy: SystemExit: 3"),
+        ("import os\nos._exit(3)", "died while it imported: exit 3"),
+        ("import os\nos.kill(os.getpid(), 11)", "died while it imported: signal SEGV"),
+    ],
+)
+def test_what_an_import_does_may_forbid_forking(spawning: Spawning, code: str, reason: str) -> None:
+    (spawning.folder / "heavy.py").write_text(code)
+    server = spawning.server("heavy")
+    ids = [spawning.start("says.py", server=server) for _ in range(3)]
+    assert {spawning.outcome(id).out for id in ids} == {f"parent {spawning.process.pid}\n"}
+    (told,) = cold_reasons(spawning)
+    assert reason in told
+    late = spawning.start("says.py", server=server)
+    assert spawning.outcome(late).code == 0 and len(cold_reasons(spawning)) == 1
+    assert children(spawning.process.pid) == []
+
+
+def test_a_module_that_hides_one_of_ours_forbids_it(spawning: Spawning) -> None:
+    (spawning.folder / "socket.py").write_text("")
+    outcome = spawning.outcome(spawning.start("says.py", server=spawning.server("json")))
+    assert outcome.out == f"parent {spawning.process.pid}\n"
+    (told,) = cold_reasons(spawning)
+    assert told == f"{spawning.folder / 'socket.py'} hides a module of that name"
+
+
+def test_threads_that_end_with_a_fork_do_not(spawning: Spawning) -> None:
+    """Those of OpenBLAS, which numpy starts when there are several cores."""
+    pytest.importorskip("numpy")
+    (spawning.folder / "blas.py").write_text(
+        "import numpy\nprint((numpy.ones((300, 300)) @ numpy.ones((300, 300))).sum())"
+    )
+    server = spawning.server("numpy")
+    for _ in range(2):
+        assert spawning.outcome(spawning.start("blas.py", server=server)).out == "27000000.0\n"
+    assert cold_reasons(spawning) == []
+
+
+def test_files_that_an_import_has_opened_stay_open_and_ours_do_not(spawning: Spawning) -> None:
+    (spawning.folder / "heavy.py").write_text("kept = open('heavy.py')")
+    (spawning.folder / "reads.py").write_text(
+        "import heavy, os\nprint(heavy.kept.read())\nprint(sorted(os.listdir('/proc/self/fd'), key=int)[4:])"
+    )
+    server = spawning.server("heavy")
+    other = spawning.start("waits.py", server=server)
+    spawning.output_until(other, "up")
+    outcome = spawning.outcome(spawning.start("reads.py", server=server))
+    assert outcome.out == "kept = open('heavy.py')\n['4']\n", outcome  # 3 is the file, 4 the folder that is listed
+
+
+def test_a_worker_that_ends_takes_its_group_with_it(spawning: Spawning) -> None:
+    (spawning.folder / "leads.py").write_text(
+        "import os, signal, sys\n"
+        "if os.fork() == 0:\n    print('up', flush=True)\n    signal.pause()\n"
+        "os.read(os.open('go', os.O_RDONLY), 1)"
+    )
+    os.mkfifo(spawning.folder / "go")
+    id = spawning.start("leads.py", server=spawning.server("json"))
+    spawning.output_until(id, "up")
+    pid = spawning.pid(id)
+    assert (spawning.logs(id) / "pid").read_text() == f"{pid}\n"
+    with Deaths([pid, *children(pid)]) as deaths:
+        (spawning.folder / "go").write_text("x")
+        assert spawning.outcome(id).code == 0
+        assert deaths.survivors(2.0) == []
+
+
+def test_an_injected_exit_is_told_as_that_code(spawning: Spawning) -> None:
+    id = spawning.start("waits.py", server=spawning.server("json"))
+    spawning.output_until(id, "up")
+    (spawning.logs(id) / "injected_exit").write_text("5")
+    spawning.send(Signal(id, signal.SIGKILL))
+    assert spawning.outcome(id).code == 5
+
+
+def test_who_is_to_end_does_not_wait_for_imports(spawning: Spawning) -> None:
+    (spawning.folder / "heavy.py").write_text("import os\nos.read(os.open('go', os.O_RDONLY), 1)")
+    os.mkfifo(spawning.folder / "go")
+    server = spawning.server("heavy")
+    ended, other = spawning.start("says.py", server=server), spawning.start("says.py", server=server)
+    spawning.send(Hurry(ended))
+    assert spawning.until(Ended, ended) == Ended(ended, -signal.SIGTERM)
+    assert spawning.until(Spawned, ended) == Spawned(ended, 0)
+    (spawning.folder / "go").write_text("x")
+    assert spawning.outcome(other).code == 0
+    assert not spawning.logs(ended).exists()
+
+
+def test_a_fork_server_can_be_there_before_its_workers(spawning: Spawning) -> None:
+    (spawning.folder / "heavy.py").write_text("import os\nos.mkfifo('up')\nopen('up', 'w').close()")
+    server = spawning.server("heavy")
+    spawning.send(Prepare(server))
+    while not (spawning.folder / "up").exists():
+        time.sleep(0.01)
+    (spawning.folder / "up").read_text()
+    outcome = spawning.outcome(spawning.start("says.py", server=server))
+    assert outcome.out == f"parent {children(spawning.process.pid)[0]}\n" and cold_reasons(spawning) == []
+
+
+def test_one_that_is_of_no_use_is_told_of_when_a_worker_wants_it(spawning: Spawning) -> None:
+    server = spawning.server("no_such_module")
+    spawning.send(Prepare(server))
+    for _ in range(2):
+        assert spawning.outcome(spawning.start("says.py", server=server)).out == f"parent {spawning.process.pid}\n"
+    assert cold_reasons(spawning) == ["preload: no_such_module: ModuleNotFoundError: No module named 'no_such_module'"]
+
+
+def test_slow_imports_are_not_waited_for_for_ever(tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "says.py").write_text("print('here')")
+    (folder / "heavy.py").write_text("import signal\nsignal.pause()")
+    with Spawning(folder, patience_s=0.2) as spawning:
+        assert spawning.outcome(spawning.start("says.py", server=spawning.server("heavy"))).out == "here\n"
+        assert cold_reasons(spawning) == ["its imports take more than 0.2 s"]
+        assert children(spawning.process.pid) == []
+
+
+def test_the_death_of_a_fork_server_is_that_of_its_workers(spawning: Spawning) -> None:
+    server = spawning.server("json")
+    for _ in range(3):
+        ids = [spawning.start("waits.py", server=server) for _ in range(2)]
+        for id in ids:
+            spawning.output_until(id, "up")
+        (parent,) = children(spawning.process.pid)
+        with Deaths([parent, *(spawning.pid(id) for id in ids)]) as deaths:
+            os.kill(parent, signal.SIGKILL)
+            assert [spawning.outcome(id).code for id in ids] == [-signal.SIGKILL] * 2
+            assert deaths.survivors(2.0) == []
+    outcome = spawning.outcome(spawning.start("says.py", server=server))
+    assert outcome.out == f"parent {spawning.process.pid}\n"
+    assert cold_reasons(spawning) == ["its fork server died 3 times"]
+
+
+def test_the_end_of_the_spawner_is_that_of_its_fork_servers(spawning: Spawning) -> None:
+    id = spawning.start("waits.py", server=spawning.server("json"))
+    assert spawning.pid(id)
+    spawning.output_until(id, "up")
+    servers = children(spawning.process.pid)
+    with Deaths(servers) as deaths:
+        spawning.process.kill()
+        assert len(servers) == 1 and deaths.survivors(2.0) == []
+
+
+def test_a_folder_that_is_not_there_is_refused_as_ever(spawning: Spawning) -> None:
+    ready = spawning.server("json")
+    assert spawning.outcome(spawning.start("says.py", server=ready)).code == 0
+    (spawning.folder.parent / "logs of work" / "2").write_text("no folder")
+    id = spawning.start("says.py", server=ready)
+    answer = spawning.until(SpawnRefused, id)
+    assert isinstance(answer, SpawnRefused) and "File exists" in answer.detail

@@ -1,0 +1,454 @@
+"""A forked worker is what `python script.py` is: each probe runs both ways, and what it leaves has to be equal."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import signal
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.spawning import Outcome, Spawning, cold_reasons
+
+pytestmark = pytest.mark.real
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
+PRELOAD = ("multiprocessing.pool", "json")  # quick; what torch may change has probes of its own
+
+# What each probe prints, and how it ends, is all that is compared; `1 2` are its arguments.
+PROBES = {
+    "argv": "import sys; print(sys.argv, sys.orig_argv)",
+    "main": """
+        import sys
+        print(__name__, __file__, __package__, __spec__, __doc__, __loader__.get_filename("__main__"), __annotations__)
+        print(sys.modules["__main__"].__dict__ is globals(), sorted(globals()), __builtins__)
+    """,
+    "path": "import sys; print(sys.path)",
+    "beside": "import neighbour; print(neighbour.__name__, neighbour.__file__)",
+    "flags": "import sys; print(sys.flags, sys.warnoptions, sys.executable, sys.dont_write_bytecode)",
+    "exit_0": "import sys; sys.exit()",
+    "exit_3": "import sys; sys.exit(3)",
+    "exit_big": "import sys; sys.exit(256 + 7)",
+    "exit_text": "import sys; sys.exit('some text')",
+    "exit_tuple": "raise SystemExit((1, 2))",
+    "exit_none_of_them": "import os; os._exit(9)",
+    "raises": """
+        def outer():
+            inner()
+        def inner():
+            raise ValueError("some text")
+        outer()
+    """,
+    "raises_in_order": """
+        try:
+            raise KeyError("first")
+        except KeyError as error:
+            raise RuntimeError("second") from error
+    """,
+    "raises_while": """
+        try:
+            1 / 0
+        finally:
+            raise OSError(2, "some text")
+    """,
+    "raises_group": "raise ExceptionGroup('two', [ValueError(1), TypeError(2)])",
+    "raises_own": """
+        class Mine(Exception):
+            pass
+        raise Mine("its own")
+    """,
+    "syntax": "print('not printed')\nthis is no Python",
+    "interrupt": "raise KeyboardInterrupt",
+    "excepthook": """
+        import sys
+        sys.excepthook = lambda kind, value, trace: print("hook", kind, value, trace.tb_frame.f_code.co_name)
+        raise ValueError("seen by the hook")
+    """,
+    "last_words": """
+        import atexit, sys
+        atexit.register(lambda: print("at exit", sys.last_type, sys.last_traceback.tb_frame.f_code.co_filename))
+        raise ValueError("x")
+    """,
+    "atexit": """
+        import atexit
+        for i in range(3):
+            atexit.register(print, "at exit", i)
+        print("before", end="")
+    """,
+    "thread_that_outlasts": """
+        import threading, time
+        threading.Thread(target=lambda: (time.sleep(0.05), print("thread ends"))).start()
+        print("main ends")
+    """,
+    "thread_that_raises": """
+        import threading
+        thread = threading.Thread(target=lambda: 1 / 0, name="named")
+        thread.start()
+        thread.join()
+    """,
+    "threads": """
+        import os, threading
+        main = threading.main_thread()
+        print(main is threading.current_thread(), main.native_id == os.getpid(), len(threading.enumerate()))
+    """,
+    "signals": """
+        import signal
+import textwrap
+        print([(s.name, signal.getsignal(s)) for s in sorted(signal.valid_signals()) if hasattr(s, "name")
+               if signal.getsignal(s) not in (signal.SIG_DFL, None, signal.default_int_handler)])
+        print(signal.getsignal(signal.SIGINT), signal.pthread_sigmask(signal.SIG_BLOCK, []))
+    """,
+    "killed": "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
+    "interrupted": "import os, signal; os.kill(os.getpid(), signal.SIGINT)",
+    "aborts": "import os; os.abort()",
+    "handler": """
+        import os, signal
+        signal.signal(signal.SIGTERM, lambda number, frame: print("handled", number, frame.f_code.co_filename))
+        os.kill(os.getpid(), signal.SIGTERM)
+    """,
+    "pipe": """
+        import os
+        read, write = os.pipe()
+        os.close(read)
+        os.write(write, b"x")
+    """,
+    "environment": "import os; print(sorted(os.environ.items())); os.system('env | sort')",
+    "place": "import os; print(os.getcwd(), os.getpgrp() == os.getpid() == os.getsid(0))",
+    "umask": "import os; print(os.umask(0), os.nice(0), os.sched_getaffinity(0))",
+    "files": """
+        import os
+        for fd in range(100):
+            try:
+                target = os.readlink(f"/proc/self/fd/{fd}")
+                print(fd, os.path.basename(target), os.get_inheritable(fd))
+            except OSError:
+                pass
+        print(os.open("argv.py", os.O_RDONLY))
+    """,
+    "streams": """
+        import sys
+        for stream in (sys.stdin, sys.stdout, sys.stderr):
+            print(stream.name, stream.mode, stream.encoding, stream.errors, stream.line_buffering, stream.write_through)
+            print(stream.isatty(), stream is getattr(sys, f"__{stream.name.strip('<>')}__"))
+        print(repr(sys.stdin.read()))
+    """,
+    "binary": "import sys; sys.stdout.buffer.write(bytes(range(256)[32:100])); sys.stderr.write('ä\\n')",
+    "order": """
+        import os, sys
+        for i in range(3):
+            print("python", i)
+            os.write(1, b"system\\n")
+    """,
+    "argparse": """
+        import argparse
+        parser = argparse.ArgumentParser(description="of a probe")
+        parser.add_argument("--needed", required=True)
+        parser.parse_args()
+    """,
+    "pickle": """
+        import pickle
+        class Point:
+            def __init__(self): self.x = 1
+        text = pickle.dumps(Point())
+        print(b"__main__" in text, pickle.loads(text).x, Point.__module__, Point)
+    """,
+    "dataclass": """
+        from __future__ import annotations
+        import dataclasses, inspect, typing
+        @dataclasses.dataclass
+        class Point:
+            x: int = 0
+        print(Point(), typing.get_type_hints(Point),)
+        def f(): return 1
+        print(inspect.getsource(f), inspect.getfile(f), inspect.getmodule(f).__name__)
+    """,
+    "subprocess": """
+        import subprocess, sys
+        print(subprocess.run([sys.executable, "-c", "import sys; print(sys.argv, sys.path[0])", "x"],
+                             capture_output=True, text=True))
+    """,
+    "runs_itself": """
+        import subprocess, sys
+        if "again" not in sys.argv:
+            print(subprocess.run([sys.executable, *sys.argv, "again"], capture_output=True, text=True).stdout)
+        else:
+            print("again", sys.argv)
+    """,
+    "logging": """
+        import logging
+        logging.warning("some text")
+        logging.basicConfig(level="INFO")
+        logging.info("more")
+    """,
+    "warnings": "import warnings; warnings.warn('some text')",
+    "imports_main": """
+        import __main__
+        value = 5
+        print(__main__.value)
+        exec("value = 6")
+        print(__main__.value)
+    """,
+    "asyncio": """
+        import asyncio
+        async def main():
+            process = await asyncio.create_subprocess_exec("true")
+            print(await process.wait(), await asyncio.to_thread(lambda: 3))
+        asyncio.run(main())
+    """,
+    "forks": """
+        import os, sys
+        sys.stdout.flush()
+        if (child := os.fork()) == 0:
+            print("child")
+            sys.exit(4)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """,
+    "recursion": """
+        import sys
+        def down(n): return down(n + 1)
+        sys.setrecursionlimit(200)
+        try:
+            down(0)
+        except RecursionError as error:
+            print(error)
+    """,
+    "profile": """
+        import cProfile, io, pstats
+        profile = cProfile.Profile()
+        profile.runcall(sum, [1])
+        print(pstats.Stats(profile, stream=io.StringIO()).total_calls)
+    """,
+    "time": "import time; print(time.tzname, time.process_time() < 30)",
+    "locale": "import locale, sys; print(locale.setlocale(locale.LC_ALL), sys.getfilesystemencoding())",
+    "collects": """
+        import gc
+        class Node: pass
+        a = Node(); a.me = a; del a
+        print(gc.isenabled(), gc.get_threshold(), gc.collect() > 0)
+    """,
+    **{
+        f"multiprocessing_{method}": f"""
+        import multiprocessing, os, sys
+        def square(x):
+            return x * x, __name__
+        if __name__ == "__main__":
+            context = multiprocessing.get_context("{method}")
+            with context.Pool(2) as pool:
+                print(pool.map(square, range(3)))
+            queue = context.Queue()
+            process = context.Process(target=queue.put, args=(os.getcwd(),), name="named")
+            process.start()
+            print(queue.get(), process.name)
+            process.join()
+            process = context.Process(target=sys.exit, args=(5,))
+            process.start()
+            process.join()
+            print(process.exitcode, multiprocessing.active_children(), multiprocessing.parent_process())
+        """
+        for method in ("fork", "spawn", "forkserver")
+    },
+    "shared_memory": """
+        from multiprocessing import shared_memory
+        memory = shared_memory.SharedMemory(create=True, size=8)
+        memory.buf[0] = 1
+        print(memory.buf[0], memory.size)
+        memory.close()
+        memory.unlink()
+    """,
+    "concurrent": """
+        from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+        if __name__ == "__main__":
+            for kind in (ThreadPoolExecutor, ProcessPoolExecutor):
+                with kind(2) as pool:
+                    print(list(pool.map(abs, [-1, 2])))
+    """,
+}
+TORCH_PROBES = {
+    f"loader_{method}": f"""
+        import torch
+        from torch.utils.data import DataLoader, Dataset
+        class Numbers(Dataset):
+            def __len__(self): return 8
+            def __getitem__(self, i): return torch.tensor(i), torch.utils.data.get_worker_info().id >= 0
+        if __name__ == "__main__":
+            loader = DataLoader(Numbers(), batch_size=4, num_workers=2, multiprocessing_context="{method}")
+            print([batch for batch in loader])
+    """
+    for method in ("fork", "spawn", "forkserver")
+} | {
+    "parallel": """
+        import torch
+        print(torch.get_num_threads(), torch.get_num_interop_threads(), torch.distributed.get_debug_level())
+        a = torch.ones(600, 600)
+        print((a @ a).sum(), a.exp().sum() > 0, (a.requires_grad_() * 2).sum().backward(), a.grad.sum())
+    """,
+    "cuda": "import torch; print(torch.cuda.is_initialized(), torch.cuda._is_in_bad_fork(), torch.cuda.device_count())",
+    "spawned": """
+        import torch.multiprocessing as mp
+        def worker(i, text): print(i, text, flush=True)
+        if __name__ == "__main__":
+            mp.spawn(worker, args=("hello",), nprocs=1)
+    """,
+    "seeded": "import torch; torch.manual_seed(3); print(torch.rand(2), torch.initial_seed())",
+}
+
+
+def write(folder: Path, name: str, code: str) -> None:
+    (folder / f"{name}.py").write_text(textwrap.dedent(code).lstrip("\n") + "\n")
+
+
+@pytest.fixture(scope="module")
+def spawning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spawning]:
+    folder = tmp_path_factory.mktemp("probes")
+    for name, code in {**PROBES, **TORCH_PROBES}.items():
+        write(folder, f"probe_{name}", code)
+    write(folder, "neighbour", "")
+    write(folder, "argv", "")
+    package = folder / "package"
+    package.mkdir()
+    write(package, "__init__", "print('package', __name__)")
+    write(
+        package, "__main__", "import sys; print(__name__, __package__, __spec__.name, __file__, sys.argv, sys.path[0])"
+    )
+    write(
+        package,
+        "tool",
+        "import sys\nprint(__name__, __package__, sys.argv)\nfrom . import other\nraise ValueError('x')",
+    )
+    write(package, "other", "print(__name__)")
+    with Spawning(folder) as spawning:
+        yield spawning
+
+
+def both(
+    spawning: Spawning, *args: str, env: dict[str, str] | None = None, preload: tuple[str, ...] = PRELOAD
+) -> tuple[Outcome, Outcome]:
+    server = spawning.server(*preload)
+    cold, warm = spawning.start(*args, env=env), spawning.start(*args, env=env, server=server)
+    outcomes = spawning.outcome(cold), spawning.outcome(warm)
+    assert cold_reasons(spawning) == []
+    return outcomes
+
+
+@pytest.mark.parametrize("probe", PROBES)
+def test_a_script(spawning: Spawning, probe: str) -> None:
+    cold, warm = both(spawning, f"probe_{probe}.py", "1", "2", env={"SOME": "thing"})
+    assert warm == cold
+
+
+@needs_torch
+@pytest.mark.parametrize("probe", TORCH_PROBES)
+def test_a_script_with_torch(spawning: Spawning, probe: str) -> None:
+    cold, warm = both(spawning, f"probe_{probe}.py", preload=("torch",))
+    assert warm == cold
+
+
+def test_a_warm_one_is_forked_and_has_its_modules_already(spawning: Spawning) -> None:
+    write(spawning.folder, "seen", f"import os, sys; print({PRELOAD[0]!r} in sys.modules, os.getppid())")
+    cold, warm = both(spawning, "seen.py")
+    assert cold.out == f"False {spawning.process.pid}\n"
+    seen, parent = warm.out.split()
+    assert seen == "True" and int(parent) != spawning.process.pid
+    again = spawning.outcome(spawning.start("seen.py", server=spawning.server(*PRELOAD)))
+    assert again.out == warm.out  # of the same fork server
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("-m", "package", "1"),
+        ("-m", "package.tool", "1"),
+        ("-m", "probe_argv", "-m"),
+        ("-m", "probe_raises"),
+        ("-m", "no_such_module"),
+        ("-m", "package.no_such_module"),
+        ("./probe_main.py",),
+        ("package/../probe_main.py",),
+        ("link.py", "x"),
+        ("no_such_script.py",),
+    ],
+)
+def test_a_command_line(spawning: Spawning, args: tuple[str, ...]) -> None:
+    link = spawning.folder / "link.py"
+    if not link.is_symlink():
+        link.symlink_to("probe_main.py")
+    cold, warm = both(spawning, *args)
+    assert warm == cold
+
+
+@pytest.mark.parametrize("flags", [("-O",), ("-u", "-B"), ("-W", "error::UserWarning")])
+@pytest.mark.parametrize("probe", ["flags", "warnings", "streams"])
+def test_flags_of_the_interpreter(spawning: Spawning, flags: tuple[str, ...], probe: str) -> None:
+    server = spawning.server("json", flags=flags)
+    cold = spawning.start(*flags, f"probe_{probe}.py")
+    warm = spawning.start(*flags, f"probe_{probe}.py", server=server)
+    assert spawning.outcome(warm) == spawning.outcome(cold)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [{"PYTHONUNBUFFERED": "1"}, {"PYTHONIOENCODING": "latin-1"}, {"LC_ALL": "C"}, {"PYTHONPATH": "/nowhere"}],
+    ids=lambda variables: next(iter(variables)),
+)
+@pytest.mark.parametrize("probe", ["streams", "binary", "path", "locale"])
+def test_variables_of_the_interpreter(spawning: Spawning, variables: dict[str, str], probe: str) -> None:
+    server = spawning.server("json", env=variables)
+    cold = spawning.start(f"probe_{probe}.py", env=variables)
+    warm = spawning.start(f"probe_{probe}.py", env=variables, server=server)
+    assert spawning.outcome(warm) == spawning.outcome(cold)
+
+
+def test_a_safe_path_has_nothing_of_the_script(spawning: Spawning) -> None:
+    safe = {"PYTHONSAFEPATH": "1"}
+    server = spawning.server("json", env=safe)
+    server = type(server)(server.interpreter, server.env, server.cwd, "", server.preload)
+    cold, warm = spawning.start("probe_path.py", env=safe), spawning.start("probe_path.py", env=safe, server=server)
+    assert spawning.outcome(warm) == spawning.outcome(cold)
+
+
+def test_stacks_of_a_crash_go_to_its_log(spawning: Spawning) -> None:
+    """Only our own frames are more, below those of the script."""
+    variables = {"PYTHONFAULTHANDLER": "1"}
+    write(spawning.folder, "crashes", "import ctypes\ndef deep():\n    ctypes.string_at(0)\ndeep()")
+    cold = spawning.outcome(spawning.start("crashes.py", env=variables))
+    server = spawning.server("json", env=variables)
+    warm = spawning.outcome(spawning.start("crashes.py", env=variables, server=server))
+    assert warm.code == cold.code == -signal.SIGSEGV and "Segmentation fault" in cold.err
+    frames = [re.findall(r'File ".*?([^/"]+)", line (\d+) in (\S+)', outcome.err) for outcome in (cold, warm)]
+    assert frames[0][-1] == ("crashes.py", "4", "<module>")
+    assert frames[1][: len(frames[0])] == frames[0]
+    assert [file for file, _, _ in frames[1][len(frames[0]) :]] == ["as_main.py", "as_main.py", "fork_server_boot.py"]
+
+
+def test_two_of_them_draw_different_numbers(spawning: Spawning) -> None:
+    code = (
+        "import random; print(random.random())\nimport multiprocessing as m; print(m.current_process().authkey.hex())"
+    )
+    if HAS_TORCH:
+        code += "\nimport torch, numpy; print(torch.rand(1).item(), torch.initial_seed()); print(numpy.random.rand())"
+    write(spawning.folder, "draws", code)
+    server = spawning.server("torch" if HAS_TORCH else "json")
+    ids = [spawning.start("draws.py", server=server) for _ in range(2)]
+    first, second = (spawning.outcome(id).out.split() for id in ids)
+    assert len(first) == len(second) >= 2
+    assert not set(first) & set(second)
+
+
+def test_a_signal_from_outside(spawning: Spawning) -> None:
+    code = """
+        import signal, sys
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+        print("up", flush=True)
+        signal.pause()
+    """
+    write(spawning.folder, "waits", code)
+    server = spawning.server(*PRELOAD)
+    for number, code in ((signal.SIGTERM, 7), (signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, -signal.SIGINT)):
+        id = spawning.start("waits.py", server=server)
+        spawning.output_until(id, "up")
+        os.killpg(spawning.pid(id), number)
+        assert spawning.outcome(id).code == code

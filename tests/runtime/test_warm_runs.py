@@ -1,0 +1,84 @@
+"""Real jobs whose workers are forked: imports are paid for once, and what cannot be forked says why."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from flowdist.control.events import ReplicaStartsCold
+from flowdist.control.history import Record
+from tests.runtime.harness import Job
+from tests.runtime.test_run import replayed
+
+pytestmark = pytest.mark.real
+needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+
+TOPOLOGY = """
+from flowdist import Restart, Topology
+t = Topology("warm", nodes=1)
+again = Restart("role", max_restarts=2)
+t.role("main", script="work.py", replicas="1x2", preload={preload}, warm={warm}, restart=again)
+"""
+HEAVY = "import os\nos.write(os.open('imports', os.O_APPEND | os.O_CREAT | os.O_WRONLY), b'x')\n"
+DIES_ONCE = """
+import heavy, os, sys
+print("parent", os.getppid(), flush=True)
+sys.exit(os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == "1")
+"""
+
+
+def job(folder: Path, heavy: str = HEAVY, work: str = DIES_ONCE, preload: str = "['heavy']", warm: str = "None") -> Job:
+    (folder / "heavy.py").write_text(heavy)
+    (folder / "work.py").write_text(work)
+    (folder / "topology.py").write_text(TOPOLOGY.format(preload=preload, warm=warm))
+    return Job(folder)
+
+
+def test_a_restart_imports_nothing_again(tmp_path: Path) -> None:
+    with job(tmp_path) as run:
+        assert run.finish() == 0, run.text
+        assert (tmp_path / "imports").read_text() == "x"
+        parents = re.findall(r"parent (\d+)", run.text)
+        assert len(parents) == 4 and len(set(parents)) == 1
+        assert "starts cold" not in run.text and run.alive() == []
+
+
+def test_without_warm_every_worker_imports_for_itself(tmp_path: Path) -> None:
+    with job(tmp_path, warm="False", preload="()") as run:
+        assert run.finish() == 0, run.text
+        assert (tmp_path / "imports").read_text() == "xxxx"
+
+
+@needs_torch
+def test_a_script_that_imports_torch_is_warm_without_being_asked(tmp_path: Path) -> None:
+    work = DIES_ONCE.replace("import heavy, ", "import sys; had = 'torch' in sys.modules\nimport torch, ")
+    with job(tmp_path, work=work.replace('"parent"', '"had it", had, "parent"'), preload="()") as run:
+        assert run.finish() == 0, run.text
+        assert run.text.count("had it True parent") == 4
+
+
+def test_what_cannot_be_forked_says_so_once_and_runs(tmp_path: Path) -> None:
+    thread = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    with job(tmp_path, heavy=HEAVY + thread) as run:
+        assert run.finish() == 0, run.text
+        told = [line for line in run.output if "starts cold" in line]
+        assert len(told) == 1 and "main starts cold on node0: its imports have left 1 thread running" in told[0]
+        _, lines = run.journal()
+        events = [line.event for line in lines if isinstance(line, Record)]
+        assert len([event for event in events if isinstance(event, ReplicaStartsCold)]) == 1
+        replayed(run)
+        assert (tmp_path / "imports").read_text() == "xxxxx"  # four workers, and the fork server that was of no use
+
+
+def test_ctrl_c_does_not_wait_for_imports(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "never")
+    with job(tmp_path, heavy="import os\nprint(os.getpid())\nopen('never').read()") as run:
+        run.until("main/0: starts on node0")
+        run.process.send_signal(signal.SIGINT)
+        assert run.finish() == 130
+        assert run.alive() == []

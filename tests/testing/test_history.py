@@ -1,0 +1,82 @@
+"""The judge of a record: what has happened as it should passes, and what is made wrong in it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from flowdist.control import events as ev
+from flowdist.control.effects import Effect, OpenStore, StartReplica
+from flowdist.control.history import Line, Record
+from flowdist.faults import Plan, parse_fault
+from flowdist.graph import RoleGraph
+from flowdist.sim.simulation import Simulation
+from flowdist.testing.history import complaints
+from tests.control.harness import Gate, graph, restart, role
+
+
+def two_roles() -> RoleGraph:
+    ps = role("ps", kind="service", min_replicas=2, max_replicas=2, restart=restart("replica"))
+    gates = (Gate("ps", "started", "restart"),)
+    return graph(ps, role("trainer", min_replicas=2, max_replicas=2, gates=gates, restart=restart()), nodes=2)
+
+
+def record(*faults: str) -> list[Line]:
+    return Simulation(two_roles(), Plan(tuple(parse_fault(text) for text in faults))).run().lines
+
+
+def with_starts(lines: list[Line], change: Callable[[StartReplica], Effect]) -> list[Line]:
+    """The record with every StartReplica changed."""
+    changed: list[Line] = []
+    for line in lines:
+        if isinstance(line, Record):
+            effects = tuple(change(e) if isinstance(e, StartReplica) else e for e in line.effects)
+            line = msgspec.structs.replace(line, effects=effects)
+        changed.append(line)
+    return changed
+
+
+def without(lines: list[Line], kind: type) -> list[Line]:
+    return [line for line in lines if not (isinstance(line, Record) and isinstance(line.event, kind))]
+
+
+def rules(lines: list[Line]) -> set[str]:
+    return {complaint.rule for complaint in complaints(lines)}
+
+
+@pytest.mark.parametrize("faults", [(), ("ps/0@20s",), ("trainer/1@20s:exit=3", "node1@40s/10s"), ("node0@20s:lost",)])
+def test_what_happens_as_it_should_is_no_complaint(faults: tuple[str, ...]):
+    assert complaints(record(*faults)) == []
+
+
+def test_a_start_without_the_end_of_what_ran_is_two_at_once():
+    assert "R19" in rules(without(record("ps/0@20s"), ev.ReplicaStopped))
+
+
+def test_a_start_with_a_store_that_was_not_opened():
+    lines = with_starts(record(), lambda start: msgspec.structs.replace(start, master_port=1))
+    assert "R4" in rules(lines)
+
+
+def test_an_attempt_that_was_there_before():
+    lines = with_starts(record("ps/0@20s"), lambda start: msgspec.structs.replace(start, attempt=1))
+    assert "R20" in rules(lines)
+
+
+def test_ranks_with_a_hole():
+    lines = with_starts(record(), lambda start: msgspec.structs.replace(start, rank=start.rank + 1))
+    assert "R3" in rules(lines)
+
+
+def test_a_source_that_has_just_come():
+    late = with_starts(record("trainer/0@20s:exit=3"), lambda start: msgspec.structs.replace(start, source_rank=0))
+    assert "R3" in rules(late)
+
+
+def test_a_role_that_does_not_wait_for_its_gate():
+    lines = record()
+    first = next(line for line in lines if isinstance(line, Record) and line.effects)
+    early = msgspec.structs.replace(first, effects=(*first.effects, OpenStore("node0", "trainer", 1)))
+    assert "R1" in rules([early if line is first else line for line in lines])

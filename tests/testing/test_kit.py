@@ -1,0 +1,139 @@
+"""The test kit as a user's tests see it: simulate, demand, explore, and the pytest plugin."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flowdist import Node, Restart, Topology, Workload
+from flowdist.control.state import JobState
+from flowdist.sim.nemesis import Nemesis, tolerance_of
+from flowdist.testing import assert_recovers, explore, graph_of, simulate
+from flowdist.testing.campaign import Corpus, Failure, campaign, horizon, replay_command
+from flowdist.testing.mutations import MUTANTS, mutated
+
+TOPOLOGIES = Path(__file__).parents[2] / "scenarios/topologies"
+GANG = str(TOPOLOGIES / "gang.py")
+
+
+def test_a_topology_object_is_simulated_as_a_file_is() -> None:
+    t = Topology("small", nodes=2 * [Node(cpu=1)])
+    t.role("trainer", "true", replicas="1:2", restart=Restart(max_restarts=1), workload=Workload(steps=60))
+    result = assert_recovers(t, "node1@20s/10s", within="10s", charged={"trainer": 0})
+    assert result.job.worlds["trainer"].generation >= 2
+
+
+def test_what_is_demanded_and_not_so_is_named_with_the_command_that_shows_it() -> None:
+    with pytest.raises(AssertionError) as caught:
+        bounds = {"lost_work": "1s", "within": "1s", "goodput": 0.999, "charged": {"trainer": 0}}
+        assert_recovers(GANG, "trainer/0@2m55s", "trainer/0@5h", **bounds)
+    text = str(caught.value)
+    for words in (
+        "fault trainer/0@5h never fired",
+        "incident 1 recovered after 5.1",
+        "trainer lost",
+        "goodput is 0.",
+        "trainer was charged for 1 incidents, not 0",
+        f"again: flowdist simulate {GANG} --seed 0 --fail trainer/0@2m55s",
+    ):
+        assert words in text
+
+
+def test_a_property_of_the_users_is_checked_after_every_event() -> None:
+    def never_more_than_three_up(job: JobState) -> bool:
+        return sum(replica.is_up for replica in job.replicas.values()) <= 3
+
+    result = simulate(GANG, always=[never_more_than_three_up])
+    assert result.violation is not None
+    assert result.violation.property == "always" and "never_more_than_three_up" in str(result.violation)
+    assert simulate(GANG, params={"replicas": "3"}, always=[never_more_than_three_up]).violation is None
+
+
+def test_what_a_topology_promises_it_keeps() -> None:
+    for name in ("gang.py", "ps.py", "core.py", "actors.py", "stages.py", "rivals.py"):
+        explore(TOPOLOGIES / name, seeds=12)
+
+
+def test_a_campaign_says_the_same_for_any_number_of_processes() -> None:
+    graph = graph_of(GANG)
+    assert campaign(graph, range(1, 45)) == campaign(graph, range(1, 45), jobs=2)
+
+
+def test_a_broken_promise_is_found_and_made_small() -> None:
+    """With the agents' lease switched off, a node that is cut off goes on while its replicas run elsewhere."""
+    mutant = next(mutant for mutant in MUTANTS if mutant.name == "no-fence")
+    with mutated(mutant):
+        report = campaign(graph_of(TOPOLOGIES / "ps.py"), range(1, 200), fail_fast=True)
+    assert report.failures and report.failures[0].property == "split brain"
+    assert len(report.failures[0].faults) == 1
+
+
+def test_the_nemesis_stays_within_what_is_declared() -> None:
+    graph = graph_of(TOPOLOGIES / "core.py")
+    assert tolerance_of(graph).budgets == {"ps": 0, "trainer": 2, "logger": 0}
+    nemesis = Nemesis(graph, horizon(graph))
+    for seed in range(200):
+        plan = nemesis.plan(seed)
+        assert plan == Nemesis(graph, horizon(graph)).plan(seed)
+        kills = [fault for fault in plan.faults if "/" in fault.target and fault.kind in ("kill", "hang")]
+        assert len(kills) <= 2 and all(fault.target.startswith("trainer/") for fault in kills)
+
+
+def test_failing_seeds_are_kept_once_and_tried_first(tmp_path: Path) -> None:
+    corpus = Corpus(tmp_path / "deep/corpus.jsonl")
+    assert corpus.seeds() == []
+    corpus.keep([Failure(7, "survives", "x", ("node0@3s",)), Failure(3, "liveness", "y", ())])
+    corpus.keep([Failure(7, "survives", "x", ())])
+    assert corpus.seeds() == [7, 3]
+    path = tmp_path / "deep/corpus.jsonl"
+    path.write_text(path.read_text() + "not a line\n{}\n")
+    assert corpus.seeds() == [7, 3]
+
+
+def flowdist(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return python("-m", "flowdist", *arguments)
+
+
+def python(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], check=False, cwd=cwd, capture_output=True, text=True)
+
+
+def test_exploring_from_the_command_line() -> None:
+    done = flowdist("simulate", GANG, "--explore", "30", "--jobs", "2")
+    assert done.returncode == 0 and "30 of 30 seeds hold" in done.stdout
+    content = json.loads(flowdist("simulate", GANG, "--seeds", "1:5", "--json").stdout)
+    assert content["kind"] == "exploration" and content["seeds"] == 5 and content["failures"] == []
+    weak = ("simulate", str(TOPOLOGIES / "ps.py"), "--set", "lease=2s", "--set", "heartbeat=1s", "--seeds", "11")
+    done = flowdist(*weak)
+    assert done.returncode == 3 and "seed 11: survives" in done.stdout
+    command = next(line for line in done.stdout.splitlines() if "again:" in line).partition("again: flowdist ")[2]
+    again = flowdist(*command.split())
+    assert again.returncode == 1 and "changes of membership" in again.stdout
+    assert flowdist("simulate", GANG, "--seeds", "x").returncode == 2
+    assert flowdist("simulate", GANG, "--seeds", "9:3").returncode == 2
+
+
+def test_the_replay_line_is_safe_in_a_shell() -> None:
+    line = replay_command("my job.py", ["-p", "a=b c"], Failure(3, "", "", ("node1@3s", "zone=a@5s")))
+    assert line == "flowdist simulate 'my job.py' -p 'a=b c' --seed 3 --fail node1@3s --fail zone=a@5s"
+
+
+def test_the_plugin_gives_a_fixture_and_a_line_to_see_a_failure_again(tmp_path: Path) -> None:
+    (tmp_path / "test_mine.py").write_text(
+        f"GANG = {GANG!r}\n"
+        "def test_good(simulate):\n"
+        "    assert simulate(GANG, 'trainer/0@1m').job.outcome == 'succeeded'\n"
+        "def test_bad(simulate):\n"
+        "    assert simulate(GANG, 'trainer/0@1m', params={'max_restarts': 0}).job.outcome == 'succeeded'\n"
+    )
+    command = ["-m", "pytest", "-p", "no:cacheprovider", "--flowdist-seed", "5", "--junitxml", "out.xml"]
+    done = python(*command, "-p", "flowdist.testing.plugin", cwd=tmp_path)
+    if "already registered" in done.stderr:  # it is installed with its entry point
+        done = python(*command, cwd=tmp_path)
+    again = f"flowdist simulate {GANG} -p max_restarts=0 --seed 5 --fail trainer/0@1m"
+    assert "1 failed, 1 passed" in done.stdout and again in done.stdout, done.stdout + done.stderr
+    assert (tmp_path / "out.xml").is_file()

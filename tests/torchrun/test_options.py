@@ -1,0 +1,123 @@
+"""The table of options, held against torch's own parser: same names, same defaults, same reading of a command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowdist.cli.main import cli
+from flowdist.dsl.problems import TopologyProblems
+from flowdist.torchrun.options import BY_KEY, OPTIONS, HelpAsked, option_table, read_options
+from tests.torchrun.harness import SAMPLES, what_becomes_of
+
+DOCS = Path(__file__).parents[2] / "docs/torchrun.md"
+
+
+@pytest.fixture
+def torch_parser() -> Any:
+    run = pytest.importorskip("torch.distributed.run", reason="torch is not installed")
+    return run.get_args_parser()
+
+
+def torch_options(parser: Any) -> dict[str, Any]:
+    return {action.dest: action for action in parser._actions if action.option_strings and action.dest != "help"}
+
+
+def test_every_option_of_torchrun_is_in_the_table_and_no_other(torch_parser: Any) -> None:
+    theirs = torch_options(torch_parser)
+    assert set(theirs) == set(BY_KEY)
+    for key, action in theirs.items():
+        option = BY_KEY[key]
+        assert set(action.option_strings) == set(option.spellings())
+        assert option.flag == (action.nargs == 0) and option.choices == tuple(action.choices or ())
+        assert option.flag or option.default == ("" if action.default in (None, []) else str(action.default))
+        assert option.from_env == (type(action).__name__ in ("env", "check_env"))
+
+
+def test_the_table_is_in_the_docs_as_it_is() -> None:
+    assert option_table() in DOCS.read_text()
+
+
+@pytest.mark.parametrize("key", BY_KEY)
+def test_no_option_is_ignored_in_silence(key: str) -> None:
+    given = [BY_KEY[key].names[-1], *([] if BY_KEY[key].flag else [SAMPLES[key]])]
+    said = " ".join(given)
+    before, after = what_becomes_of(["x.py"]), what_becomes_of([*given, "x.py"])
+    if BY_KEY[key].stance == "refused":
+        assert f"{said} cannot be honoured" in after.refused
+    elif key == "standalone":
+        after = what_becomes_of(["--rdzv-id", "job7", *given, "x.py"])  # alone it asks for what there is
+        assert "change nothing here: --rdzv-id job7" in after.notes
+    elif BY_KEY[key].stance == "no effect" or key == "master_port":
+        assert said in after.notes and after.outcome == before.outcome
+    else:
+        assert after.refused == "" and after.outcome != before.outcome
+
+
+def test_every_option_is_read_from_its_variable_as_from_the_command_line() -> None:
+    for option in (option for option in OPTIONS if option.from_env):
+        value = "1" if option.flag else SAMPLES[option.key]
+        given = read_options(["x.py"], {f"PET_{option.key.upper()}": value})
+        assert given.values[option.key] == value and f"PET_{option.key.upper()}={value}" in given.said[option.key]
+    assert read_options(["--tee", "1", "x.py"], {"PET_TEE": "3"}).values["tee"] == "1"
+    assert not read_options(["x.py"], {"PET_STANDALONE": "0"}).values["standalone"]
+    assert not read_options(["x.py"], {"PET_LOGS_SPECS": "mine"}).values["logs_specs"]
+
+
+LINES = [
+    "x.py",
+    "--standalone --nproc_per_node=2 x.py --lr 1 --nnodes 9",
+    "--nproc-per-node gpu --max-rest 3 -m package.train -- --x",
+    "-r3 -t 0:1,1:2 --log_dir /x y.sh -h",
+    "--no-python --nnodes 1:4 -t=3 bash -c 'echo -m'",
+    "--rdzv-conf join_timeout=5,timeout=3 --master_port 29501 --monitor-interval=1.5 -- x.py --",
+    "--duplicate-stdout-filters a,,b,c --run_path /x.py",
+]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_command_line_is_read_as_torchrun_reads_it(torch_parser: Any, line: str) -> None:
+    import shlex
+
+    from flowdist.torchrun.settle import comma_separated
+
+    theirs = vars(torch_parser.parse_args(shlex.split(line)))
+    ours = read_options(shlex.split(line), {})
+    assert (ours.script, list(ours.args)) == (theirs["training_script"], theirs["training_script_args"])
+    for key, option in BY_KEY.items():
+        if option.flag:
+            assert bool(ours.values[key]) == theirs[key]
+        elif isinstance(theirs[key], list):
+            assert list(comma_separated(ours.values[key])) == theirs[key]
+        else:
+            assert ours.values[key] == ("" if theirs[key] is None else str(theirs[key]))
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "help"),
+    [
+        (["--nproc-per-node", "2"], "no script is given", "write flowdist torchrun"),
+        (["--nproc_per_nod=2", "--stand", "--nodes", "x.py"], "torchrun has no option --nodes", '"--nnodes"'),
+        (["--blub", "x.py"], "torchrun has no option --blub", "flowdist torchrun --help"),
+        (["--rdzv", "x", "x.py"], "ambiguous option: --rdzv", "flowdist torchrun --help"),
+        (["--tee"], "argument -t/--tee: expected one argument", "flowdist torchrun --help"),
+    ],
+)
+def test_a_command_line_that_cannot_be_read_is_refused(words: list[str], message: str, help: str) -> None:
+    with pytest.raises(TopologyProblems, match="1 error on the command line") as caught:
+        read_options(words, {})
+    (problem,) = caught.value.problems
+    assert problem.code == "FD152" and message in problem.message and help in problem.help
+
+
+def test_help_shows_every_option_and_only_before_the_script() -> None:
+    from click.testing import CliRunner
+
+    for words in (["-h"], ["--nproc-per-node", "2", "--help"]):
+        with pytest.raises(HelpAsked):
+            read_options(words, {})
+        shown = CliRunner().invoke(cli, ["torchrun", *words])
+        assert shown.exit_code == 0 and all(option.names[-1] in shown.output for option in OPTIONS)
+    assert read_options(["x.py", "--help"], {}).args == ("--help",)

@@ -1,0 +1,98 @@
+"""The same command line under torchrun and under flowdist, on real processes."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.runtime.harness import Job
+
+needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+pytestmark = pytest.mark.real
+
+ALL_REDUCE = """
+import json, os, sys, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+ones = torch.ones(1)
+dist.all_reduce(ones)
+told = {"env": dict(os.environ), "argv": sys.argv, "path": sys.path[0], "cwd": os.getcwd(), "sum": ones.item()}
+open(f"{sys.argv[1]}-{os.environ['RANK']}.json", "w").write(json.dumps(told))
+dist.barrier()
+dist.destroy_process_group()
+"""
+# What names a place or a port of the run, and what flowdist adds: docs/torchrun.md and docs/run.md have all of it.
+OTHERWISE = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE"}
+ADDED = {"GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "PYTHONUNBUFFERED"}
+TAKEN_AWAY = {"TORCHELASTIC_SIGNALS_TO_HANDLE"}
+
+
+@needs_torch
+def test_a_worker_sees_what_it_sees_under_torchrun(tmp_path: Path) -> None:
+    (tmp_path / "t.py").write_text(ALL_REDUCE)
+    arguments = ["--standalone", "--nproc_per_node=2", "--max-restarts", "3", "--role", "chief", "t.py"]
+    after = ["$local_rank", "${oc.env:HOME}", "$$", "two words", "-h"]
+    told = []
+    for name, command in (("torchrun", "torch.distributed.run"), ("ours", "flowdist torchrun")):
+        run = [sys.executable, "-m", *command.split(), *arguments, name, *after]
+        done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stderr
+        told.append([json.loads((tmp_path / f"{name}-{rank}.json").read_text()) for rank in range(2)])
+    for theirs, ours in zip(*told, strict=True):
+        assert theirs.pop("argv")[2:] == ours.pop("argv")[2:]
+        environments = theirs.pop("env"), ours.pop("env")
+        assert theirs == ours and theirs["sum"] == 2
+        compare(*environments)
+
+
+def compare(theirs: dict[str, Any], ours: dict[str, Any]) -> None:
+    assert theirs["TORCHELASTIC_MAX_RESTARTS"] == "3" and theirs["ROLE_NAME"] == "chief"
+    assert set(theirs) >= OTHERWISE and all(ours[name] for name in OTHERWISE)
+    assert set(theirs) - set(ours) <= TAKEN_AWAY
+    assert {name for name in set(ours) - set(theirs) if not name.startswith("FLOWDIST_")} <= ADDED
+    different = {name for name in set(ours) & set(theirs) if ours[name] != theirs[name]}
+    assert different <= OTHERWISE
+
+
+def test_a_failing_script_recovers_under_max_restarts_and_its_logs_are_where_torchrun_has_them(tmp_path: Path) -> None:
+    (tmp_path / "flaky.py").write_text(
+        "import os, sys\nrestart = os.environ['TORCHELASTIC_RESTART_COUNT']\nrank = os.environ['RANK']\n"
+        "print('attempt', restart, 'of rank', rank)\nsys.exit(7 if (rank, restart) == ('1', '0') else 0)\n"
+    )
+    words = "--max-restarts=1 --nproc-per-node=2 --log-dir=logs --rdzv-id=job7 --rdzv-backend=c10d -r 3 -t 1:1 flaky.py"
+    with Job(tmp_path, *words.split(), verb="torchrun") as job:
+        assert job.finish() == 0 and job.alive() == [], job.text
+        printed = [line for line in job.output if line.startswith("[")]
+        assert printed == ["[default1]:attempt 0 of rank 1", "[default1]:attempt 1 of rank 1"]
+        assert job.text.count("these change nothing here: --rdzv-backend c10d") == 1
+    (run_dir,) = (tmp_path / "logs").iterdir()
+    assert run_dir.name.startswith("job7_")
+    for attempt in range(2):
+        assert (run_dir / f"attempt_{attempt}/1/stdout.log").read_text() == f"attempt {attempt} of rank 1\n"
+
+
+def test_a_failing_script_fails_the_run(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("raise SystemExit(5)")
+    with Job(tmp_path, "--nnodes", "2", "--role", "Trainer_X", "bad.py", verb="torchrun") as job:
+        assert job.finish() == 1 and "role trainer-x has no restart policy" in job.text
+    with Job(tmp_path, "nope.py", verb="torchrun") as job:
+        assert job.finish() == 2 and "script 'nope.py' is not found" in job.text
+
+
+def test_modules_programs_and_variables(tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package/train.py").write_text("import os, sys; print(sys.argv[1:], os.environ['LOCAL_WORLD_SIZE'])")
+    with Job(tmp_path, "-m", "package.train", "--x", env={"PET_NPROC_PER_NODE": "2"}, verb="torchrun") as job:
+        assert job.finish() == 0 and job.text.count("['--x'] 2") == 2
+    words = ["--no-python", "sh", "-c", "echo $RANK of $WORLD_SIZE: ${HOME}"]
+    with Job(tmp_path, "--nnodes=2", *words, env={"HOME": "/x"}, verb="torchrun") as job:
+        assert job.finish() == 0, job.text
+        assert sorted(line for line in job.output if "of 2" in line and "flowdist" not in line) == [
+            "0 of 2: /x",
+            "1 of 2: /x",
+        ]

@@ -1,0 +1,185 @@
+"""What becomes of the options: the role, its sizes and times, its variables, and what is refused in which words."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from flowdist.graph import SECOND
+from flowdist.torchrun.hosts import host_of, is_this_machine
+from flowdist.torchrun.settle import comma_separated, for_worker
+from tests.torchrun.harness import outcome_of, what_becomes_of
+
+
+def sizes(*words: str, gpus: tuple[str, ...] = (), cpus: int = 2) -> tuple[int, int, int, int, int]:
+    """Minimum, maximum, processes, GPUs of a replica, nodes; 0 nodes stands for this machine as one."""
+    outcome = outcome_of(*words, "x.py", gpus=gpus, cpus=cpus)
+    role, nodes = outcome.role, len(outcome.graph.cluster.nodes)
+    return role.min_replicas, role.max_replicas, role.procs, role.resources.gpu, nodes
+
+
+def test_nodes_and_processes() -> None:
+    assert sizes() == (1, 1, 1, 0, 0)
+    assert sizes("--nnodes", "1:4", "--nproc-per-node", "2") == (1, 4, 2, 0, 4)
+    assert sizes("--nnodes=3") == (3, 3, 1, 0, 3)
+    assert sizes("--nproc-per-node", "cpu", cpus=6) == sizes("--nproc-per-node", "auto", cpus=6) == (1, 1, 6, 0, 0)
+
+
+def test_gpus_are_left_to_local_rank_on_one_node_and_shared_out_to_several() -> None:
+    four = ("0", "1", "2", "3")
+    assert sizes("--nproc-per-node", "gpu", gpus=four) == sizes("--nproc-per-node", "auto", gpus=four)
+    assert sizes("--nproc-per-node", "gpu", gpus=four) == (1, 1, 4, 0, 0)
+    assert sizes("--nnodes", "2", "--nproc-per-node", "gpu", gpus=four) == (2, 2, 2, 2, 2)
+    assert sizes("--nnodes", "2", "--nproc-per-node", "3", gpus=four) == (2, 2, 3, 0, 2)
+
+
+def test_each_node_has_one_replica() -> None:
+    outcome = outcome_of("--nnodes", "2", "x.py")
+    assert outcome.role.placement.apart == ("default",)
+
+
+def test_the_command_is_what_torchrun_would_start() -> None:
+    import sys
+
+    assert outcome_of("x.py", "--lr", "1").role.command == ("python", "x.py", "--lr", "1")
+    assert outcome_of("-m", "a.b", "x").role.command == ("python", "-m", "a.b", "x")
+    assert outcome_of("--no-python", "./x.sh", "y").role.command == ("./x.sh", "y")
+    assert outcome_of("--no-python", "python", "y").role.command[0].endswith("/python")  # of PATH, not ours
+    assert outcome_of("--run-path", "--no-python", "/x.py").role.command == (sys.executable, "/x.py")
+
+
+@pytest.mark.parametrize(
+    ("word", "ours"),
+    [
+        ("plain", "plain"),
+        ("$local_rank ${local_rank}", "${local_rank} ${local_rank}"),
+        ("$local_ranks $LOCAL_RANK", "$local_ranks $LOCAL_RANK"),
+        ("${oc.env:HOME}", "${$}{oc.env:HOME}"),
+        ("$$ $$$$local_rank", "$ $$local_rank"),
+        ("$${rank}", "${$}{rank}"),
+    ],
+)
+def test_arguments_are_as_torchrun_gives_them(word: str, ours: str) -> None:
+    assert for_worker(word) == ours
+
+
+def test_nothing_of_the_users_is_a_macro_of_ours() -> None:
+    from flowdist.runtime.environment import expand
+
+    values = {"local_rank": "5", "rank": "7", "$": "$"}
+    for word in ("${rank}", "${oc.env:HOME}", "${$}{rank}", "${", "a${}b", "$${rank}$$"):
+        assert expand(for_worker(word), values) == word.replace("$$", "$")
+    assert expand(for_worker("${local_rank}${rank}"), values) == "5${rank}"
+
+
+def test_a_role_has_the_name_that_was_given_or_one_like_it() -> None:
+    def names(role: str) -> tuple[str, str | None]:
+        spec = outcome_of("--role", role, "x.py").role
+        return spec.name, dict(spec.env).get("ROLE_NAME")
+
+    assert names("trainer") == ("trainer", None)
+    assert names("Trainer_X") == ("trainer-x", "Trainer_X")
+    assert names("") == ("default", "")
+    assert names("all") == ("all-role", "all")
+    assert names("node1") == ("node1-role", "node1")
+    assert names("${rank}") == ("rank", "${$}{rank}")
+
+
+def test_a_run_id_counts_unless_standalone_makes_its_own() -> None:
+    outcome = outcome_of("--rdzv-id", "job/7", "x.py")
+    assert outcome.run_id == "job/7" and dict(outcome.role.env) == {"TORCHELASTIC_RUN_ID": "job/7"}
+    assert outcome_of("x.py").run_id == "" and outcome_of("--standalone", "--rdzv-id", "7", "x.py").run_id == ""
+
+
+def test_virtual_local_ranks_have_one_device_each() -> None:
+    env = dict(outcome_of("--virtual-local-rank", "x.py", env={"CUDA_VISIBLE_DEVICES": "0,1"}).role.env)
+    assert env == {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": "${local_rank}"}
+    refused = what_becomes_of(["--virtual-local-rank", "x.py"], {"CUDA_VISIBLE_DEVICES": "4,7"}).refused
+    assert "CUDA_VISIBLE_DEVICES=4,7 is a list of its own" in refused
+    assert "there are several nodes" in what_becomes_of(["--virtual-local-rank", "--nnodes", "2", "x.py"]).refused
+
+
+def test_restarts_and_times() -> None:
+    role = outcome_of("x.py").role
+    assert role.restart is None and (role.grace_ns, role.stop_grace_ns) == (30 * SECOND, 2 * SECOND)
+    role = outcome_of("--max-restarts", "3", "--shutdown-timeout", "5", "x.py").role
+    assert role.restart is not None and (role.restart.scope, role.restart.max_restarts) == ("role", 3)
+    assert role.grace_ns == role.stop_grace_ns == 5 * SECOND
+    role = outcome_of("x.py", env={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "7"}).role
+    assert role.grace_ns == role.stop_grace_ns == 7 * SECOND
+    role = outcome_of("--rdzv-conf", "join_timeout=60, last_call_timeout=1.5", "x.py").role
+    assert (role.pending_timeout_ns, role.join_window_ns) == (60 * SECOND, 3 * SECOND // 2)
+
+
+def test_filters_are_split_as_torchrun_splits_them() -> None:
+    assert comma_separated("a, b,,c,,, d,") == ("a", "b,c,", "d")
+    assert comma_separated("") == ()
+    assert "finds nothing: no stderr is tee'd" in what_becomes_of(["--duplicate-stderr-filters", "x", "x.py"]).notes
+
+
+def test_masks_by_local_rank_reach_beyond_nine() -> None:
+    streams = outcome_of("-r", "0:1,12:3", "-t", "2", "--nproc-per-node", "2", "x.py").streams
+    assert (streams.redirects, streams.tee) == ({0: 1, 12: 3}, {0: 2, 1: 2})
+
+
+def test_several_nodes_are_said_to_be_of_this_machine() -> None:
+    became = what_becomes_of(["--nnodes", "2", "--rdzv-conf", "timeout=9", "--node-rank", "0", "x.py"])
+    assert became.notes.splitlines() == [
+        "these change nothing here: --node-rank 0, timeout=9 of --rdzv-conf (docs/torchrun.md says why)",
+        "the 2 nodes are logical nodes of this machine: start this command once",
+    ]
+    assert "keeps the logs" in what_becomes_of(["--log-dir", "/dev/null", "x.py"]).notes
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message", "help"),
+    [
+        ("--nnodes 4:2", "FD151", "--nnodes 4:2: '4:2' is no range of nodes", "--nnodes 1:4"),
+        ("--nnodes two", "FD151", "'two' is neither N nor MIN:MAX", "--nnodes 2"),
+        ("--nproc-per-node 0", "FD151", "--nproc-per-node 0: it must be 1 to 10000", "--nproc-per-node 1"),
+        ("--nproc-per-node gpu", "FD150", "this machine has 0 GPUs for 1 node", "cpu"),
+        ("--nproc-per-node xpu", "FD150", "no 'xpu'", "cpu, gpu or auto"),
+        ("--max-restarts -1", "FD151", "--max-restarts -1: it must be 0 to", "--max-restarts 1"),
+        ("--max-restarts x", "FD151", "'x' is no whole number", "--max-restarts 1"),
+        ("--monitor-interval soon", "FD151", "'soon' is no number of seconds", "--monitor-interval=30"),
+        ("--start-method vfork", "FD151", "there is no such method", "forkserver"),
+        ("--rdzv-backend etcd-v2", "FD150", "needs no rendezvous service on one machine", "c10d"),
+        ("--rdzv-endpoint 192.0.2.7:29400", "FD150", "192.0.2.7 is another", "start this command once"),
+        ("--master-addr [2001:db8::1]", "FD150", "2001:db8::1 is another", "start this command once"),
+        ("--local-addr 192.0.2.7", "FD150", "192.0.2.7 is another", "start this command once"),
+        ("--node-rank 1", "FD150", "starts all of them itself", "--node-rank 0"),
+        ("--master-port 99999", "FD151", "it must be 0 to 65535", "--master-port"),
+        ("--rdzv-conf join_timout=3", "FD151", "'join_timout' is unknown", '"join_timeout"'),
+        ("--rdzv-conf join_timeout", "FD151", "'join_timeout' is no NAME=VALUE", "join_timeout=600"),
+        ("--rdzv-conf join_timeout=x", "FD151", "'x' is no number of seconds", "join_timeout=30"),
+        ("--rdzv-conf is_host=0", "FD150", "no other hosts the store", "leave is_host out"),
+        ("--signals-to-handle SIGTERM,SIGUSR1", "FD150", "forwards no SIGUSR1", "leave it out"),
+        ("--event-log-handler console", "FD150", "journal.jsonl", "leave it out"),
+        ("--logs-specs mine", "FD150", "torch's agent", "--log-dir"),
+        ("--numa-binding node", "FD150", "binds no worker to cores", "numactl"),
+        ("--no-python -m", "FD151", "it does not go with --module", "keep one"),
+        ("-r 5", "FD151", "'5' cannot be read", "-r 0:1,1:2"),
+        ("-t 0:1;1:2", "FD151", "cannot be read", "-t 3"),
+        ("--local-ranks-filter 0,x", "FD151", "'x' is no local rank", "--local-ranks-filter 0,1"),
+        (f"--log-dir {__file__}", "FD151", "it is a file", "name a folder"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_with_the_reason(words: str, code: str, message: str, help: str) -> None:
+    became = what_becomes_of([*words.split(), "x.py"])
+    assert became.outcome is None and len(became.refused.splitlines()) == 1, became
+    assert became.refused.startswith(code) and message in became.refused and help in became.helps
+
+
+def test_every_problem_is_told_at_once() -> None:
+    words = "--nnodes 0 --nproc-per-node x --rdzv-backend etcd --node-rank 3 --tee 9 x.py"
+    assert len(what_becomes_of(words.split()).refused.splitlines()) == 5
+
+
+def test_this_machine_is_known_by_its_names_and_addresses() -> None:
+    for host in ("", "localhost", "127.0.0.1", "127.8.8.8", socket.gethostname()):
+        assert is_this_machine(host)
+    for host in ("192.0.2.7", "2001:db8::1", "no such host", "x" * 300):
+        assert not is_this_machine(host)
+    assert host_of("head:29500") == host_of("head") == "head"
+    assert host_of("[::1]:29500") == host_of("[::1]") == host_of("::1") == "::1"
