@@ -33,9 +33,9 @@ SKIPPED = {
     ),
     "Role": (
         *("spec", "order", "need", "depth", "worlds", "replicas", "dependents", "upstream"),
-        *("pending", "seated", "unseated", "seats", "portless"),
+        *("pending", "seated", "unseated", "seats", "portless", "shelf", "waiting", "leaving", "vacant"),
     ),
-    "World": ("roles", "pool", "order", "counts"),
+    "World": ("roles", "pool", "order", "counts", "stalls", "spoken"),
     "Incident": ("number", "root", "reason", "closed_ns", "result", "lost"),
     "Node": ("spec", "free", "order"),
     "Notice": ("because",),
@@ -46,64 +46,54 @@ SKIPPED = {
 
 
 def copy_of(value: T) -> T:
-    """A copy that shares nothing that can change. Structs and tuples are shared: they are frozen."""
-    copied: T = _copier(type(value))(value)
+    """A copy that shares nothing that can change, and in which what was one is one. Structs and tuples are frozen."""
+    copied: T = _copier(type(value))(value, {})
     return copied
 
 
-_COPIERS: dict[Any, Callable[[Any], Any]] = {}
+Memo = dict[int, Any]  # what was copied already, by its identity
+Copier = Callable[[Any, Memo], Any]
+
+_COPIERS: dict[Any, Copier] = {}
+_ATOMS = (str, int, float, bool, bytes, type(None))
 
 
-def _copier(kind: Any) -> Callable[[Any], Any]:
+def _copier(kind: Any) -> Copier:
     found = _COPIERS.get(kind)
     if found is None:
         found = _COPIERS[kind] = _new_copier(kind)
     return found
 
 
-def _new_copier(kind: Any) -> Callable[[Any], Any]:
+def _new_copier(kind: Any) -> Copier:
     """What makes copies of that type. Whatever else of flowdist is no struct and no tuple is copied field by field."""
     if kind is dict:
         return _copy_dict
     if kind is list:
-        return lambda value: [_copier(type(item))(item) for item in value]
-    is_own = kind.__module__.startswith("flowdist.") and not issubclass(kind, tuple | msgspec.Struct)
-    if is_own and is_dataclass(kind):
-        return _copier_of_slots(kind, tuple(field.name for field in fields(kind)))
-    if is_own and hasattr(kind, "__dict__"):
-        return _copier_of_attributes(kind)
-    return lambda value: value
+        return lambda value, memo: [_copier(type(item))(item, memo) for item in value]
+    if issubclass(kind, dict | list | set):
+        return lambda value, memo: value.copy()
+    if not kind.__module__.startswith("flowdist.") or issubclass(kind, tuple | msgspec.Struct):
+        return lambda value, memo: value
+    names = tuple(field.name for field in fields(kind)) if is_dataclass(kind) else None
+
+    def copy(value: Any, memo: Memo) -> Any:
+        copied = memo.get(id(value))
+        if copied is None:
+            copied = memo[id(value)] = object.__new__(kind)
+            for name in names if names is not None else vars(value):
+                item = getattr(value, name)
+                setattr(copied, name, item if isinstance(item, _ATOMS) else _copier(type(item))(item, memo))
+        return copied
+
+    return copy
 
 
-_ATOMS = (str, int, float, bool, bytes, type(None))
-
-
-def _copy_dict(value: dict[Any, Any]) -> dict[Any, Any]:
+def _copy_dict(value: dict[Any, Any], memo: Memo) -> dict[Any, Any]:
     first = next(iter(value.values()), None)
     if isinstance(first, _ATOMS):  # names, counts: of one type in each dict
         return value.copy()
-    return {name: _copier(type(item))(item) for name, item in value.items()}
-
-
-def _copier_of_slots(kind: Any, names: tuple[str, ...]) -> Callable[[Any], Any]:
-    def copy(value: Any) -> Any:
-        copied = object.__new__(kind)
-        for name in names:
-            item = getattr(value, name)
-            setattr(copied, name, item if isinstance(item, _ATOMS) else _copier(type(item))(item))
-        return copied
-
-    return copy
-
-
-def _copier_of_attributes(kind: Any) -> Callable[[Any], Any]:
-    def copy(value: Any) -> Any:
-        copied = object.__new__(kind)
-        for name, item in vars(value).items():
-            setattr(copied, name, item if isinstance(item, _ATOMS) else _copier(type(item))(item))
-        return copied
-
-    return copy
+    return {name: _copier(type(item))(item, memo) for name, item in value.items()}
 
 
 @cache
@@ -181,6 +171,10 @@ class Keys:
             return self._places[value]
         if name == "charges":
             return sorted(self._charge(charge) for charge in value)
+        if name == "spent":
+            return sorted((level, self._long_ago(opened)) for level, times in value.items() for opened in times)
+        if name in ("rooted", "lost_in"):
+            return [self._places[number] for number in value if number in self._places]
         if name == "failures":
             return [self._failure(failure) for failure in value if self._now - failure.at_ns < self._failures_ns]
         if name in self._looks_back_ns:
@@ -194,7 +188,11 @@ class Keys:
         return self._plain(value)
 
     def _charge(self, charge: Charge) -> tuple[int, int]:
-        return charge.level, min(self._now - charge.opened_ns, self._charges_ns)
+        return charge.level, self._long_ago(charge.opened_ns)
+
+    def _long_ago(self, opened_ns: int) -> int:
+        """How long ago a budget was charged, as far back as a window of a budget reaches."""
+        return min(self._now - opened_ns, self._charges_ns)
 
     def _failure(self, failure: PastFailure) -> list[Any]:
         return [self._now - failure.at_ns, failure.kind, failure.replica, failure.node]

@@ -114,7 +114,7 @@ STATES_MAX = 1_000_000
 PARTS = (  # what a run explores when nobody says otherwise: what is small in whole, of the rest the shortest paths
     *(Part(JOBS[name], 1, False, STATES_MAX) for name in ("loose", "ignore", "address", "helper")),
     *(Part(JOBS[name], 1, True, STATES_MAX) for name in ("gang", "asking", "domain")),
-    *(Part(JOBS[name], 2, True, 100_000) for name in ("gang", "asking", "gate", "loose", "ignore", "address")),
-    *(Part(JOBS[name], 2, True, 100_000) for name in ("domain", "helper")),
-    *(Part(JOBS[name], 3, True, 100_000) for name in ("loose", "address")),
+    *(Part(JOBS[name], 2, True, 90_000) for name in ("gang", "asking", "gate", "loose", "ignore", "address")),
+    *(Part(JOBS[name], 2, True, 90_000) for name in ("domain", "helper")),
+    *(Part(JOBS[name], 3, True, 60_000) for name in ("loose", "address")),
 )

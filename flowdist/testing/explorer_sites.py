@@ -45,6 +45,7 @@ class Site:
     down: tuple[int, ...] = ()
     link: Literal["none", "open", "known"] = "none"
     is_unproven: bool = False  # it died, and the proof is on its way
+    is_refused: bool = False  # again and again, since its last connection was lost: nobody listens
 
 
 @dataclass(slots=True, frozen=True)
@@ -73,7 +74,6 @@ class View:
     is_soon: bool
     is_empty: bool  # nothing runs or is about to, even by an order that is on its way
     can_be_heard: bool
-    was_refused: bool  # by a host on which nobody listens
     deadlines_ns: dict[Hears, int | None]
     broken: str | None
 
@@ -190,7 +190,6 @@ class Sites:
             is_soon=bool(site.up) or site.is_unproven or any(step.pace is Pace.SOON for step in steps),
             is_empty=not body.lives and not any(self._starts(message) for message in site.down),
             can_be_heard=is_up and heard and agent.lease.acked_ns is not None,
-            was_refused=agent.lease.outage_since_ns is not None,
             deadlines_ns={
                 "answered": _from(agent.duty(), body.now) if is_up else None,
                 "refused": _from(self._deadline_refused(agent), body.now) if is_up else None,
@@ -209,7 +208,7 @@ class Sites:
     def _deadline_refused(self, agent: Agent) -> int | None:
         """What the agent waits for while it is refused again and again."""
         since, options = agent.lease.outage_since_ns, self._graph.options
-        if since is None or agent.is_fencing:
+        if since is None or agent.is_fencing or agent.lease.acked_ns is None:
             return agent.duty()
         times = [agent.duty(), since + options.controller_outage_ns - options.lease_margin_ns]
         return min(time for time in times if time is not None)
@@ -271,7 +270,7 @@ class Sites:
         if not body.is_alive:
             if site.is_unproven or site.up:
                 return []
-            back = replace(site, link="open")
+            back = replace(site, link="open", is_refused=False)
             return [self._step(f"{name} comes back", Pace.FREE, back, bodies.come_back(site.body), listens=True)]
         if body.agent.is_over:
             return []
@@ -284,11 +283,11 @@ class Sites:
             steps += [woken] if woken.broken or woken.site != self._number(site) else []
         cut = replace(site, up=(), down=(), link="none")
         if site.link == "none":
-            back, again = replace(site, link="open"), bodies.tell(site.body, io.Connected())
+            back, again = replace(site, link="open", is_refused=False), bodies.tell(site.body, io.Connected())
             steps.append(self._step(f"{name} connects again", Pace.FREE, back, again, listens=True))
-            if body.agent.lease.outage_since_ns is None and body.agent.lease.acked_ns is not None:
-                refused = bodies.tell(site.body, io.Refused())
-                steps.append(self._step(f"{name} is refused: nobody listens", Pace.FREE, site, refused, listens=False))
+            if not site.is_refused and body.agent.lease.acked_ns is not None:
+                told, refused = replace(site, is_refused=True), bodies.tell(site.body, io.Refused())
+                steps.append(self._step(f"{name} is refused: nobody listens", Pace.FREE, told, refused, listens=False))
         else:
             lost = bodies.tell(site.body, io.Disconnected())
             steps.append(self._step(f"{name} loses its connection, with what is in flight", Pace.FAULT, cut, lost))

@@ -234,7 +234,7 @@ class Space:
 def _hears(view: View, is_watched: bool) -> Hears:
     """Who was refused is refused until it connects: another host may stand in for the one that it knows (R21)."""
     if view.site.link == "none":
-        return "refused" if view.was_refused else "nothing"
+        return "refused" if view.site.is_refused else "nothing"
     return "answered" if view.can_be_heard and is_watched else "nothing"
 
 
