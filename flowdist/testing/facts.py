@@ -5,6 +5,7 @@ The controller's state is never asked, so that what is found here can be held ag
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from flowdist.control import events as ev
@@ -207,6 +208,9 @@ class Facts:
     def follow(self, line: Record) -> None:
         """What the effects make of it."""
         self.last_ns = line.t_ns
+        for role, index in re.findall(r"(?:^|; )(\S+)/(\d+) failed on ", line.reason):
+            failed = ReplicaId(role, int(index))  # also by a verdict: it hangs, or it is not ready in time
+            self.since.get(self.world_of(failed), {}).pop(failed, None)
         starts = [effect for effect in line.effects if isinstance(effect, StartReplica)]
         for world in dict.fromkeys(
             start.world for start in starts if self.attempts.get(start.replica) != start.attempt
