@@ -84,7 +84,7 @@ def _judge(facts: Facts, line: Record) -> Found:
 
 def _epochs(facts: Facts, line: Record) -> Found:
     """Each controller has a higher epoch than the one before it (R21)."""
-    if isinstance(line.event, ev.ControllerStarted):
+    if isinstance(line.event, ev.ControllerStarted) and not facts.is_over:
         if line.event.epoch <= facts.epoch:
             yield "R21", f"a controller of epoch {line.event.epoch} follows one of epoch {facts.epoch}"
         facts.epoch = line.event.epoch
