@@ -56,9 +56,19 @@ class Talk(NamedTuple):
 
 
 def talks() -> st.SearchStrategy[Talk]:
-    moves = st.lists(st.builds(Move, st.sampled_from(VERBS), st.integers(0, 7), st.integers(0, 9)), max_size=25)
+    lists = st.lists(st.one_of(_moves(VERBS).map(lambda move: (move,)), _pairs()), max_size=16)
+    moves = lists.map(lambda parts: [move for part in parts for move in part])
     graphs = st.booleans().flatmap(lambda gpus: topologies(gpus=gpus))
     return st.builds(Talk, graphs, st.sampled_from([0, 1]), moves.map(tuple))
+
+
+def _moves(verbs: tuple[Verb, ...]) -> st.SearchStrategy[Move]:
+    return st.builds(Move, st.sampled_from(verbs), st.integers(0, 7), st.integers(0, 9))
+
+
+def _pairs() -> st.SearchStrategy[tuple[Move, ...]]:
+    """Something happens, and what matters is what comes right after it."""
+    return st.tuples(_moves(("finish", "lose", "exit", "stall")), _moves(("wait", "arrive", "restart", "repeat")))
 
 
 def judge_talk(talk: Talk) -> list[Complaint]:

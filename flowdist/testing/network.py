@@ -180,9 +180,9 @@ class SlowNode(SimNode):
         )
         if isinstance(event, Ordered) and not is_stale and not self.agent.is_fencing:
             self._note(event.order)
-        lease_ns = self.agent.lease.acked_ns
+        before = (self.agent.epoch, self.agent.lease.acked_ns)
         follows = self.agent.handle(event, now)
-        if is_stale and (follows or self.agent.lease.acked_ns != lease_ns):
+        if is_stale and (follows or before != (self.agent.epoch, self.agent.lease.acked_ns)):
             raise Violation("R20", f"{self.spec.name} obeys old news: {event}")
         for output in outputs + follows:
             self._judge(output)

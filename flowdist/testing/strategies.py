@@ -124,7 +124,7 @@ def topologies(draw: st.DrawFn, *, gpus: bool = False, domains: bool = True) -> 
     gangs = [spec for spec in roles if spec.gang and spec.kind == "task"] if domains else []
     pair = next(((a.name, b.name) for a, b in itertools.combinations(gangs, 2) if _may_be_joint(a, b)), None)
     worlds = (JointWorld("joint", pair),) if pair and draw(st.booleans()) else ()
-    cpu = draw(st.sampled_from([2.0, 4.0, 8.0]))
+    cpu = draw(st.sampled_from([2.0, 1.0, 4.0, 8.0]))
     cluster = Cluster(tuple(NodeSpec(name, cpu=cpu, gpu=2 if gpus else 0) for name in NODES))
     return RoleGraph("test", tuple(roles), together, cluster, worlds=worlds)
 
