@@ -30,7 +30,7 @@ VERBS: tuple[Verb, ...] = (
     *("stall", "repeat", "scale", "operate", "preempt", "unkillable", "leave", "restart", "arrive", "finish"),
     *("unkillable", "arrive"),
 )
-WAITS = (1, 31, 61, 400)
+WAITS = (400, 31, 61, 400, 1)
 ORDERS = (OpenStore, StartReplica, StopReplica, CloseStore, AskStep, StopAtStep)
 NEWS_OF_REPLICAS = (
     *(ev.ReplicaStarted, ev.ReplicaReady, ev.ReplicaProgressed, ev.ReplicaExited, ev.ReplicaStopped),
@@ -68,7 +68,9 @@ def _moves(verbs: tuple[Verb, ...]) -> st.SearchStrategy[Move]:
 
 def _pairs() -> st.SearchStrategy[tuple[Move, ...]]:
     """Something happens, and what matters is what comes right after it."""
-    return st.tuples(_moves(("finish", "lose", "exit", "stall")), _moves(("wait", "arrive", "restart", "repeat")))
+    return st.tuples(
+        _moves(("finish", "finish", "lose", "exit", "stall")), _moves(("wait", "arrive", "unkillable", "repeat"))
+    )
 
 
 def judge_talk(talk: Talk) -> list[Complaint]:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from types import CodeType, FunctionType
 from typing import Any, Literal, NamedTuple
 
-Property = Literal["conversation", "run", "restart", "network", "beating"]
+Property = Literal["conversation", "run", "quiet", "restart", "network", "beating"]
 
 
 class Mutant(NamedTuple):
@@ -89,11 +89,11 @@ MUTANTS: tuple[Mutant, ...] = (
     M("gates-ignored", "R1", "a role starts before what it has a gate on",
       "membership:closed_gates", "if not is_so_far(", "if False and not is_so_far(", "conversation"),
     M("no-admission", "R2", "the job starts without room for the minima of all its roles",
-      "membership:_admit_all", "if short is not None:", "if False:", "conversation"),
+      "membership:_admit_all", "if short is not None:", "if False:", "quiet"),
     M("no-join-window", "R2", "the job starts without waiting for the nodes that are expected",
       "membership:_admit_all", "if job.missing:", "if False:", "conversation"),
     M("greedy-growth", "R2", "growth takes the seats that the minima of later roles need",
-      "placement:fill", "(short and not leaves_room(job, role, name, short))", "False", "conversation"),
+      "placement:fill", "(short and not leaves_room(job, role, name, short))", "False", "quiet"),
     M("ranks-reversed", "R3", "ranks do not follow the order of replicas",
       "membership:start_members", "for replica in members:", "for replica in reversed(members):", "conversation"),
     M("rank-0-is-source", "R3", "state is taken from rank 0, which may have just come",

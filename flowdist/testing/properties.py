@@ -13,7 +13,7 @@ from flowdist.testing.history import Complaint
 from flowdist.testing.known import unknown
 from flowdist.testing.mutations import Property
 from flowdist.testing.network import judge_network, networks
-from flowdist.testing.runs import judge_restart, judge_run, restarts, runs
+from flowdist.testing.runs import judge_restart, judge_run, quiet_runs, restarts, runs
 
 
 class Checked(NamedTuple):
@@ -29,8 +29,9 @@ class Checked(NamedTuple):
 
 
 PROPERTIES: dict[Property, Checked] = {
-    "conversation": Checked(talks, judge_talk, lambda case: len(case.moves), 1000),
+    "conversation": Checked(talks, judge_talk, lambda case: len(case.moves), 1200),
     "run": Checked(runs, judge_run, lambda case: sum(map(len, case.plan)), 400),
+    "quiet": Checked(quiet_runs, judge_run, lambda case: 0, 600),
     "restart": Checked(restarts, judge_restart, lambda case: 1, 200),
     "network": Checked(networks, judge_network, lambda case: sum(map(len, case.plan)) + len(case.changes), 600),
     "beating": Checked(beatings, judge_beating, lambda case: len(case.blows), 1000),

@@ -16,7 +16,7 @@ from flowdist.control.effects import StopReplica
 from flowdist.control.history import FaultLine, Line, Record
 from flowdist.control.ids import ReplicaId
 from flowdist.faults import NOTHING, Plan, parse_fault
-from flowdist.graph import HOUR, MINUTE, SECOND, RoleGraph
+from flowdist.graph import HOUR, MINUTE, SECOND, Cluster, NodeSpec, RoleGraph
 from flowdist.report.restarts import Cause, restart_set
 from flowdist.sim.simulation import SimResult, Simulation
 from flowdist.testing.history import CRASHES, Complaint, complaints, crash
@@ -37,6 +37,22 @@ class Run(NamedTuple):
 def runs() -> st.SearchStrategy[Run]:
     graphs = st.one_of(topologies(), topologies(gpus=True)).map(with_steady_services)
     return graphs.flatmap(lambda graph: st.builds(Run, st.just(graph), fault_plans(graph), st.integers(0, 2)))
+
+
+def quiet_runs() -> st.SearchStrategy[Run]:
+    """Nothing befalls the job, its nodes have room for the minima and little more, and a role waits for a success."""
+
+    def waits(graph: RoleGraph) -> bool:
+        return any(gate.condition == "succeeded" for role in graph.roles for gate in role.gates)
+
+    def tight(graph: RoleGraph, more: int) -> RoleGraph:
+        wanted = sum(role.min_replicas for role in graph.roles) + more
+        nodes = graph.cluster.nodes
+        cluster = Cluster(tuple(NodeSpec(node.name, cpu=float(max(1, wanted // len(nodes)))) for node in nodes))
+        return msgspec.structs.replace(graph, cluster=cluster)
+
+    graphs = st.builds(tight, topologies().filter(waits).map(with_steady_services), st.integers(0, 3))
+    return st.builds(Run, graphs, st.just(NOTHING), st.just(0))
 
 
 def judge_run(run: Run) -> list[Complaint]:

@@ -94,7 +94,7 @@ def roles_of(draw: st.DrawFn, name: str, before: list[RoleSpec], *, gpus: bool) 
         min_replicas=low,
         max_replicas=low + draw(st.integers(0, 2)),
         procs=draw(st.integers(1, 2)),
-        resources=Resources(cpu=1.0, gpu=draw(st.integers(0, 1)) if gpus else 0),
+        resources=Resources(cpu=1.0, gpu=draw(st.sampled_from([1, 1, 1, 0])) if gpus else 0),
         gates=tuple(gates),
         restart=policy,
         ports=("rpc",) if draw(st.booleans()) else (),
@@ -142,7 +142,7 @@ def _ignores(spec: RoleSpec) -> bool:
 def _conditions(other: RoleSpec) -> list[GateCondition]:
     conditions: list[GateCondition] = ["started"]
     conditions += ["ready"] if other.ready is not None else []
-    conditions += ["succeeded"] if other.kind == "task" else []
+    conditions += 2 * ["succeeded"] if other.kind == "task" else []
     return conditions
 
 
@@ -241,10 +241,13 @@ def _faults(graph: RoleGraph, times: st.SearchStrategy[str]) -> st.SearchStrateg
 
 @st.composite
 def _pairs(draw: st.DrawFn, graph: RoleGraph) -> tuple[Fault, ...]:
-    """Two faults, the second a moment after the first."""
+    """Two faults, the second a moment after the first; often something fails on a node that is about to go."""
     at = draw(st.sampled_from([3, 12, 30]))
-    then = draw(st.sampled_from([0.0, 0.1, 1.0, 4.0]))
-    return draw(_faults(graph, st.just(f"{at}s"))), draw(_faults(graph, st.just(f"{at + then:g}s")))
+    then = st.just(f"{at + draw(st.sampled_from([0.0, 0.1, 1.0, 4.0])):g}s")
+    if draw(st.booleans()):
+        return draw(_faults(graph, st.just(f"{at}s"))), draw(_faults(graph, then))
+    node, role = draw(st.sampled_from(graph.cluster.nodes)), draw(st.sampled_from(graph.roles))
+    return parse_fault(f"{node.name}@{at}s:preempt=15s"), parse_fault(f"{role.name}@{draw(then)}")
 
 
 def _texts(targets: Sequence[str], times: st.SearchStrategy[str], kinds: Sequence[str]) -> st.SearchStrategy[str]:
