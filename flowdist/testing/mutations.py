@@ -109,7 +109,7 @@ MUTANTS: tuple[Mutant, ...] = (
       "closure:followers", "list(domain.roles) if domain else []", "[]", "restart"),
     M("not-all-gone", "R6", "a restart set starts again while some of it still stops",
       "recovery:_advance_incident", "while incident.awaited and not job.worlds[next(iter(incident.awaited))].live:",
-      "while incident.awaited:", "conversation"),
+      "while incident.awaited:", "run"),
     M("stop-order", "R6", "dependents are told to stop last",
       "recovery:stop_set", "-job.roles[", "job.roles[", "restart"),
     M("gpus-of-unkillable", "R6", "the GPUs of a worker that outlives SIGKILL are given again",

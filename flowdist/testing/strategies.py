@@ -142,7 +142,7 @@ def _ignores(spec: RoleSpec) -> bool:
 def _conditions(other: RoleSpec) -> list[GateCondition]:
     conditions: list[GateCondition] = ["started"]
     conditions += ["ready"] if other.ready is not None else []
-    conditions += 2 * ["succeeded"] if other.kind == "task" else []
+    conditions += ["succeeded", "succeeded"] if other.kind == "task" else []
     return conditions
 
 
