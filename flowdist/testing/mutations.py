@@ -78,10 +78,17 @@ def _edited(mutant: Mutant, function: FunctionType) -> CodeType:
     namespace: dict[str, Any] = {}
     exec(compile(tree, inspect.getsourcefile(function) or "<mutant>", "exec"), function.__globals__, namespace)
     code: CodeType = namespace[function.__name__].__code__
-    before = function.__code__
-    if (code.co_code, code.co_consts[1:], code.co_names) == (before.co_code, before.co_consts[1:], before.co_names):
+    if _is_same(code, function.__code__):
         raise MutationError(f"{mutant.name}: the edit of {mutant.where} changes nothing")
     return code
+
+
+def _is_same(one: CodeType, other: CodeType) -> bool:
+    """Whether they do the same, wherever their lines stand: functions within them are looked into."""
+    if (one.co_code, one.co_names, len(one.co_consts)) != (other.co_code, other.co_names, len(other.co_consts)):
+        return False
+    pairs = zip(one.co_consts[1:], other.co_consts[1:], strict=True)
+    return all(_is_same(a, b) if isinstance(a, CodeType) and isinstance(b, CodeType) else a == b for a, b in pairs)
 
 
 M = Mutant

@@ -65,7 +65,7 @@ def test_a_mutant_without_a_place_is_refused():
         mutated(HARMLESS._replace(old="nowhere")),
     ):
         pass
-    with pytest.raises(MutationError, match="stands 2 times"), mutated(HARMLESS._replace(old="policy")):
+    with pytest.raises(MutationError, match=r"stands \d times"), mutated(HARMLESS._replace(old="policy")):
         pass
     with (
         pytest.raises(MutationError, match="judge:nothing is no function"),
