@@ -78,10 +78,11 @@ def _check_replica(job: JobState, replica: Replica) -> None:
 def _check_counts(job: JobState, role: Role) -> None:
     """What is kept so that nobody has to count it is what counting finds."""
     replicas = job.replicas_of(role)
+    seated = Counter(replica.phase for replica in replicas if replica.node is not None)
+    unseated = Counter(replica.phase for replica in replicas if replica.node is None)
     for phase in PHASES:
-        seated = sum(replica.phase == phase and replica.node is not None for replica in replicas)
-        unseated = sum(replica.phase == phase and replica.node is None for replica in replicas)
-        assert (seated, unseated) == (role.seated[phase], role.unseated[phase]), f"{role.spec.name}: {phase} miscounted"
+        counts = (seated[phase], unseated[phase])
+        assert counts == (role.seated[phase], role.unseated[phase]), f"{role.spec.name}: {phase} miscounted"
     assert role.seats == sum(role.seated.values()), f"the seats of {role.spec.name} are miscounted"
     waiting = {world.name for world in job.worlds_of(role) if world.phase == "waiting"}
     assert waiting == set(role.waiting), f"of {role.spec.name} {waiting} wait, not {list(role.waiting)}"
@@ -105,9 +106,9 @@ def _check_world(job: JobState, world: World) -> None:
     roles = job.roles_of(world)
     ordered = [replica for replica in world.pool if replica in world.members]
     assert list(world.members) == ordered, f"the members of {world.name} are out of order, or of another world"
+    counts = Counter(job.replicas[replica].phase for replica in world.pool)
     for phase in PHASES:
-        count = sum(job.replicas[replica].phase == phase for replica in world.pool)
-        assert count == world.counts[phase], f"{world.name}: {phase} miscounted"
+        assert counts[phase] == world.counts[phase], f"{world.name}: {phase} miscounted"
     silent = [job.replicas[replica] for replica in world.pool if job.replicas[replica].stalled]
     assert all(replica.is_up for replica in silent), f"of {world.name} something has stalled that does not run"
     stalls = Counter(replica.stalled for replica in silent)
