@@ -222,6 +222,18 @@ def parse_add(text: str) -> Add:
     return Add(match[1], _duration(text, match[2], match.start(2)))
 
 
+def parse_plan(
+    faults: Iterable[str] = (), scales: Iterable[str] = (), adds: Iterable[str] = (), drains: Iterable[str] = ()
+) -> Plan:
+    """What --fail, --scale, --add and --drain say; FaultError for what cannot be read."""
+    return Plan(
+        tuple(parse_fault(text) for text in faults),
+        tuple(parse_scale(text) for text in scales),
+        tuple(parse_add(text) for text in adds),
+        tuple(parse_drain(text) for text in drains),
+    )
+
+
 def parse_drain(text: str) -> Drain:
     """`node1@2m`; FaultError for what cannot be read."""
     match = re.fullmatch(r"([a-z][a-z0-9-]*)@(.+)", text)

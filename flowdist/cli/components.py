@@ -11,12 +11,13 @@ import click
 
 from flowdist import components
 from flowdist.cli.common import guarded, show_problems
-from flowdist.cli.run import carry_out, needs_linux, plan_of
+from flowdist.cli.run import carry_out, needs_linux
 from flowdist.dsl.load import compile_loaded
 from flowdist.dsl.oneline import written_on_the_command_line
 from flowdist.dsl.places import CLI
 from flowdist.dsl.problems import Problem, TopologyProblems
 from flowdist.dsl.topology import Topology
+from flowdist.faults import parse_plan
 
 OF_TORCHX = (
     click.option("--script", metavar="FILE", help="The script; its own arguments stand behind --."),
@@ -71,7 +72,7 @@ def _command(name: str, component: Callable[..., Topology], options: Iterable[Ca
         **others: Any,
     ) -> None:
         needs_linux("run")
-        plan = plan_of(fails, scales, drains)
+        plan = parse_plan(fails, scales, drains=drains)
         try:
             for option, why in REFUSED.items():
                 if (value := others.pop(option, None)) is not None:

@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -16,7 +16,7 @@ import click
 from flowdist.cli.common import Named, guarded, load, print_json, show_problems, topology_options
 from flowdist.dsl.load import DEFAULT_FILE, Loaded, looks_like_topology
 from flowdist.errors import FlowdistError
-from flowdist.faults import Plan, parse_drain, parse_fault, parse_scale
+from flowdist.faults import Plan, parse_plan
 from flowdist.graph import RoleGraph
 
 if TYPE_CHECKING:
@@ -75,20 +75,11 @@ def command(
     flowdist run --resume latest                        go on where a run was when it was killed
     """
     needs_linux("run")
-    plan = plan_of(fails, scales, drains)
+    plan = parse_plan(fails, scales, drains=drains)
     if resume is not None and (named.target or named.params or named.sets or named.nodes):
         raise FlowdistError("--resume takes the topology of that run", help=f"write flowdist run --resume {resume}")
     graph = None if resume is not None else _load(named, replicas, max_restarts, args).graph
     carry_out(graph, plan, Path(base), resume=resume or "", quiet=quiet, as_json=named.as_json)
-
-
-def plan_of(fails: Iterable[str], scales: Iterable[str], drains: Iterable[str]) -> Plan:
-    """What --fail, --scale and --drain say."""
-    return Plan(
-        tuple(parse_fault(text) for text in fails),
-        tuple(parse_scale(text) for text in scales),
-        drains=tuple(parse_drain(text) for text in drains),
-    )
 
 
 def needs_linux(verb: str) -> None:

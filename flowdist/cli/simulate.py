@@ -11,7 +11,7 @@ import click
 from flowdist.cli.common import Named, guarded, load, print_json, topology_options, write
 from flowdist.cli.explore import explore, read_exploration
 from flowdist.errors import FlowdistError
-from flowdist.faults import Plan, parse_add, parse_drain, parse_fault, parse_scale
+from flowdist.faults import parse_plan
 from flowdist.graph import parse_duration
 from flowdist.scenario import Expect, Scenario, load_scenario
 
@@ -81,12 +81,7 @@ def command(
     graph = with_nodes(loaded.graph)
     if exploration is not None:
         explore(graph, named, exploration)
-    plan = Plan(
-        tuple(parse_fault(text) for text in fails),
-        tuple(parse_scale(text) for text in scales),
-        tuple(parse_add(text) for text in adds),
-        tuple(parse_drain(text) for text in drains),
-    )
+    plan = parse_plan(fails, scales, adds, drains)
     check_faults(plan, graph)
     simulation = Simulation(graph, plan, seed=seed or 0)
     result = simulation.run(_until_ns(until))

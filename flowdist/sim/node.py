@@ -39,7 +39,6 @@ class SimNode:
         self._held: list[Callable[[], None]] = []  # what happens to it as soon as it goes on
         self.link = 0  # counts the connections to the controller: what is said on one does not arrive on the next
         self.hung: dict[tuple[ReplicaId, int], None] = {}  # attempts that do nothing any more
-        self.noticed: dict[tuple[ReplicaId, int], int | None] = {}  # attempts under a notice, with the step named
         self.workers: dict[tuple[ReplicaId, int], dict[int, None]] = {}  # alive local ranks by attempt
         self._ports: dict[tuple[ReplicaId, str], int] = {}
         self._stores = 0

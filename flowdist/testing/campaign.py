@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flowdist.control.history import Line, Record
-from flowdist.faults import Plan, parse_fault
+from flowdist.faults import Plan
 from flowdist.graph import HOUR, RoleGraph, format_duration
 from flowdist.report.trace import trace_lines
 from flowdist.sim.nemesis import Nemesis
@@ -203,8 +203,3 @@ class Corpus:
                 for failure in new:
                     entry = {"seed": failure.seed, "property": failure.property, "faults": failure.faults}
                     file.write(json.dumps(entry) + "\n")
-
-
-def plan_of(texts: Iterable[str]) -> Plan:
-    """A plan of faults written in the grammar; FaultError for what cannot be read."""
-    return Plan(tuple(parse_fault(text) for text in texts))

@@ -20,7 +20,7 @@ from typing import Any
 from flowdist.control.state import JobState
 from flowdist.dsl.load import compile_loaded, load_topology
 from flowdist.dsl.topology import Topology
-from flowdist.faults import Plan, parse_add, parse_drain, parse_fault, parse_scale
+from flowdist.faults import parse_plan
 from flowdist.graph import RoleGraph, format_duration, parse_duration
 from flowdist.sim.expectations import recoveries
 from flowdist.sim.faulting import check_faults
@@ -72,12 +72,7 @@ def simulate(
         FaultError: for a fault that cannot be read, or has no target.
     """
     graph = graph_of(topology, params)
-    plan = Plan(
-        tuple(parse_fault(text) for text in faults),
-        tuple(parse_scale(text) for text in scale),
-        tuple(parse_add(text) for text in add),
-        tuple(parse_drain(text) for text in drain),
-    )
+    plan = parse_plan(faults, scale, add, drain)
     check_faults(plan, graph)
     simulation = Simulation(graph, plan, seed=seed, always=always)
     return simulation.run(parse_duration(until) if until is not None else None)

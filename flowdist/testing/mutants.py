@@ -95,7 +95,7 @@ class _Hunted:
 
     def try_case(self, case: Any) -> None:
         self.tried += 1
-        wrong = self._checked.wrong(case)
+        wrong = self._checked.judge(case)
         if wrong:
             self.first = self.first or self.tried
             rank = (self._checked.size(case), len(in_short(case)))

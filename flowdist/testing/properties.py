@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from flowdist.testing.budgets import beatings, judge_beating
 from flowdist.testing.conversation import judge_talk, talks
 from flowdist.testing.history import Complaint
-from flowdist.testing.known import unknown
 from flowdist.testing.mutations import Property
 from flowdist.testing.network import judge_network, networks
 from flowdist.testing.runs import judge_restart, judge_run, quiet_runs, restarts, runs
@@ -23,9 +22,6 @@ class Checked(NamedTuple):
     judge: Callable[[Any], list[Complaint]]
     size: Callable[[Any], int]
     examples: int
-
-    def wrong(self, case: Any) -> list[Complaint]:
-        return unknown(self.judge(case))
 
 
 PROPERTIES: dict[Property, Checked] = {
