@@ -34,6 +34,9 @@ KINDS: dict[str, str | None] = {
     "partition": "nodes",
     "cut-to": "nodes",
     "torn-checkpoint": None,
+    "lost-checkpoint": None,
+    "corrupt-checkpoint": None,
+    "slow-checkpoint": "factor",
     "drop": "probability",
     "delay": "duration",
     "disk-full": None,
@@ -200,7 +203,7 @@ def _parse_kind(text: str, kind_text: str, start: int) -> tuple[str, str]:
     if wants == "duration":
         _duration(text, arg, place)
     if wants == "factor" and not re.fullmatch(r"\d+(\.\d+)?x?", arg):
-        _refuse(text, place, place + len(arg), f"{arg!r} is no factor", "write slow=4x")
+        _refuse(text, place, place + len(arg), f"{arg!r} is no factor", f"write {kind}=4x")
     if wants == "probability" and not re.fullmatch(r"0(\.\d+)?|1(\.0+)?", arg):
         _refuse(text, place, place + len(arg), f"{arg!r} is no probability", "write drop=0.1")
     return kind, arg

@@ -14,6 +14,7 @@ from flowdist.dsl.checks import check_graph
 from flowdist.dsl.commands import MACROS, check_found, macros_of, read_command, read_hook, way_of
 from flowdist.dsl.env import read_env
 from flowdist.dsl.fields import NAME, Fields
+from flowdist.dsl.models import model_of
 from flowdist.dsl.placing import read_placement
 from flowdist.dsl.policy import compile_restart
 from flowdist.dsl.preload import read_preload, warn_if_cold
@@ -215,6 +216,7 @@ class _RoleCompiler:
             preload=read_preload(fields, command, self._folder / workdir),
             warm=fields.flag("warm", True),
             workload=self._workload(fields, kind),
+            simulate=model_of(fields, self._folder, kind),
             address_edges=_roles_in(macros),
         )
         warn_if_cold(fields, spec)

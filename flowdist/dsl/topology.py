@@ -193,6 +193,7 @@ class RoleFields(TypedDict, total=False):
     preload: Sequence[str]
     warm: bool | None
     workload: Workload | None
+    simulate: object
 
 
 ROLE_DEFAULTS: dict[str, Any] = {
@@ -399,6 +400,7 @@ class Topology:
             preload: Modules that are imported before its workers are forked; torch is, if its code imports it.
             warm: False: its workers are started by exec, never forked.
             workload: How the simulator plays it.
+            simulate: A class that the simulator runs in place of its workers, or `"module:Class"`: see docs/models.md.
         """
         site = call_site(("name", "command"))
         given, sites = _inherit(like, {"command": command, **fields}, site)

@@ -164,6 +164,7 @@ class RoleSpec(msgspec.Struct, frozen=True):
     preload: tuple[str, ...] = ()
     warm: bool = True
     workload: WorkloadSpec = WorkloadSpec()
+    simulate: str = ""  # `module:Class` or `/path/file.py:Class`, the user's model of its workers; empty: the workload
     address_edges: tuple[str, ...] = ()  # roles whose addresses stand in my command or env
 
     def gate_on(self, role: str) -> Gate | None:
