@@ -19,6 +19,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -158,6 +159,21 @@ def latest() -> Path | None:
         return Path(json.loads(_pointer().read_text())["path"])
     except FileNotFoundError:
         return None
+
+
+def run(
+    model: Callable[[Any], Any],
+    *,
+    steps: int,
+    checkpoint_every: int,
+    exchange: Callable[[Any], list[Any]] | None = None,
+    call: Callable[[str, str, tuple[Any, ...]], Any] | None = None,
+    seed: int = 0,
+) -> Any:
+    """Run the class of `simulate=` for real: see `flowdist.model.run`, and docs/models.md."""
+    from flowdist.model import run  # random and hashlib: only for workers that are written this way
+
+    return run(model, steps=steps, checkpoint_every=checkpoint_every, exchange=exchange, call=call, seed=seed)
 
 
 def _pointer() -> Path:

@@ -25,6 +25,11 @@ class Queue:
     def after(self, delay: int, action: Action) -> None:
         self.at(self.now + delay, action)
 
+    @property
+    def next_at(self) -> int | None:
+        """When the next thing is to happen; None when there is none."""
+        return self._heap[0][0] if self._heap else None
+
     def step(self, until: int | None = None) -> bool:
         """Do the next thing. False when there is none, or none before `until`: then it is `until`."""
         if not self._heap or (until is not None and self._heap[0][0] > until):

@@ -26,6 +26,7 @@ from flowdist.graph import MS, Cluster, NodeSpec, RoleGraph, format_duration
 from flowdist.sim.accounts import Accounts, Bucket
 from flowdist.sim.faulting import Faulting
 from flowdist.sim.node import SimNode
+from flowdist.sim.played import Played
 from flowdist.sim.queue import Queue
 from flowdist.sim.work import Work
 from flowdist.sim.workload import WorldModel
@@ -58,6 +59,7 @@ class SimResult:
     violation: Violation | None = None
     waiting: list[str] = field(default_factory=list)
     handled: int = 0
+    played: Played = field(default_factory=Played)  # what the models that roles brought have done
 
 
 class Simulation:
@@ -70,6 +72,7 @@ class Simulation:
             up to a fifth, each attempt's drawn from a stream of its own.
         always: Called with the job after every event; False or an AssertionError is a violation.
         play_heartbeats: Play each heartbeat, as production does, instead of taking quiet ones as played.
+        play_steps: Play each step of user code by itself, instead of as many at once as nothing else comes in between.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class Simulation:
         *,
         seed: int = 0,
         play_heartbeats: bool = False,
+        play_steps: bool = False,
         always: Sequence[Callable[[JobState], object]] = (),
     ) -> None:
         self.graph, self.plays_heartbeats, self.seed = graph, play_heartbeats, seed
@@ -89,7 +93,7 @@ class Simulation:
         self.accounts = Accounts(self.job)
         self._always = always
         self._hits: Counter[tuple[str, str]] = Counter()
-        self.work = Work(self, seed)
+        self.work = Work(self, seed, play_steps=play_steps)
         self.links = Links(graph.options)
         self.is_down = False  # the controller
         self._unheard: list[Event] = []
@@ -137,6 +141,7 @@ class Simulation:
             violation=violation,
             waiting=waiting_for(self.job),
             handled=self.queue.handled,
+            played=self.work.code.close(),
         )
 
     def _scaler(self, scale: Scale) -> Callable[[], None]:
@@ -246,6 +251,8 @@ class Simulation:
             return "ending"
         if self.job.open or self.is_down:
             return "in recovery"
+        if self.work.code.is_saving:
+            return "saving"
         begun = any(model.begun_ns is not None for model in self.work.models.values())
         return "steady" if begun else "starting"
 

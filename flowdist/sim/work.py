@@ -10,6 +10,8 @@ from flowdist.control import agent_io as io
 from flowdist.control.effects import StartReplica
 from flowdist.control.ids import ReplicaId
 from flowdist.graph import RoleSpec
+from flowdist.sim.checkpoints import Damage
+from flowdist.sim.models import UserCode
 from flowdist.sim.streams import spread
 from flowdist.sim.workload import WorldModel
 
@@ -19,14 +21,15 @@ if TYPE_CHECKING:
 
 
 class Work:
-    """`models` are the worlds of tasks, by name. A service only starts up and gets ready."""
+    """`models` are the worlds of tasks, by name. A service only starts up and gets ready. `code` is the user's."""
 
-    def __init__(self, sim: Simulation, seed: int) -> None:
+    def __init__(self, sim: Simulation, seed: int, *, play_steps: bool = False) -> None:
+        self.code = UserCode(sim, seed, play_steps)
         self._sim, self._seed, self._graph, self._queue = sim, seed, sim.graph, sim.queue
         self.models: dict[str, WorldModel] = {}
         self._serving: dict[str, dict[ReplicaId, None]] = {}  # replicas of services that have started up, by role
         self._away: dict[ReplicaId, None] = {}  # served, and do not for now
-        self._disk_full: dict[str, None] = {}  # roles that cannot save
+        self._slow_disk: dict[str, Fraction] = {}  # how many times longer roles take to save
         self._parted: dict[str, tuple[str, list[str]]] = {}  # nodes that cannot speak to each other, by the fault
         self._step_waits: list[tuple[str, int]] = []  # steps of roles that a fault waits for
 
@@ -58,6 +61,8 @@ class Work:
         if not node.is_alive or not node.workers.get(key):
             return
         role = self._graph.role(start.replica.role)
+        if role.kind == "service" and not self.code.serve(start):
+            return
         if role.ready is not None and role.ready.how == "call":
             for local_rank in range(role.procs):
                 node.tell(io.WorkerReady(*key, local_rank))
@@ -67,6 +72,7 @@ class Work:
             self._serves(start.replica)
         model = self.models.get(start.world)
         if model is not None and model.is_up(start.replica, self._queue.now):
+            self.code.begin(start.world, model)
             self._sim.accounts.begins(model, self._queue.now)
             self._check_parted(start.world)
             self._plan(start.world, model)
@@ -81,6 +87,8 @@ class Work:
 
     def ended(self, replica: ReplicaId, attempt: int) -> None:
         """All workers of an attempt are gone: its world stands still, and whoever needs the service waits for it."""
+        self.code.catch_up_all()
+        self.code.ended(replica, attempt)
         world = self._sim.job.replicas[replica].world
         model = self.models.get(world)
         start = model.members.get(replica) if model is not None else None
@@ -100,19 +108,24 @@ class Work:
                 self.go_on(name, str(replica))
 
     def _halt(self, model: WorldModel) -> None:
+        self.code.halt(model)
         if model.begun_ns is not None:
             self._sim.accounts.halts(model, self._queue.now)
         model.halt(self._queue.now)
 
     def worker_failed(self, replica: ReplicaId, attempt: int) -> None:
         """The others of its world wait for it in vain."""
+        self.code.catch_up_all()
+        self.code.ended(replica, attempt)
         model = self.model_of(replica, attempt)
         if model is not None:
             self._halt(model)
 
     def _worlds_that_need(self, service: str) -> list[str]:
-        """Those that go on running while it is away, and can do nothing."""
-        roles = [spec.name for spec, gate in self._graph.dependents(service) if gate.on_restart == "reconnect"]
+        """Those that go on running while it is away, and can do nothing; user code that calls it is among them."""
+        gates = self._graph.dependents(service)
+        asked = self.code.has_model(service)
+        roles = [spec.name for spec, gate in gates if gate.on_restart == "reconnect" or asked]
         return list(dict.fromkeys(world for role in roles for world in self._sim.job.roles[role].worlds))
 
     def stall(self, world: str, why: str) -> None:
@@ -184,6 +197,7 @@ class Work:
     def hang(self, node: SimNode, replica: ReplicaId, attempt: int) -> None:
         """The replica does nothing any more; the others of its world wait for it in vain, a step further."""
         node.hung[replica, attempt] = None
+        self.code.freeze(replica, attempt)
         model = self.model_of(replica, attempt)
         if model is None or model.begun_ns is None:
             return
@@ -197,11 +211,12 @@ class Work:
         model = self.model_of(replica, attempt)
         if step is None or model is None or model.begun_ns is None:
             return
-        begun = model.begun_ns
+        begun, world = model.begun_ns, self._sim.job.replicas[replica].world
         at = model.time_of_step(min(step, model.pace.workload.steps))
 
         def save() -> None:
             if model.begun_ns == begun:
+                self.code.save_at_once(world)
                 model.save(step)
                 self._halt(model)  # saved at that step: nothing is lost
 
@@ -214,13 +229,20 @@ class Work:
             self._queue.at(at + model.pace.workload.checkpoint_ns, leave)
 
     def _plan(self, world: str, model: WorldModel) -> None:
-        """The next moment of a world that steps: a checkpoint, or its end; and the steps that somebody waits for."""
+        """The next moment of a world that steps: a checkpoint, or its end; and the steps that somebody waits for.
+
+        That a checkpoint begins matters to user code, and where it will take longer than usual.
+        """
         at, is_checkpoint = model.next_moment()
         if at is None:
             return
         version = model.version
         do = self._checkpoint if is_checkpoint else self._work_done
         self._queue.at(at, self._unless_changed(model, version, lambda: do(world, model)))
+        begins = model.next_save() if self.code.plays(world) or model.pace.name in self._slow_disk else None
+        if begins is not None:
+            self._queue.at(begins, self._unless_changed(model, version, lambda: self._save(world, model)))
+        self.code.plan(world, model)
         for role, step in self._step_waits:
             if role in (start.replica.role for start in model.members.values()):
                 step_at = model.time_of_step(step) if model.step_at(self._queue.now) < step else None
@@ -240,13 +262,26 @@ class Work:
         for local_rank in range(self._graph.role(start.replica.role).procs):
             self._sim.nodes[start.node].tell(io.WorkerProgressed(start.replica, start.attempt, local_rank, step))
 
+    def _save(self, world: str, model: WorldModel) -> None:
+        """A checkpoint begins."""
+        model.saves_begun = model.offered + 1
+        slow = self._slow_disk.get(model.pace.name)
+        if slow is not None:
+            model.slow_saving(slow, self._queue.now)
+        self.code.save(world, model.save_takes())
+        if slow is not None and model.begun_ns is not None:
+            self._plan(world, model)
+
     def _checkpoint(self, world: str, model: WorldModel) -> None:
+        self.code.catch_up(world)
         model.offered += 1
+        if model.saving != 1:
+            model.slow_saving(Fraction(1), self._queue.now)
         self.report_steps(model)
         first = min(model.members)
         start = model.members[first]
         step = model.step_at(self._queue.now)
-        if first.role not in self._disk_full:
+        if first.role not in self.code.disk.full and not self.code.plays(world):
             offer = io.WorkerOffered(first, start.attempt, start.generation, f"{world}/step-{step}", step)
             self._sim.nodes[start.node].tell(offer)
         if model.begun_ns is not None:
@@ -254,17 +289,39 @@ class Work:
 
     def fill_disk(self, role: str) -> None:
         """From now on it cannot save."""
-        self._disk_full[role] = None
+        self.code.disk.full[role] = None
 
     def free_disk(self, role: str) -> None:
-        self._disk_full.pop(role, None)
+        self.code.disk.full.pop(role, None)
+
+    def slow_disk(self, role: str, factor: Fraction) -> None:
+        """From its next checkpoint on it takes so many times as long to save; 1 is its own speed again."""
+        self._slow_disk.pop(role, None)
+        if factor != 1:
+            self._slow_disk[role] = factor
+        for world, model in self.models.items():
+            if model.pace.name == role and model.begun_ns is not None:
+                model.version += 1
+                self._plan(world, model)
+
+    def damage(self, role: str, replica: ReplicaId | None, how: Damage, spec: str) -> None:
+        """The newest checkpoint, of all worlds of a role or of one replica, is no longer what was written."""
+        self.code.damage(role, replica, how, spec)
+        for world in self._sim.job.roles[role].worlds:
+            if world in self.models and (replica is None or world in (str(replica), role)):
+                if not self.code.has_model(role):
+                    self.models[world].tear()
 
     def checkpoint_answered(self, answer: io.AnswerWorker) -> None:
         """What was accepted is what a restart resumes from."""
-        if answer.accepted:
-            self.models[self._sim.job.replicas[answer.replica].world].save(answer.step)
+        model = self.models.get(self._sim.job.replicas[answer.replica].world)
+        if answer.accepted and model is not None:
+            model.save(answer.step)
+        self.code.answered(answer)
 
     def _work_done(self, world: str, model: WorldModel) -> None:
+        if not self.code.finish(world):
+            return
         self.report_steps(model)
         model.save(model.pace.workload.steps)
         for start in list(model.members.values()):
