@@ -81,7 +81,7 @@ class Context(Protocol):
         """This rank uses these samples in this step. A simulation checks that each is used exactly once."""
 
     def log(self, **values: object) -> None:
-        """Something of this step, such as its loss: a simulation compares what rank 0 logs with a run without faults."""
+        """Something of this step, such as its loss. What rank 0 logs is compared with a run without faults."""
 
     def peers(self, role: str, port: str) -> list[str]:
         """The addresses of all replicas of a service that this role depends on, in order."""

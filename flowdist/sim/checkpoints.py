@@ -80,7 +80,8 @@ class Disk:
                 file.data = file.data[: len(file.data) // 2]
             case "corrupt-checkpoint":
                 data = bytearray(file.data)
-                data[len(data) // 2 : len(data) // 2 + 1] = bytes(byte ^ 0x10 for byte in data[len(data) // 2 :][:1])
+                if data:
+                    data[len(data) // 2] ^= 1
                 file.data = bytes(data)
 
 

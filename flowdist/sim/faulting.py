@@ -20,8 +20,19 @@ if TYPE_CHECKING:
 
 KINDS = {
     "node": ("kill", "lost", "leave", "preempt", "pause", "partition", "cut-to", "delay", "drop"),
-    "replica": ("kill", "exit", "oom", "hang", "pause", "slow", "disk-full")
-    + ("torn-checkpoint", "lost-checkpoint", "corrupt-checkpoint", "slow-checkpoint"),
+    "replica": (
+        "kill",
+        "exit",
+        "oom",
+        "hang",
+        "pause",
+        "slow",
+        "disk-full",
+        "torn-checkpoint",
+        "lost-checkpoint",
+        "corrupt-checkpoint",
+        "slow-checkpoint",
+    ),  # fmt: skip
     "controller": ("kill", "partition", "cut-to"),
 }
 

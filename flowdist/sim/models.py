@@ -218,7 +218,7 @@ class UserCode:
         now, count = self.sim.queue.now, len(playing.workers)
         self.played.saves.append((now, now + span_ns))
         written_ns = span_ns * WRITTEN[0] // WRITTEN[1]
-        writers = []
+        writers: list[Writer] = []
         for worker in playing.workers:
             operations = self._record(playing, worker, "checkpoint")
             if playing.has_failed:
@@ -248,14 +248,23 @@ class UserCode:
             self._writer(worker, operations, span_ns, lambda: None).go_on()
 
     def save_at_once(self, world: str) -> None:
-        """The ranks stop at this step: nothing of it is played in between."""
+        """The ranks stop at this step: nothing of it is played in between. What they save already is what they save."""
         self.catch_up(world)
         playing = self._playing.get(world)
+        if playing is not None and any(writer.is_busy for writer in self._writers_of(playing)):
+            for _ in ("checkpoint", "publish"):
+                for writer in self._writers_of(playing):
+                    writer.hurry()
+            return
         for name in ("checkpoint", "publish") if playing is not None else ():
             assert playing is not None
             for worker in playing.workers:
                 for operation in [] if playing.has_failed else self._record(playing, worker, name):
                     self._carry_out(worker, operation)
+
+    def _writers_of(self, playing: Playing) -> list[Writer]:
+        keys = dict.fromkeys((worker.replica, worker.attempt) for worker in playing.workers)
+        return [writer for key in keys for writer in self._writers.get(key, [])]
 
     def _record(
         self, playing: Playing | None, worker: ModelWorker, name: str, step: int | None = None

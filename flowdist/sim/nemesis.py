@@ -7,13 +7,17 @@ So a job that fails under such a plan has broken a promise.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from flowdist.faults import Fault, Plan, parse_fault
 from flowdist.graph import SECOND, RestartPolicy, RoleGraph, RoleSpec, format_duration
+from flowdist.sim.loading import load_model
 from flowdist.sim.streams import draw
 
 FAULTS_MAX = 6
+ZOMBIES = 0.1  # of all faults, where user code saves
+DISK_FULL = "disk-full/1m"
 NODE_FAULTS_MAX = 3  # each may be two changes of membership in a row (R8)
 
 
@@ -50,10 +54,13 @@ def _bears_a_lost_node(spec: RoleSpec) -> bool:
 
 
 class Nemesis:
-    """The plans of one topology. `horizon_ns` is how long it would take if nothing went wrong."""
+    """The plans of one topology. `horizon_ns` is how long it would take if nothing went wrong.
 
-    def __init__(self, graph: RoleGraph, horizon_ns: int) -> None:
-        self._graph, self._horizon_ns = graph, horizon_ns
+    `saves` are times in which user code saves: half of the faults come then, and some when another is just over.
+    """
+
+    def __init__(self, graph: RoleGraph, horizon_ns: int, saves: Sequence[tuple[int, int]] = ()) -> None:
+        self._graph, self._horizon_ns, self._saves = graph, horizon_ns, saves
         self._tolerance = tolerance_of(graph)
 
     def plan(self, seed: int) -> Plan:
@@ -64,6 +71,10 @@ class Nemesis:
         faults: list[Fault] = []
         for n in range(count):
             at = self._time(seed, n, faults)
+            if self._saves and nodes > 0 and draw(seed, "nemesis", "zombie", n) < ZOMBIES:
+                faults += self._zombie(seed, n, budgets)
+                nodes -= 1
+                continue
             kind = self._kind(seed, n, favoured)
             text = None
             if kind == "replica":
@@ -83,7 +94,11 @@ class Nemesis:
         """Somewhere in the run; or, one time in three, right after the fault before: in the middle of its recovery."""
         last = before[-1].when.at_ns if before else None
         if last is not None and draw(seed, "nemesis", "close", n) < 0.33:
-            at = last + int(draw(seed, "nemesis", "gap", n) * 8 * SECOND)
+            lasts = before[-1].duration_ns if self._saves and draw(seed, "nemesis", "after", n) < 0.5 else 0
+            at = last + (lasts or 0) + int(draw(seed, "nemesis", "gap", n) * 8 * SECOND)
+        elif self._saves and draw(seed, "nemesis", "aim", n) < 0.5:
+            begin, end = self._saves[int(draw(seed, "nemesis", "save", n) * len(self._saves))]
+            at = begin + int(draw(seed, "nemesis", "in it", n) * (end - begin))
         else:
             at = int(draw(seed, "nemesis", "at", n) * self._horizon_ns)
         return at // 1_000_000 * 1_000_000
@@ -93,6 +108,19 @@ class Nemesis:
         if draw(seed, "nemesis", "swarm", n) < 0.5:
             return kinds[int(favoured * len(kinds))]
         return kinds[int(draw(seed, "nemesis", "kind", n) * len(kinds))]
+
+    def _zombie(self, seed: int, n: int, budgets: dict[str, int]) -> list[Fault]:
+        """A node stands still in the middle of saving until it was replaced, goes on, and then something has to resume."""
+        begin, end = self._saves[int(draw(seed, "nemesis", "save", n) * len(self._saves))]
+        at = (begin + int(draw(seed, "nemesis", "in it", n) * (end - begin))) // 1_000_000 * 1_000_000
+        options, nodes = self._graph.options, self._graph.cluster.nodes
+        node = nodes[int(draw(seed, "nemesis", "node", n) * len(nodes))].name
+        lasts = options.lease_ns + options.lease_margin_ns + int((3 + draw(seed, "nemesis", "back", n) * 40) * SECOND)
+        killed = self._replica_fault(seed, n, budgets)
+        then = at + lasts + int(draw(seed, "nemesis", "gap", n) * 8 * SECOND)
+        texts = [f"{node}@{format_duration(at)}:pause/{format_duration(lasts // 1_000_000 * 1_000_000)}"]
+        texts += [killed.replace("{at}", format_duration(then // 1_000_000 * 1_000_000))] if killed else []
+        return list(map(parse_fault, texts))
 
     def _replica_fault(self, seed: int, n: int, budgets: dict[str, int]) -> str | None:
         roles = [spec for spec in self._graph.roles if budgets[spec.name] > 0]
@@ -123,7 +151,13 @@ class Nemesis:
             f"{node}@{{at}}:delay={delay}/30s",
             f"{node}@{{at}}:drop=0.2/30s",
             f"{spec.name}/0@{{at}}:slow=2x/30s",
-            f"{spec.name}@{{at}}:disk-full/1m",
-            f"{spec.name}@{{at}}:torn-checkpoint",
+            *(f"{spec.name}@{{at}}:{fate}" for fate in self._fates(spec)),
         )
         return choices[int(draw(seed, "nemesis", "which", n) * len(choices))]
+
+    def _fates(self, spec: RoleSpec) -> tuple[str, ...]:
+        """What may become of its checkpoints. User code says itself what it tolerates."""
+        if not spec.simulate:
+            return (DISK_FULL, "torn-checkpoint")
+        tolerates = getattr(load_model(self._graph, spec), "tolerates", ())
+        return ("slow-checkpoint=10x/1m", *(DISK_FULL if fate == "disk-full" else fate for fate in tolerates))

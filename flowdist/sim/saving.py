@@ -47,18 +47,22 @@ class Writer:
             self._done()
             return
         self._disk.begin(self.worker.replica, self._left[0])
-        self._began_ns = self._queue.now
-        self._turn += 1
-        turn = self._turn
+        self._began_ns, turn = self._queue.now, self._turn
         self._queue.after(self._gap_ns, lambda: self._finish() if turn == self._turn else None)
 
     def _finish(self) -> None:
+        self._turn += 1
         operation = self._left.pop(0)
         if operation.kind == "commit":
             self._offer(self.worker, operation)
         else:
             self._disk.finish(self.worker.replica, operation)
         self.go_on()
+
+    def hurry(self) -> None:
+        """All that is left is done now."""
+        while self.is_busy and self._frozen_ns is None:
+            self._finish()
 
     def freeze(self) -> None:
         """The worker gets no CPU."""

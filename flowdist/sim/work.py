@@ -27,7 +27,7 @@ class Work:
         self.code = UserCode(sim, seed, play_steps)
         self._sim, self._seed, self._graph, self._queue = sim, seed, sim.graph, sim.queue
         self.models: dict[str, WorldModel] = {}
-        self._serving: dict[str, dict[ReplicaId, None]] = {}  # replicas of services that have started up, by role
+        self._serving: dict[str, dict[ReplicaId, int]] = {}  # attempts of services that have started up, by role
         self._away: dict[ReplicaId, None] = {}  # served, and do not for now
         self._slow_disk: dict[str, Fraction] = {}  # how many times longer roles take to save
         self._parted: dict[str, tuple[str, list[str]]] = {}  # nodes that cannot speak to each other, by the fault
@@ -69,7 +69,7 @@ class Work:
         elif role.ready is not None:
             node.tell(io.ProbePassed(*key))
         if role.kind == "service":
-            self._serves(start.replica)
+            self._serves(start.replica, start.attempt)
         model = self.models.get(start.world)
         if model is not None and model.is_up(start.replica, self._queue.now):
             self.code.begin(start.world, model)
@@ -77,9 +77,9 @@ class Work:
             self._check_parted(start.world)
             self._plan(start.world, model)
 
-    def _serves(self, replica: ReplicaId) -> None:
+    def _serves(self, replica: ReplicaId, attempt: int) -> None:
         """A service is there (again): whoever waited for it goes on."""
-        self._serving.setdefault(replica.role, {})[replica] = None
+        self._serving.setdefault(replica.role, {})[replica] = attempt
         self._away.pop(replica, None)
         self._sim.accounts.serves(replica, self._queue.now)
         for world in self._worlds_that_need(replica.role):
@@ -94,7 +94,9 @@ class Work:
         start = model.members.get(replica) if model is not None else None
         if model is not None and start is not None and start.attempt == attempt:
             self._halt(model)
-        if self._serving.get(replica.role, {}).pop(replica, replica) is None:
+        serving = self._serving.get(replica.role, {})
+        if serving.get(replica) == attempt:  # not one whose node was paused, and that was replaced meanwhile
+            del serving[replica]
             self._away[replica] = None
             self._sim.accounts.stopped_working(replica, self._queue.now)
             for name in self._worlds_that_need(replica.role):
@@ -307,10 +309,9 @@ class Work:
     def damage(self, role: str, replica: ReplicaId | None, how: Damage, spec: str) -> None:
         """The newest checkpoint, of all worlds of a role or of one replica, is no longer what was written."""
         self.code.damage(role, replica, how, spec)
-        for world in self._sim.job.roles[role].worlds:
+        for world in self._sim.job.roles[role].worlds if not self.code.has_model(role) else ():
             if world in self.models and (replica is None or world in (str(replica), role)):
-                if not self.code.has_model(role):
-                    self.models[world].tear()
+                self.models[world].tear()
 
     def checkpoint_answered(self, answer: io.AnswerWorker) -> None:
         """What was accepted is what a restart resumes from."""
