@@ -1,6 +1,6 @@
 """`simulate=`: the user's model of a worker, which the simulator runs. It is recorded as `module:Class`.
 
-Like a function of `run=`, a class that is given as text is looked for in the source of its module, which is not imported.
+Like a function of `run=`, a class that is given as text is looked for in the source of its module, without an import.
 """
 
 from __future__ import annotations

@@ -18,21 +18,10 @@ if TYPE_CHECKING:
     from flowdist.sim.node import SimNode
     from flowdist.sim.simulation import Simulation
 
+CHECKPOINTS = ("torn-checkpoint", "lost-checkpoint", "corrupt-checkpoint", "slow-checkpoint")
 KINDS = {
     "node": ("kill", "lost", "leave", "preempt", "pause", "partition", "cut-to", "delay", "drop"),
-    "replica": (
-        "kill",
-        "exit",
-        "oom",
-        "hang",
-        "pause",
-        "slow",
-        "disk-full",
-        "torn-checkpoint",
-        "lost-checkpoint",
-        "corrupt-checkpoint",
-        "slow-checkpoint",
-    ),  # fmt: skip
+    "replica": ("kill", "exit", "oom", "hang", "pause", "slow", "disk-full", *CHECKPOINTS),
     "controller": ("kill", "partition", "cut-to"),
 }
 
@@ -90,7 +79,7 @@ class Faulting:
                     self._hit_node(fault, node)
         elif fault.target in self._sim.nodes:
             self._hit_node(fault, self._sim.nodes[fault.target])
-        elif fault.kind == "disk-full" or fault.kind.endswith("-checkpoint"):
+        elif fault.kind in ("disk-full", *CHECKPOINTS):
             self._hit_checkpoints(fault)
         else:
             for replica in self._targets(fault):

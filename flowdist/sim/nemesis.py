@@ -110,7 +110,7 @@ class Nemesis:
         return kinds[int(draw(seed, "nemesis", "kind", n) * len(kinds))]
 
     def _zombie(self, seed: int, n: int, budgets: dict[str, int]) -> list[Fault]:
-        """A node stands still in the middle of saving until it was replaced, goes on, and then something has to resume."""
+        """A node stands still while it saves, until it was replaced; it goes on, and then something has to resume."""
         begin, end = self._saves[int(draw(seed, "nemesis", "save", n) * len(self._saves))]
         at = (begin + int(draw(seed, "nemesis", "in it", n) * (end - begin))) // 1_000_000 * 1_000_000
         options, nodes = self._graph.options, self._graph.cluster.nodes
