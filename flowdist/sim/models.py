@@ -61,6 +61,7 @@ class UserCode:
     disk: Disk = field(default_factory=Disk)
     latest: dict[str, str] = field(default_factory=dict)  # names that were committed, by world
     played: Played = field(default_factory=Played)
+    _saves_planned: int = 0  # of services
     _at_ns: int = 0  # the time of the step that is played
     _classes: dict[str, Any] = field(default_factory=dict)
     _playing: dict[str, Playing] = field(default_factory=dict)
@@ -357,17 +358,22 @@ class UserCode:
         load = role.workload
 
         def save() -> None:
-            if not serving.is_there:
-                return
+            self._saves_planned -= 1
+            if not serving.is_there or self.sim.queue.planned == self._saves_planned:
+                return  # when nothing else will ever happen, saving does not hide it
             self.catch_up_all()
             serving.saves += 1
             operations: list[Operation] = []
             for name in ("checkpoint", "publish"):
                 operations += self._record(None, serving.worker, name, serving.saves)
             self._writer(serving.worker, operations, load.checkpoint_ns, lambda: None).go_on()
-            self.sim.queue.after(load.checkpoint_every_ns + load.checkpoint_ns, save)
+            plan(load.checkpoint_every_ns + load.checkpoint_ns)
 
-        self.sim.queue.after(load.checkpoint_every_ns, save)
+        def plan(after_ns: int) -> None:
+            self._saves_planned += 1
+            self.sim.queue.after(after_ns, save)
+
+        plan(load.checkpoint_every_ns)
 
     def addresses(self, role: str, port: str) -> list[str]:
         replicas = [replica.id for replica in self.sim.job.replicas_of(self.sim.job.roles[role]) if replica.node]

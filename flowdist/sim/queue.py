@@ -26,6 +26,11 @@ class Queue:
         self.at(self.now + delay, action)
 
     @property
+    def planned(self) -> int:
+        """How many things are to happen."""
+        return len(self._heap)
+
+    @property
     def next_at(self) -> int | None:
         """When the next thing is to happen; None when there is none."""
         return self._heap[0][0] if self._heap else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from flowdist.control import agent_io as io
 from flowdist.control.effects import StartReplica
@@ -20,6 +20,15 @@ if TYPE_CHECKING:
     from flowdist.sim.simulation import Simulation
 
 
+class _Stop(NamedTuple):
+    """The workers of an attempt know the step at which they are to stop."""
+
+    node: SimNode
+    replica: ReplicaId
+    attempt: int
+    step: int
+
+
 class Work:
     """`models` are the worlds of tasks, by name. A service only starts up and gets ready. `code` is the user's."""
 
@@ -31,6 +40,7 @@ class Work:
         self._away: dict[ReplicaId, None] = {}  # served, and do not for now
         self._slow_disk: dict[str, Fraction] = {}  # how many times longer roles take to save
         self._parted: dict[str, tuple[str, list[str]]] = {}  # nodes that cannot speak to each other, by the fault
+        self._stops: dict[str, list[_Stop]] = {}  # of worlds that are to stop at a step
         self._step_waits: list[tuple[str, int]] = []  # steps of roles that a fault waits for
 
     def wait_for_step(self, role: str, step: int) -> None:
@@ -46,6 +56,8 @@ class Work:
             model = self.models.get(start.world)
             if model is None:
                 model = self.models[start.world] = WorldModel(self._pace_of(role))
+            if start.generation != model.generation:
+                self._stops.pop(start.world, None)
             model.start(start)
             delay += load.restore_ns if model.durable else 0
         self._queue.after(delay, lambda: self._started_up(node, start))
@@ -213,28 +225,39 @@ class Work:
         model = self.model_of(replica, attempt)
         if step is None or model is None or model.begun_ns is None:
             return
-        begun, world = model.begun_ns, self._sim.job.replicas[replica].world
-        at = model.time_of_step(min(step, model.pace.workload.steps))
+        world = self._sim.job.replicas[replica].world
+        self._stops.setdefault(world, []).append(_Stop(node, replica, attempt, step))
+        self._plan_stop(world, model)
 
-        def save() -> None:
-            if model.begun_ns == begun:
-                self.code.save_at_once(world)
-                model.save(step)
-                self._halt(model)  # saved at that step: nothing is lost
+    def _plan_stop(self, world: str, model: WorldModel) -> None:
+        """When it will be at that step, as long as it goes on like this."""
+        for step in dict.fromkeys(stop.step for stop in self._stops.get(world, [])):
+            at = model.time_of_step(min(step, model.pace.workload.steps))
+            if at is not None:
+                self._queue.at(at, self._unless_changed(model, model.version, lambda: self._stop(world, model)))
 
+    def _stop(self, world: str, model: WorldModel) -> None:
+        """It is: what it saves there is not lost."""
+        stops = self._stops.pop(world, [])
+        self.code.save_at_once(world)
+        model.save(max(stop.step for stop in stops))
+        self._halt(model)
+        for stop in stops:
+            self._queue.after(model.pace.workload.checkpoint_ns, self._leaving(stop))
+
+    def _leaving(self, stop: _Stop) -> Callable[[], None]:
         def leave() -> None:
-            for local_rank in range(self._graph.role(replica.role).procs):
-                node.tell(io.WorkerLeftStep(replica, attempt, local_rank))
+            for local_rank in range(self._graph.role(stop.replica.role).procs):
+                stop.node.tell(io.WorkerLeftStep(stop.replica, stop.attempt, local_rank))
 
-        if at is not None:
-            self._queue.at(at, save)
-            self._queue.at(at + model.pace.workload.checkpoint_ns, leave)
+        return leave
 
     def _plan(self, world: str, model: WorldModel) -> None:
         """The next moment of a world that steps: a checkpoint, or its end; and the steps that somebody waits for.
 
         That a checkpoint begins matters to user code, and where it will take longer than usual.
         """
+        self._plan_stop(world, model)
         at, is_checkpoint = model.next_moment()
         if at is None:
             return

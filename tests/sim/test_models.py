@@ -157,9 +157,17 @@ def test_a_stop_at_a_step_saves_at_that_step() -> None:
 def test_what_is_being_saved_when_the_ranks_have_to_stop_is_saved_first() -> None:
     """Else the end of its writer would tear the file that the stop has written."""
     graph = job(models.Writing, steps=60, checkpoint_time="6s")
-    simulation = Simulation(graph, Plan((parse_fault("node1@13s:preempt=20s"),)))
+    faults = ("trainer@1s:slow-checkpoint=10x", "node1@11.3s:preempt=20s")  # they stop at step 10, and save for long
+    simulation = Simulation(graph, Plan(tuple(map(parse_fault, faults))))
     simulation.run(25 * 10**9)
+    assert set(files(simulation)) == {"b0", "d0", "b1", "d1", "10-1"}  # and no a1 that is torn
     assert files(simulation)["d1"] == b"10" * 100 and files(simulation)["b1"] == b"a" * 100
+
+
+def test_who_gets_slower_on_the_way_stops_at_the_step_that_was_named_all_the_same() -> None:
+    result = run(job(models.Counting, steps=60), "node1@18.5s:preempt=40s", "trainer/0@18.6s:slow=10x/20s")
+    assert [resumed.step for resumed in result.played.resumed["trainer"]] == [0, 15]
+    assert result.models["trainer"].lost_steps == 0
 
 
 @pytest.mark.parametrize("kind", ["torn-checkpoint", "lost-checkpoint", "corrupt-checkpoint"])
