@@ -62,7 +62,10 @@ def _samples(world: str, truth: Played, played: Played) -> str:
     if more:
         sample = next(iter(more))
         steps = [number for number, step in sorted(played.steps[world].items()) if sample in step.samples]
-        texts.append(f"sample {sample!r} is used {used[sample]} times, in step {' and '.join(map(str, steps))}")
+        how = (
+            f"is used {used[sample]} times, in step" if used[sample] > 1 else "is not of this run, and is used in step"
+        )
+        texts.append(f"sample {sample!r} {how} {' and '.join(map(str, steps))}")
     if less:
         sample = next(iter(less))
         step = next(number for number, step in truth.steps[world].items() if sample in step.samples)

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from flowdist import Node, Restart, Topology, Workload
@@ -12,6 +18,7 @@ from tests.testing import resume_bugs as bugs
 
 LOAD = Workload(steps=60, step_time="1s", startup="3s", checkpoint_every="10s", checkpoint_time="4s", restore_time="1s")
 SEEDS = range(1, 61)
+ROOT = Path(__file__).parents[2]
 
 
 def job_of(model: type) -> RoleGraph:
@@ -67,3 +74,25 @@ def test_each_bug_is_found_and_made_small(model: type, property: str, text: str)
     if property != "survives":
         with pytest.raises(AssertionError, match=property):
             assert_same_result(job_of(model), *failure.faults, seed=failure.seed)
+
+
+def test_the_command_line_finds_a_bug_and_shows_it_again() -> None:
+    topology = ROOT / "examples/resume_model/topology.py"
+    bug = ["-p", "model=tests.testing.resume_bugs:DataOffByOne"]
+    done = flowdist("simulate", str(topology), *bug, "--explore", "3", "--fail-fast", "--json")
+    assert done.returncode == 3, done.stderr
+    failure = json.loads(done.stdout)["failures"][0]
+    assert failure["property"] == "exactly once" and len(failure["faults"]) == 1
+    again = flowdist(*shlex.split(failure["replay"])[1:])
+    assert again.returncode == 3 and "violated: exactly once: trainer: sample" in again.stderr
+    done = flowdist("simulate", str(topology), "--fail", failure["faults"][0])
+    assert done.returncode == 0 and "violated" not in done.stderr
+    bug = ["-p", "model=tests.sim.user_models:AlwaysRaising"]
+    done = flowdist("simulate", str(topology), *bug)
+    assert done.returncode == 1 and "user code raised first in trainer/0" in done.stderr
+    assert "RuntimeError: never works" in done.stderr and "user_models.py" in done.stderr
+
+
+def flowdist(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "flowdist", *arguments]
+    return subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
