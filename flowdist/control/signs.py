@@ -78,3 +78,20 @@ def tell_step(attempt: Attempt, now: int, say: Say) -> None:
     attempt.step_told = attempt.step
     attempt.told_ns, attempt.tell_at_ns = now, None
     say(ev.ReplicaProgressed(attempt.order.replica, attempt.order.attempt, attempt.step_told))
+
+
+def say_again(attempt: Attempt, now: int, say: Say) -> None:
+    """What an inventory does not hold, and may have been lost with the connection."""
+    key = (attempt.order.replica, attempt.order.attempt)
+    if attempt.step >= 0:
+        tell_step(attempt, now, say)
+    for offer in attempt.offers.values():
+        say(offer)
+    if attempt.stalled is not None:
+        say(attempt.stalled)
+    if attempt.is_elastic_told:
+        say(ev.ReplicaElastic(*key))
+    if attempt.is_unkillable:
+        say(ev.ReplicaUnkillable(*key))
+    if attempt.has_left():
+        say(ev.ReplicaLeftStep(*key))
