@@ -46,10 +46,15 @@ def park(job: JobState, replica: Replica) -> None:
         job.parked[replica.id] = None
 
 
-def take_up(job: JobState, replica: Replica) -> None:
-    """It is about to start: those who wait go on, unless their command names addresses that are others by now (R5)."""
+def take_up(job: JobState, replica: Replica) -> bool:
+    """It is about to start: those who wait go on, unless their command names addresses that are others by now (R5).
+
+    Whether somebody does.
+    """
     before = replica.order
     if before is not None and before.addresses != replica.told and job.role_of(replica.id).spec.address_edges:
         job.dismiss(replica)
+    goes_on = replica.id in job.parked
     job.parked.pop(replica.id, None)
     replica.is_elastic = replica.in_place = False
+    return goes_on

@@ -238,12 +238,13 @@ def start_members(job: JobState, world: World) -> None:
     for replica in members:
         first_ranks[replica.id] = rank
         rank += job.role_of(replica.id).spec.procs
+    orders: list[StartReplica] = []  # of those who have only to go on
     for i, replica in enumerate(members):
         role = job.role_of(replica.id)
         procs = role.spec.procs
         assert replica.node is not None
         replica.told = addresses_for(job, role)
-        take_up(job, replica)
+        goes_on = take_up(job, replica)
         replica.attempt += 1
         replica.started_ns, replica.step = job.now, -1
         job.set_phase(replica, "starting")
@@ -270,7 +271,12 @@ def start_members(job: JobState, world: World) -> None:
         )
         if world.incident is not None:
             job.incident(world.incident).restarted[replica.id] = None
-        job.emit(replica.order)
+        if goes_on:
+            orders.append(replica.order)
+        else:
+            job.emit(replica.order)  # first: it has furthest to go
+    for order in orders:
+        job.emit(order)
 
 
 def abandon_opening(job: JobState, world: World) -> None:

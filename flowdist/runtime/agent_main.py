@@ -41,14 +41,18 @@ def run_agent(config: NodeConfig, channel: socket.socket) -> None:
         asyncio.run(_AgentProcess(config, channel).run())
 
 
-def write_atomically(path: Path, content: str) -> None:
-    """Whoever reads it sees the old content or the new, never a part, after a crash of the machine too."""
+def write_atomically(path: Path, content: str, *, lasts: bool = True) -> None:
+    """Whoever reads it sees the old content or the new, never a part; if it `lasts`, after a crash of the machine too.
+
+    That takes some milliseconds: what is of no use after a crash need not.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with temporary.open("w") as file:
         file.write(content)
         file.flush()
-        os.fsync(file.fileno())
+        if lasts:
+            os.fsync(file.fileno())
     temporary.rename(path)
 
 
@@ -352,7 +356,7 @@ class _AgentProcess:
     def _write_peers(self, replica: ReplicaId, attempt: int, addresses: Addresses) -> None:
         folder = self._attempt_dir(replica, attempt)
         content = {key: [part for part in address.split(",") if part] for key, address in addresses}
-        write_atomically(folder / "peers.json", json.dumps(content))
+        write_atomically(folder / "peers.json", json.dumps(content), lasts=False)
 
     def _answer_commit(self, answer: io.AnswerWorker) -> None:
         """The pointer is written before the worker is told: whoever was told yes finds it after any crash."""

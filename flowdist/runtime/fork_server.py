@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+import flowdist.worker  # noqa: F401  # what workers that speak to us import: it is theirs without a wait
 from flowdist.runtime.reaper import die_with_parent
 from flowdist.runtime.spawning import (
     Answer,
