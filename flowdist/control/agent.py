@@ -166,10 +166,7 @@ class Agent:
     def _join(self) -> None:
         if not self.is_connected or self.is_fencing:
             return
-        items = tuple(
-            ev.InventoryItem(attempt.order.replica, attempt.order.attempt, attempt.phase, attempt.ports, attempt.exited)
-            for attempt in self.attempts.values()
-        )
+        items = tuple(attempt.item() for attempt in self.attempts.values())
         self._send(msg.Join(self.spec.name, self.incarnation, self.spec, self.address, self._now, items))
         self.lease.beat(self._now)
         self._say_again()
@@ -253,23 +250,15 @@ class Agent:
         attempt = self._attempt(order.replica, order.attempt)
         if attempt is None or attempt.phase == "stopped":
             self._report(ev.ReplicaStopped(order.replica, order.attempt))
-        elif order.in_place and attempt.phase == "parked":
-            if attempt.exited is None:
-                self._report(ev.ReplicaStopped(order.replica, order.attempt, parked=True))
-        else:
+        elif order.in_place and attempt.phase == "parked" and attempt.exited is None:
+            self._report(ev.ReplicaStopped(order.replica, order.attempt, parked=True))
+        elif not (order.in_place and attempt.phase == "parked"):
             self._stop(attempt, order.grace_ns, dump=order.dump, in_place=order.in_place)
 
     def _give_notice(self, order: AskStep | StopAtStep) -> None:
         attempt = self._attempt(order.replica, order.attempt)
-        if attempt is None or attempt.is_over:
-            return
-        attempt.is_noticed = True
-        if isinstance(order, StopAtStep):
-            self._out.append(io.TellWorkers(order.replica, order.attempt, order.step))
-        elif attempt.phase == "starting":
-            self._report(ev.StepTold(order.replica, order.attempt, None))
-        else:
-            self._out.append(io.AskWorkers(order.replica, order.attempt))
+        if attempt is not None and not attempt.is_over:
+            self._out += signs.give_notice(attempt, order, self._report)
 
     def _open_store(self, order: OpenStore) -> None:
         key = (order.world, order.generation)
@@ -291,10 +280,10 @@ class Agent:
             self._report(ev.ReplicaExited(order.replica, order.attempt, "start_failed", detail=detail))
             return
         role = self.graph.role(order.replica.role)
-        kept = tuple(before.alive) if before is not None else ()
-        alive = dict.fromkeys(range(role.procs))
-        attempt = Attempt(order, role, alive=alive, elastic_ranks=dict.fromkeys(kept), started_ns=self._now)
-        self.attempts[order.replica] = attempt
+        kept = tuple(before.alive) if before is not None else ()  # parked: they go on
+        self.attempts[order.replica] = Attempt(
+            order, role, dict.fromkeys(range(role.procs)), dict.fromkeys(kept), started_ns=self._now
+        )
         self._out.append(io.SpawnWorkers(order, kept))
 
     def _attempt(self, replica: ReplicaId, attempt: int) -> Attempt | None:
@@ -316,10 +305,9 @@ class Agent:
             self._out.append(io.HurrySpawn(attempt.order.replica, attempt.order.attempt))
         elif grace_ns == 0:
             self._kill(attempt)
-        elif stays:
-            if not was_leaving:
-                self._out.append(io.LeaveGeneration(attempt.order.replica, attempt.order.attempt))
-        elif first and (attempt.failure is None or was_leaving):
+        elif stays and not was_leaving:
+            self._out.append(io.LeaveGeneration(attempt.order.replica, attempt.order.attempt))
+        elif first and not stays and (attempt.failure is None or was_leaving):
             self._signal(attempt, attempt.first_signal)
 
     def _kill(self, attempt: Attempt) -> None:

@@ -24,8 +24,9 @@ class Attempt:
 
     order: StartReplica
     role: RoleSpec
+    alive: dict[int, None]
+    elastic_ranks: dict[int, None] = field(default_factory=dict)  # are in elastic code
     phase: Phase = "starting"
-    alive: dict[int, None] = field(default_factory=dict)
     ports: tuple[tuple[str, int], ...] = ()
     stop_grace_ns: int | None = None  # of the stop that it was told; None: nobody asked
     first_signal: Literal["TERM", "ABRT"] = "TERM"  # of that stop
@@ -35,7 +36,6 @@ class Attempt:
     is_unkillable: bool = False
     failure: io.WorkerExited | None = None  # of the first worker that failed
     ready_ranks: dict[int, None] = field(default_factory=dict)
-    elastic_ranks: dict[int, None] = field(default_factory=dict)  # are in elastic code
     is_elastic_told: bool = False  # the controller knows that all are
     is_leaving: bool = False  # they were told to leave their generation
     parked_ranks: dict[int, None] = field(default_factory=dict)  # have done so
@@ -87,6 +87,9 @@ class Attempt:
         if step > self.steps.get(local_rank, -1):
             self.steps[local_rank] = step
             self.signs[local_rank] = now
+
+    def item(self) -> ev.InventoryItem:
+        return ev.InventoryItem(self.order.replica, self.order.attempt, self.phase, self.ports, self.exited)
 
     def deadlines(self) -> list[int]:
         own = (self.kill_at_ns, self.unkillable_at_ns, self.tell_at_ns, self.look_at_ns)

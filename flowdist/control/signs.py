@@ -10,6 +10,7 @@ from collections.abc import Callable
 from flowdist.control import agent_io as io
 from flowdist.control import events as ev
 from flowdist.control.attempts import Attempt
+from flowdist.control.effects import AskStep, StopAtStep
 from flowdist.control.messages import Reported
 
 Say = Callable[[Reported], None]
@@ -50,6 +51,17 @@ def judge(attempt: Attempt, output_ns: int | None, now: int, say: Say) -> None:
 def _revive(attempt: Attempt, say: Say) -> None:
     attempt.stalled = None
     say(ev.ReplicaRevived(attempt.order.replica, attempt.order.attempt))
+
+
+def give_notice(attempt: Attempt, order: AskStep | StopAtStep, say: Say) -> list[io.AgentOutput]:
+    """Its workers are to stop soon: whatever of it ends from now on has stopped (R16)."""
+    attempt.is_noticed = True
+    if isinstance(order, StopAtStep):
+        return [io.TellWorkers(order.replica, order.attempt, order.step)]
+    if attempt.phase == "starting":
+        say(ev.StepTold(order.replica, order.attempt, None))
+        return []
+    return [io.AskWorkers(order.replica, order.attempt)]
 
 
 def check_left(attempt: Attempt, say: Say) -> None:
