@@ -292,10 +292,7 @@ class Agent:
         return found if found is not None and found.order.attempt == attempt else None
 
     def _stop(self, attempt: Attempt, grace_ns: int, *, dump: bool = False, in_place: bool = False) -> None:
-        """A first signal and a date for SIGKILL. Told again, only an earlier date counts.
-
-        With `in_place` workers that can leave their generation do that instead of ending.
-        """
+        """A first signal and a date for SIGKILL; with `in_place`, for those who can, leaving instead of a signal."""
         if attempt.is_over:
             return
         stays, was_leaving = in_place and attempt.may_leave, attempt.is_leaving
@@ -313,7 +310,7 @@ class Agent:
     def _kill(self, attempt: Attempt) -> None:
         if attempt.phase == "starting":
             return  # killed as soon as its workers run: see WorkersSpawned
-        attempt.kill_at_ns = None
+        attempt.kill_at_ns, attempt.is_leaving = None, False
         if attempt.unkillable_at_ns is None:
             attempt.unkillable_at_ns = self._now + self.graph.options.unkillable_after_ns
         self._signal(attempt, "KILL")

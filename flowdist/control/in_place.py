@@ -42,8 +42,7 @@ def recall(job: JobState, incident: Incident) -> None:
 
 def park(job: JobState, replica: Replica) -> None:
     """Its attempt is over, and workers of it wait for the next."""
-    if replica.node is not None:
-        job.parked[replica.id] = None
+    job.parked[replica.id] = None
 
 
 def take_up(job: JobState, replica: Replica) -> bool:
