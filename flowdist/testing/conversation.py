@@ -70,7 +70,12 @@ def _pairs() -> st.SearchStrategy[tuple[Move, ...]]:
     """Something happens, and what matters is what comes right after it: above all when a world is closing (R17)."""
     closing = st.tuples(_moves(("finish",)), st.sampled_from([Move("arrive"), Move("wait")]))
     others = st.tuples(_moves(("lose", "exit", "stall")), _moves(("wait", "arrive", "unkillable", "repeat")))
-    return st.one_of(closing, others)
+    hits, then = (
+        _moves(("exit", "exit", "lose", "arrive", "operate")),
+        _moves(("obey", "lose", "operate", "exit", "calm")),
+    )
+    staying = st.tuples(_moves(("elastic",)), hits, then)
+    return st.one_of(closing, others, staying)
 
 
 def judge_talk(talk: Talk) -> list[Complaint]:
