@@ -21,7 +21,8 @@ from flowdist.graph import RoleGraph
 
 if TYPE_CHECKING:
     from flowdist.runtime.logs import OpenSink
-    from flowdist.runtime.supervisor import Show
+    from flowdist.runtime.supervisor import Hosting
+    from flowdist.runtime.teller import Show
 
 COMPONENTS = ("dist.ddp", "dist.spmd")
 EXIT_CODES = {"succeeded": 0, "failed": 1, "cancelled": 130}
@@ -97,6 +98,7 @@ def carry_out(
     as_json: bool = False,
     prefix: str = "",
     opener: Callable[[Path, Show], OpenSink] | None = None,
+    hosting: Hosting | None = None,
 ) -> NoReturn:
     """Run the graph, or the run to resume, and end with its exit code.
 
@@ -104,6 +106,7 @@ def carry_out(
         base: Where the folders of runs are.
         prefix: What the name of the run's folder begins with, if not with that of the topology.
         opener: Makes, for the folder and the terminal, what says where the workers' output goes.
+        hosting: Lets other hosts in; the graph has the node of this one.
     """
     from flowdist.runtime.devices import machine_gpus, settle_cluster  # asyncio and more: not for --help
     from flowdist.runtime.folder import find_run, new_run
@@ -116,21 +119,21 @@ def carry_out(
         run_dir, graph = find_run(base, resume)
         warnings: list[str] = []
     else:
-        graph, warnings = settle_cluster(graph, gpus)
+        graph, warnings = settle_cluster(graph, gpus) if hosting is None else (graph, [])
         run_dir = None
     check_faults(plan, graph)
     mask = Mask(check_secrets(graph, os.environ))
-    console = _Console(quiet, as_json, mask)
+    console = Console(quiet, as_json, mask)
     for warning in warnings:
         console.show("warning", warning)
     run_dir = run_dir or new_run(base, graph, prefix)
     open_sink = opener(run_dir, console.show) if opener is not None else None
-    supervisor = Supervisor(graph, gpus, plan, run_dir, console.show, open_sink)
+    supervisor = Supervisor(graph, gpus, plan, run_dir, console.show, open_sink, hosting)
     console.show("event", f"run {supervisor.run_dir}")
     result = asyncio.run(supervisor.run())
     for fault in result.unfired:
         console.show("warning", f"fault {fault.spec} never fired")
-    _finish(result, as_json, mask)
+    finish(result, as_json, mask)
     sys.exit(EXIT_CODES[result.outcome])
 
 
@@ -161,7 +164,7 @@ def _load(named: Named, replicas: str | None, max_restarts: int | None, args: tu
     return loaded
 
 
-class _Console:
+class Console:
     """Lines for people: what flowdist does on stderr with the time, what workers print where they printed it."""
 
     def __init__(self, quiet: bool, as_json: bool, mask: Callable[[str], str]) -> None:
@@ -182,7 +185,7 @@ class _Console:
         click.secho(line, fg=colours[kind], err=True)
 
 
-def _finish(result: Any, as_json: bool, mask: Callable[[str], str]) -> None:
+def finish(result: Any, as_json: bool, mask: Callable[[str], str]) -> None:
     from flowdist.report.summary import summary_of, summary_text  # after the run: it delays nothing
     from flowdist.runtime.root_cause import root_cause_text
 
