@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from flowdist.runtime.teller import Show
     from flowdist.torchrun.rendezvous import Rendezvous
 
+TOKEN = "FLOWDIST_TOKEN"  # as runtime.handshake has it, which --help does without
+NO_TOKEN_HELP = f"set {TOKEN} to the same secret on every host: head -c 32 /dev/urandom | base64"
+
 
 class Here(NamedTuple):
     """How this host takes part: where the folder of its run is, what its name begins with, what its terminal shows."""
@@ -47,23 +50,44 @@ def meet(
     from flowdist.runtime.addresses import listening_address, reserve
 
     if place.token:
-        from flowdist.runtime.handshake import TOKEN
-
         os.environ[TOKEN] = place.token  # for our own processes; workers do not get it
     if place.runs_controller is False:
         take_part(place, here, adapt, gpus)
     address = listening_address(place.endpoint.host)
-    try:
-        reserved = reserve(address, place.endpoint.port)
-    except FlowdistError as error:
-        error.help = f"take another port than {place.endpoint.port}, on every host"
-        raise
+    reserved = reserve(address, place.endpoint.port)
     if reserved is None and place.runs_controller is None:
         take_part(place, here, adapt, gpus)
     if reserved is None:
         message = f"another flowdist of this machine listens at port {place.endpoint.port} already"
         raise FlowdistError(message, help="take another port, on every host")
     open_job(graph, place, here, address, gpus)
+
+
+def listen_for_hosts(graph: RoleGraph, endpoint: str, job_id: str | None, base: Path, *, quiet: bool) -> NoReturn:
+    """Run a topology on this host and on those that join."""
+    from flowdist.runtime.devices import machine_gpus
+
+    place = place_of(endpoint, job_id, hosts=max(1, len(graph.cluster.nodes)))
+    if not place.token and not is_loopback(place.endpoint.host):
+        raise FlowdistError(
+            f"without {TOKEN} whoever can reach {place.endpoint} could take part, and read the topology",
+            help=NO_TOKEN_HELP,
+        )
+    gpus = machine_gpus(os.environ)
+    meet(graph, place._replace(runs_controller=True), Here(base, quiet=quiet), lambda graph: graph, gpus)
+
+
+def place_of(endpoint: str, job_id: str | None, *, hosts: int = 1, local_addr: str = "") -> Rendezvous:
+    """Where a topology's hosts meet. FlowdistError when it is no HOST:PORT."""
+    from flowdist.runtime.addresses import endpoint_of
+    from flowdist.torchrun.rendezvous import C10D_PORT, JOIN_TIMEOUT_S, Rendezvous
+
+    found, token = endpoint_of(endpoint, C10D_PORT), os.environ.get(TOKEN, "")
+    return Rendezvous(found, False, job_id or "flowdist", token, JOIN_TIMEOUT_S, local_addr, hosts)
+
+
+def is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def open_job(graph: RoleGraph, place: Rendezvous, here: Here, address: str, gpus: tuple[str, ...]) -> NoReturn:
@@ -74,8 +98,9 @@ def open_job(graph: RoleGraph, place: Rendezvous, here: Here, address: str, gpus
 
     own = address_of(place.local_addr) if place.local_addr else reachable_address(address)
     name = node_name(socket.gethostname(), {role.name for role in graph.roles})
-    graph = msgspec.structs.replace(graph, cluster=Cluster((_spec(name, gpus),)))
-    if not place.token and not address.startswith("127."):
+    cluster = Cluster((_spec(name, gpus),), min_nodes=min(graph.cluster.min_nodes, place.hosts))
+    graph = msgspec.structs.replace(graph, cluster=cluster)
+    if not place.token and not is_loopback(address):
         door = f"{address or 'any address of this machine'}, port {place.endpoint.port}"
         text = f"whoever can reach {door}, may join: docs/hosts.md says how FLOWDIST_TOKEN keeps others out"
         click.secho(f"flowdist: {text}", fg="yellow", err=True)

@@ -50,6 +50,8 @@ class _Run(click.Command):
 @click.option("--drain", "drains", multiple=True, metavar="NODE@WHEN", help="Drain a node: node1@2m.")
 @click.option("--resume", metavar="RUN", help="Go on with a run that was killed: its folder, or its name under --runs.")
 @click.option("--runs", "base", default="runs", metavar="DIR", help="Where the folders of runs are (default: runs).")
+@click.option("--listen", metavar="HOST:PORT", help="Let other hosts in, by flowdist join; each is a node.")
+@click.option("--id", "job_id", metavar="ID", help="With --listen: the name by which they ask for this job.")
 @click.option("--quiet", "-q", is_flag=True, help="Not the workers' output: only what flowdist does.")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @guarded
@@ -62,10 +64,12 @@ def command(
     drains: tuple[str, ...],
     resume: str | None,
     base: str,
+    listen: str | None,
+    job_id: str | None,
     quiet: bool,
     args: tuple[str, ...],
 ) -> None:
-    """Run a topology, or a script, on this machine.
+    """Run a topology, or a script, on this machine, or with --listen on several.
 
     \b
     flowdist run                                        topology.py of this folder
@@ -74,12 +78,23 @@ def command(
                                                         a script, as torchrun would; its own arguments after --
     flowdist run dist.ddp -j 2:4x8 --script main.py     a builtin of TorchX; dist.ddp --help has its options
     flowdist run --resume latest                        go on where a run was when it was killed
+    flowdist run --listen host0:29400                   with the hosts on which flowdist join host0:29400 is typed
     """
     needs_linux("run")
     plan = parse_plan(fails, scales, drains=drains)
     if resume is not None and (named.target or named.params or named.sets or named.nodes):
         raise FlowdistError("--resume takes the topology of that run", help=f"write flowdist run --resume {resume}")
+    if listen is None and job_id is not None:
+        raise FlowdistError("--id goes with --listen", help="write --listen host0:29400, or leave --id out")
+    if listen is not None and (resume is not None or plan.faults or named.as_json):
+        message = "--listen goes with none of --resume, --fail and --json"
+        raise FlowdistError(message, help="leave --listen out, or the others")
     graph = None if resume is not None else _load(named, replicas, max_restarts, args).graph
+    if listen is not None:
+        from flowdist.cli.hosts import listen_for_hosts  # it imports this module
+
+        assert graph is not None
+        listen_for_hosts(graph, listen, job_id, Path(base), quiet=quiet)
     carry_out(graph, plan, Path(base), resume=resume or "", quiet=quiet, as_json=named.as_json)
 
 

@@ -81,7 +81,8 @@ def reserve(address: str, port: int) -> Reserved | None:
     except OSError as error:
         held.close()
         place = Endpoint(address or "0.0.0.0", port)
-        raise FlowdistError(f"{place} cannot be bound: {(error.strerror or str(error)).lower()}") from None
+        message = f"{place} cannot be bound: {(error.strerror or str(error)).lower()}"
+        raise FlowdistError(message, help="take another port, on every host") from None
 
 
 def listening_address(host: str) -> str:
