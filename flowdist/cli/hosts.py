@@ -74,7 +74,8 @@ def listen_for_hosts(graph: RoleGraph, endpoint: str, job_id: str | None, base: 
             help=NO_TOKEN_HELP,
         )
     gpus = machine_gpus(os.environ)
-    meet(graph, place._replace(runs_controller=True), Here(base, quiet=quiet), lambda graph: graph, gpus)
+    place = place._replace(runs_controller=True, hosts_min=graph.cluster.min_nodes)
+    meet(graph, place, Here(base, quiet=quiet), lambda graph: graph, gpus)
 
 
 def place_of(endpoint: str, job_id: str | None, *, hosts: int = 1, local_addr: str = "") -> Rendezvous:
@@ -98,7 +99,7 @@ def open_job(graph: RoleGraph, place: Rendezvous, here: Here, address: str, gpus
 
     own = address_of(place.local_addr) if place.local_addr else reachable_address(address)
     name = node_name(socket.gethostname(), {role.name for role in graph.roles})
-    cluster = Cluster((_spec(name, gpus),), min_nodes=min(graph.cluster.min_nodes, place.hosts))
+    cluster = Cluster((_spec(name, gpus),), min_nodes=place.hosts_min)
     graph = msgspec.structs.replace(graph, cluster=cluster)
     if not place.token and not is_loopback(address):
         door = f"{address or 'any address of this machine'}, port {place.endpoint.port}"

@@ -32,7 +32,8 @@ class Rendezvous(NamedTuple):
     token: str
     join_timeout_s: float
     local_addr: str
-    hosts: int  # at most
+    hosts: int  # that are expected
+    hosts_min: int = 1  # nothing starts with fewer
 
 
 def meets_others(given: Given, nodes_max: int) -> bool:

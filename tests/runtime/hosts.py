@@ -59,7 +59,7 @@ class Torchruns(Hosts):
 
     def first(self, *words: str, env: dict[str, str] | None = None) -> Job:
         """The host that the endpoint names."""
-        return self._torchrun(1, "is_host=1", *words, env=env)
+        return self._torchrun(1, "is_host=1,last_call_timeout=5", *words, env=env)
 
     def another(self, number: int, *words: str, env: dict[str, str] | None = None) -> Job:
         """One that does not run the controller."""

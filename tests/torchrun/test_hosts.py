@@ -207,7 +207,7 @@ def test_a_host_that_does_not_belong_to_the_job_is_refused(
         second = hosts.another(2, *words, waiter(tmp_path), env={"FLOWDIST_TOKEN": env})
         assert second.finish() == 2 and message in second.text and "Traceback" not in second.text, second.text
         (tmp_path / "end").touch()
-        assert first.finish() == 0, first.text
+        assert first.finish() == 0 and "rank 0 of 1" in first.text, first.text
 
 
 def test_nobody_listens_at_the_endpoint(tmp_path: Path) -> None:
