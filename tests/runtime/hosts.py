@@ -32,11 +32,13 @@ class Hosts:
         for job in self.jobs:
             job.__exit__()
 
-    def start(self, number: int, verb: str, *words: str, env: dict[str, str] | None = None) -> Job:
+    def start(
+        self, number: int, verb: str, *words: str, env: dict[str, str] | None = None, before: tuple[str, ...] = ()
+    ) -> Job:
         """`flowdist VERB WORDS` on the host 127.0.0.NUMBER."""
         folder = self.folder / f"host{number}"
         folder.mkdir(exist_ok=True)
-        self.jobs.append(Job(folder, *words, verb=verb, env=env))
+        self.jobs.append(Job(folder, *words, verb=verb, env=env, before=before))
         return self.jobs[-1]
 
     def all_end(self) -> list[int]:
