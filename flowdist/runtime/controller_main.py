@@ -143,15 +143,16 @@ class _ControllerProcess:
                 await asyncio.sleep(0.05)
 
     async def _serve_far(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if not await self._reception.admit(reader, writer):
-            writer.close()
-            return
-        self._far[writer] = None
         try:
-            await self._serve(reader, writer)
+            if await self._reception.admit(reader, writer):
+                self._far[writer] = None
+                await self._serve(reader, writer)
+        except asyncio.CancelledError:
+            pass  # this process ends, in the middle of a greeting
         finally:
-            del self._far[writer]
+            self._far.pop(writer, None)
             self._reception.depart(writer)
+            writer.close()
 
     async def _part(self) -> None:
         """Other hosts have read all that was sent, or had the time for it."""
