@@ -121,7 +121,7 @@ def test_a_name_is_given_again_once_its_host_has_left_and_counts_on_from_there()
 
 def test_a_host_that_comes_again_keeps_its_name_unless_another_has_it() -> None:
     door = Door()
-    one, writer = door.arrive("a", "1")
+    _, writer = door.arrive("a", "1")
     door.reception.depart(writer)
     again, _ = door.arrive("", "1", "a")
     assert isinstance(again, Welcome) and again.node == "a"
@@ -171,5 +171,5 @@ def test_a_port_is_reserved_once() -> None:
     again = reserve("127.0.0.1", 0)
     assert again is not None
     again.held.close()
-    with pytest.raises(FlowdistError, match="192.0.2.1:0 cannot be bound"):
+    with pytest.raises(FlowdistError, match=r"192\.0\.2\.1:0 cannot be bound"):
         reserve("192.0.2.1", 0)
