@@ -19,8 +19,12 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 COMMIT_TIMEOUT_S = 30.0
 NAMING_TIMEOUT_S = 30.0
@@ -70,6 +74,13 @@ def info() -> Info:
         run_id=env.get("FLOWDIST_RUN_ID", env.get("TORCHELASTIC_RUN_ID", "local")),
         source_rank=number("FLOWDIST_SOURCE_RANK", 0),
     )
+
+
+def mesh(parallel: Mapping[str, int | str] | None = None, *, backends: Mapping[str, str] | None = None) -> DeviceMesh:
+    """The world's ranks by the dimensions that the role declares with `parallel=`; see `flowdist.parallel.mesh`."""
+    from flowdist.parallel import mesh as make  # torch: only here
+
+    return make(parallel, backends=backends)
 
 
 def port(name: str) -> int:

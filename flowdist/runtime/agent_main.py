@@ -210,7 +210,8 @@ class _AgentProcess:
         """Where all workers want the same imports, they begin before the first of them is ordered."""
         wanted: dict[spawner.ForkServer, None] = {}
         for role in self._graph.roles:
-            world = ("", 1, 0, 1, 0, 1, 0, 1, 0, "", 0)  # nothing that differs from start to start counts
+            size = role.max_replicas * role.procs
+            world = ("", 1, 0, size, 0, 1, 0, 1, 0, "", 0)  # nothing that differs from start to start counts
             start = StartReplica(self._config.node.name, ReplicaId(role.name, 0), 1, *world)
             values = macro_values(start, role, 0, self._places, {})
             with contextlib.suppress(OSError):  # a secret that is missing: whoever needs it says so

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from flowdist.control.effects import StartReplica
 from flowdist.graph import RoleSpec, SecretRef
+from flowdist.graph.parallel import mesh_of
 from flowdist.graph.warmth import PythonCommand, cold_because, python_command, varies
 from flowdist.runtime.notice import ASKED, NOTICE
 from flowdist.runtime.spawning import ForkServer
@@ -101,6 +102,9 @@ def worker_env(
         FLOWDIST_NOTICE=str(folder / NOTICE),
         FLOWDIST_ASKED=str(folder / str(local_rank) / ASKED),
     )
+    if role.parallel:
+        dimensions = mesh_of(role.parallel, start.world_size)
+        env["FLOWDIST_MESH"] = ",".join(f"{name}={size}" for name, size in dimensions)
     env.update({f"FLOWDIST_PORT_{name.upper().replace('-', '_')}": str(port) for name, port in ports.items()})
     if role.resources.gpu:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(devices)

@@ -372,6 +372,42 @@ def test_scaling_beyond_what_the_topology_says_is_refused_in_words():
     assert talk.texts()[-1] == "scale trainer=4 is refused: trainer has replicas=1:3"
 
 
+MESH = (("pp", 2), ("dp", 0))
+
+
+def test_r12_a_gang_with_a_mesh_never_forms_with_a_size_that_is_none():
+    talk = Talk(graph(trainers(2, 6, parallel=MESH), nodes=5, cpu=1))
+    talk.join(*(f"node{i}" for i in range(5)))
+    talk.wait(11)
+    assert len(talk.up()) == 4, "the fifth would be a pipeline without an end"
+    talk.gone("node0")
+    assert len(talk.up()) == 4, "its node takes the place of the one that was lost"
+    talk.gone("node1")
+    assert len(talk.up()) == 2 and talk.world("trainer").generation == 3
+
+
+def test_r13_a_gang_with_a_mesh_grows_by_as_many_as_it_needs():
+    talk = Talk(graph(trainers(2, 6, parallel=MESH), nodes=2, cpu=1))
+    talk.join("node0", "node1")
+    talk.wait(40)
+    talk.join("node2", cpu=1)
+    talk.wait(60)
+    assert talk.world("trainer").generation == 1, "one more forms no mesh"
+    talk.join("node3", cpu=1)
+    talk.wait(60)
+    assert len(talk.up()) == 4 and talk.world("trainer").generation == 2
+
+
+def test_scaling_to_a_size_that_forms_no_mesh_is_refused_in_words():
+    talk = Talk(graph(trainers(2, 6, parallel=MESH)))
+    talk.join("node0")
+    talk.tell(ev.ScaleRequested("trainer", 3))
+    assert len(talk.up()) == 6
+    assert talk.texts()[-1] == "scale trainer=3 is refused: its mesh pp=2 x dp=elastic needs multiples of 2"
+    talk.tell(ev.ScaleRequested("trainer", 4))
+    assert len(talk.up()) == 4
+
+
 def test_services_scale_one_by_one():
     talk = Talk(graph(role("ps", kind="service", min_replicas=1, max_replicas=3), role("trainer")))
     talk.join("node0")
