@@ -138,8 +138,6 @@ def read_secret(secret: SecretRef, base: Mapping[str, str]) -> str:
 def _defaults(base: Mapping[str, str], role: RoleSpec) -> dict[str, str]:
     """What is set only where the user has set nothing."""
     wanted = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "PYTHONUNBUFFERED": "1"}
-    # All nodes are on this machine: without these, gloo and tensorpipe look the host's name up and may fail to.
-    wanted |= {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}
     if role.hang_after_ns is not None or role.start_timeout_ns is not None:
         wanted["PYTHONFAULTHANDLER"] = "1"  # the stacks of a worker that hangs go to its log (R15)
     if role.procs > 1:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from flowdist.control import events as ev
+from flowdist.control.controller import Controller
 from flowdist.control.effects import CloseStore, Notify, OpenStore, StartReplica, StopReplica
+from flowdist.control.ids import unnamed_nodes
 from flowdist.graph import HOUR, SECOND, Gate, Readiness
 from tests.control.harness import TCP, Talk, graph, node, r, restart, role
 
@@ -131,6 +133,30 @@ def test_r2_the_window_is_cut_short_when_every_known_node_has_answered():
     talk = Talk(graph(trainers(1, 4), nodes=2, cpu=1))
     talk.join("node0", "node1")
     assert talk.up() == ["trainer/0", "trainer/1"] and talk.now == 0
+
+
+def test_r2_hosts_that_are_expected_without_a_name_are_taken_for_those_that_come():
+    topology = graph(trainers(1, 3), nodes=1, cpu=1)
+    talk = Talk(topology)
+    talk.controller = Controller(topology, ("node0", *unnamed_nodes(2, 3)))
+    talk.join("node0", "gpu07")
+    assert talk.up() == [] and list(talk.job.missing) == ["host 3 of 3"]
+    talk.join("gpu07")  # the first comes back: it is the same host
+    assert list(talk.job.missing) == ["host 3 of 3"]
+    talk.join("gpu08")
+    assert len(talk.up()) == 3 and talk.now == 0
+    talk.join("gpu09")
+    assert not talk.job.missing, "one more is welcome, as a spare"
+
+
+def test_r2_the_window_ends_for_hosts_without_a_name_too():
+    topology = graph(trainers(1, 3), nodes=1, cpu=1)
+    talk = Talk(topology)
+    talk.controller = Controller(topology, ("node0", *unnamed_nodes(2, 3)))
+    talk.join("node0")
+    talk.wait(10)
+    assert talk.up() == ["trainer/0"]
+    assert "not waiting any longer for host 2 of 3, host 3 of 3" in talk.texts()
 
 
 def test_r2_no_room_for_the_minima_ends_the_job_with_the_reason():
