@@ -125,7 +125,7 @@ def test_two_hosts_are_up_until_the_controllers_is_gone_for_too_long(tmp_path: P
         first = hosts.start(1, "run", path, "--listen", hosts.endpoint)
         second = hosts.start(2, "join", hosts.endpoint)
         second.until("rank 1 of 2")
-        for pid in first.named("flowdist.runtime.controller_main") + [first.process.pid]:
+        for pid in [*first.named("flowdist.runtime.controller_main"), first.process.pid]:
             os.kill(pid, signal.SIGSTOP)  # the controller cannot say farewell
         for pid in first.alive():
             os.kill(pid, signal.SIGKILL)
