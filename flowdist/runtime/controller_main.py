@@ -22,7 +22,7 @@ from flowdist.control.events import ControllerStarted, Event, TimePassed
 from flowdist.control.history import FaultLine, Header, Line, Record, encode_line, read_whole_lines, record
 from flowdist.control.ids import NodeName
 from flowdist.control.links import Links
-from flowdist.control.messages import Heartbeat, Join, Leave, Preempted, Report
+from flowdist.control.messages import Heartbeat, Join, Leave, Preempted, Report, ToController
 from flowdist.graph import RoleGraph, decode_graph
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.evidence import keep
@@ -42,6 +42,8 @@ from flowdist.runtime.handshake import TOKEN
 from flowdist.runtime.meeting import Gone
 from flowdist.runtime.reception import Listening, Reception
 
+# What other hosts may say: nothing of the operator's.
+FromAfar = ToController | Watch | Arrive | Gone | Evidence
 BIND_S = 10.0  # a controller that takes over waits so long for the port of the last one
 PART_S = 2.0  # for the other hosts to have read the last frames
 
@@ -173,7 +175,7 @@ class _ControllerProcess:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while (message := await read_to_controller(reader)) is not None:
-                if writer in self._far and isinstance(message, Operate | Injected):
+                if writer in self._far and not isinstance(message, FromAfar):
                     raise msgspec.ValidationError(f"{type(message).__name__} is not for other hosts")
                 self._hear(message, writer)
         except (msgspec.MsgspecError, RecursionError) as error:
