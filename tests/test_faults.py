@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from flowdist.faults import (
-    NOTHING,
     FaultError,
     Plan,
     When,
@@ -17,7 +16,6 @@ from flowdist.faults import (
     parse_add,
     parse_drain,
     parse_fault,
-    parse_plan,
     parse_scale,
     refuse_misplaced,
     refuse_unsupported,
@@ -300,10 +298,3 @@ def test_the_place_of_what_is_not_there_is_after_the_text() -> None:
         with pytest.raises(FaultError) as caught:
             parse_fault(text)
         assert str(caught.value).endswith(f"\n  {text}\n  {' ' * len(text)}^") and caught.value.help == example
-
-
-def test_a_plan_is_read_from_what_the_options_say() -> None:
-    plan = parse_plan(["node1@3s"], ["trainer=2@4s"], ["node5@5s"], ["node2@6s"])
-    assert [fault.spec for fault in plan.faults] == ["node1@3s"]
-    assert (plan.scales[0].replicas, plan.adds[0].node, plan.drains[0].node) == (2, "node5", "node2")
-    assert parse_plan() == NOTHING

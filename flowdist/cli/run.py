@@ -16,7 +16,8 @@ import click
 from flowdist.cli.common import Named, guarded, load, print_json, show_problems, topology_options
 from flowdist.dsl.load import DEFAULT_FILE, Loaded, looks_like_topology
 from flowdist.errors import FlowdistError
-from flowdist.faults import Plan, parse_plan
+from flowdist.fault_files import parse_plan
+from flowdist.faults import Plan
 from flowdist.graph import RoleGraph
 
 if TYPE_CHECKING:

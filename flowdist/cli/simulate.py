@@ -11,7 +11,7 @@ import click
 from flowdist.cli.common import Named, guarded, load, print_json, topology_options, write
 from flowdist.cli.explore import explore, read_exploration
 from flowdist.errors import FlowdistError
-from flowdist.faults import parse_plan
+from flowdist.fault_files import parse_plan
 from flowdist.graph import parse_duration
 from flowdist.scenario import Expect, Scenario, load_scenario
 
@@ -24,6 +24,8 @@ TRACE_LINES = 60
 @click.option("--scale", "scales", multiple=True, metavar="ROLE=N@TIME", help="Scale a role: trainer=4@60s.")
 @click.option("--add", "adds", multiple=True, metavar="NODE@TIME", help="A node joins: node5@90s.")
 @click.option("--drain", "drains", multiple=True, metavar="NODE@TIME", help="Drain a node: node1@2m.")
+@click.option("--rate", "rates", multiple=True, metavar="RATE", help="Faults at random: node-kill=6.5e-3/node-day/15m.")
+@click.option("--faults", "files", multiple=True, metavar="FILE", help="Faults from a file, one a line, or TOML.")
 @click.option("--seed", type=int, help="0 (default) is nominal; others spread start-up times.")
 @click.option("--until", metavar="TIME", help="Stop the clock there: 10m.")
 @click.option(
@@ -44,6 +46,8 @@ def command(
     scales: tuple[str, ...],
     adds: tuple[str, ...],
     drains: tuple[str, ...],
+    rates: tuple[str, ...],
+    files: tuple[str, ...],
     seed: int | None,
     until: str | None,
     trace_file: str | None,
@@ -71,7 +75,7 @@ def command(
         scenario = load_scenario(Path(named.target))
         named = _from_scenario(Path(named.target), scenario, named)
         fails, scales, adds = (*scenario.faults, *fails), (*scenario.scale, *scales), (*scenario.add, *adds)
-        drains = (*scenario.drain, *drains)
+        drains, rates = (*scenario.drain, *drains), (*scenario.rates, *rates)
         seed = scenario.seed if seed is None else seed
         until = until or scenario.until
     loaded = load(named)
@@ -81,7 +85,7 @@ def command(
     graph = with_nodes(loaded.graph)
     if exploration is not None:
         explore(graph, named, exploration)
-    plan = parse_plan(fails, scales, adds, drains)
+    plan = parse_plan(fails, scales, adds, drains, rates, files)
     check_faults(plan, graph)
     simulation = Simulation(graph, plan, seed=seed or 0)
     result = simulation.run(_until_ns(until))

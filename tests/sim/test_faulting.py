@@ -111,9 +111,9 @@ def test_the_same_seed_loses_the_same_packets_and_another_others() -> None:
 
 def test_what_is_lost_is_said_again_and_nothing_overtakes_it() -> None:
     link = Link("node0", seed=1)
-    assert link.arrival("up", 1000) == 1000 + LATENCY_NS
+    assert link.arrivals("up", 1000) == [1000 + LATENCY_NS]
     link.lose("f", 0.9)
-    times = [link.arrival("up", 2000 + i) for i in range(50)]
+    times = [at for i in range(50) for at in link.arrivals("up", 2000 + i)]
     assert times == sorted(times) and max(times) >= 2000 + RESEND_NS
     link.heal("f")
     assert link.is_quiet
