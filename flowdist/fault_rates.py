@@ -188,10 +188,15 @@ class Arrivals:
 
     def pop(self) -> Fault:
         """It, and on to the one after it."""
+        at_ns, rate, target = self.take()
+        return fault_of(rate, target, at_ns)
+
+    def take(self) -> tuple[int, Rate, str]:
+        """The same, not yet written: its time, its rate and its target."""
         at_ms, serial, n, at, rate, target, mean = self._heap[0]
         at += gap(self._seed, target, rate.name, n + 1, mean)
         heapq.heapreplace(self._heap, (round(at, -6), serial, n + 1, at, rate, target, mean))
-        return fault_of(rate, target, at_ms)
+        return at_ms, rate, target
 
     def until(self, end_ns: int) -> Iterable[Fault]:
         """Those up to that time."""
