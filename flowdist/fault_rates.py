@@ -9,16 +9,17 @@ They are whole milliseconds, so that each fault can be written, and played again
 
 from __future__ import annotations
 
-import heapq
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
+from heapq import heapify, heapreplace
+from math import log1p
 from typing import NoReturn
 
 from flowdist.errors import did_you_mean, underlined
 from flowdist.faults import KINDS, MOMENTARY, ORDERS, Fault, FaultError, Rate, When, located, parse_fault
 from flowdist.graph import DAY, HOUR, MINUTE, MS, SECOND, RoleGraph, format_duration, parse_duration
-from flowdist.streams import draw
+from flowdist.streams import number, stream
 
 PERIODS = {"second": SECOND, "minute": MINUTE, "hour": HOUR, "day": DAY, "week": 7 * DAY, "year": 365 * DAY}
 _NUMBER = re.compile(r"\d+(\.\d+)?([eE][+-]?\d{1,3})?")
@@ -170,17 +171,17 @@ class Arrivals:
     """
 
     def __init__(self, rates: Sequence[Rate], graph: RoleGraph, nodes: Sequence[str], seed: int) -> None:
-        self._seed = seed
-        self._heap: list[tuple[int, int, int, int, Rate, str, float]] = []
+        self._heap: list[tuple[int, int, int, int, float, bytes, Rate, str]] = []
         serial = 0
         for rate in rates:
             found = entities(rate, graph, nodes)
             mean = mean_ns(rate, len(found))
             for target in found:
-                at = gap(seed, target, rate.name, 0, mean)
+                of = stream(seed, target, rate.name)
+                at = int(-log1p(-number(of, 0)) * mean)
                 serial += 1  # two at the same time come in the order of the plan; and what follows is never compared
-                self._heap.append((round(at, -6), serial, 0, at, rate, target, mean))
-        heapq.heapify(self._heap)
+                self._heap.append((at // MS * MS, serial, 0, at, mean, of, rate, target))
+        heapify(self._heap)
 
     def next_ns(self) -> int | None:
         """When the next one comes; None: never, as there are no rates."""
@@ -193,20 +194,16 @@ class Arrivals:
 
     def take(self) -> tuple[int, Rate, str]:
         """The same, not yet written: its time, its rate and its target."""
-        at_ms, serial, n, at, rate, target, mean = self._heap[0]
-        at += gap(self._seed, target, rate.name, n + 1, mean)
-        heapq.heapreplace(self._heap, (round(at, -6), serial, n + 1, at, rate, target, mean))
+        at_ms, serial, n, at, mean, of, rate, target = self._heap[0]
+        n += 1
+        at += int(-log1p(-number(of, n)) * mean)
+        heapreplace(self._heap, (at // MS * MS, serial, n, at, mean, of, rate, target))
         return at_ms, rate, target
 
     def until(self, end_ns: int) -> Iterable[Fault]:
         """Those up to that time."""
         while (at := self.next_ns()) is not None and at <= end_ns:
             yield self.pop()
-
-
-def gap(seed: int, target: str, name: str, n: int, mean: float) -> int:
-    """Time from the fault before to the n-th, in ns."""
-    return round(-math.log1p(-draw(seed, target, name, n)) * mean)
 
 
 def _refuse(text: str, start: int, end: int, message: str, help: str, where: str = "") -> NoReturn:

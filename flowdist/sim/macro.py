@@ -29,6 +29,7 @@ from flowdist.sim.macro_seats import Seats
 from flowdist.sim.streams import draw
 
 Phase = Literal["opening", "running", "stopping", "back-off", "waiting"]
+Later = tuple[int, int, Callable[[int], None] | None, int]  # when, serial, what; or the node that joins
 NEVER = 1 << 62
 FAILED: dict[str, tuple[FailureKind, str | None]] = {
     "kill": ("signal", "KILL"),
@@ -87,6 +88,8 @@ class Macro:
         graph, role = scope.graph, scope.role
         self._scope, self._role, self._options, self._seed, self._tell = scope, role, graph.options, seed, tell
         self._times, self._load, self._keep = scope.times, role.workload, keep
+        verdict = Policy(role, graph.options).judge("node_lost", 0)
+        self._free_losses = max(scope.seats) == 1 and not verdict.fails and not verdict.counted
         self._names = {name: i for i, name in enumerate(scope.nodes)}
         self._seats = Seats(role, graph.options, scope.seats, len(graph.cluster.nodes))
         self._books = Books(role.workload, role.max_replicas)
@@ -96,12 +99,12 @@ class Macro:
         self._fences: dict[int, int] = {}  # when the workers of a node that is gone ended
         self._until = 0
         self._arrivals = Arrivals(plan.rates, graph, scope.nodes, seed if fault_seed is None else fault_seed)
-        self._later: list[tuple[int, int, Callable[[int], None]]] = []
+        self._later: list[Later] = []
         self._serial = 0
         self.result = MacroResult(None, "", 0, self._books.spent, 0, 0, 0, 0, 0, Counter(), 0, [])
         self._phase: Phase = "opening"
         self._due, self._do = NEVER, self._start  # when the phase ends by itself, and what is then
-        self._formed: int | None = None  # when the present generation was last known to run
+        self._formed = NEVER  # when all of the present generation ran
         self._ever = 0  # replicas that have run: the lowest come first
         self._pending: int | None = None  # until when it may be below its minimum
         self._backoff = 0
@@ -110,7 +113,7 @@ class Macro:
         self._stopped_ns = 0  # when the members of a gang that is told to stop have done so
         self._halt_at: int | None = None  # when the members of a gang that is told to stop do so
         for add in plan.adds:
-            self._at(add.at_ns + self._times.message, self._joining(self._names[add.node]))
+            self._at(add.at_ns + self._times.message, None, self._names[add.node])
         for fault in plan.faults:
             assert fault.when.at_ns is not None
             self._at(fault.when.at_ns + fault.offset_ns, self._firing(fault))
@@ -122,6 +125,8 @@ class Macro:
         end = self._until = NEVER - 1 if until is None else until
         strike = arrivals.next_ns() or NEVER
         while result.outcome is None:
+            if self._is_steady():
+                strike = self._go_on_steadily(strike, end)
             at = later[0][0] if later else NEVER
             due = self._due
             if due <= at and due <= strike:
@@ -131,19 +136,27 @@ class Macro:
             elif at <= strike:
                 if at > end:
                     break
-                heapq.heappop(later)[2](at)
+                self._happen(heapq.heappop(later), at)
             elif strike > end:
                 break
             else:
-                self._strike(strike)
+                _, rate, target = arrivals.take()
+                self._hit(target, rate, strike)
                 strike = arrivals.next_ns() or NEVER
         if result.outcome is None:
             self._close(self._books.since if until is None else until)
         return result
 
-    def _at(self, time: int, action: Callable[[int], None]) -> None:
+    def _at(self, time: int, action: Callable[[int], None] | None, node: int = -1) -> None:
+        """Without an action the node joins then."""
         self._serial += 1
-        heapq.heappush(self._later, (time, self._serial, action))
+        heapq.heappush(self._later, (time, self._serial, action, node))
+
+    def _happen(self, entry: Later, now: int) -> None:
+        if entry[2] is None:
+            self._joined(entry[3], now)
+        else:
+            entry[2](now)
 
     def _next(self) -> int:
         """When something befalls it, or nobody looks any more: what is due before is done at once."""
@@ -165,16 +178,11 @@ class Macro:
 
         return fire
 
-    def _strike(self, now: int) -> None:
-        """The next fault of a rate."""
-        _, rate, target = self._arrivals.take()
-        self._hit(target, rate, now)
-
     def _hit(self, target: str, what: Fault | Rate, now: int) -> None:
         node = self._names.get(target)
         if node is not None:
             if what.kind == "add":
-                self._at(now + self._times.message, self._joining(node))
+                self._at(now + self._times.message, None, node)
             elif self._alive[node]:
                 self._note_fault(target, what, now)
                 self._kill(node, what, now)
@@ -206,7 +214,7 @@ class Macro:
             back += self._times.message
             told = min(told, back)
             self._at(told, self._going(node, why))
-            self._at(back, self._joining(node))
+            self._at(back, None, node)
         else:
             self._at(told, self._going(node, why))
         if self._seats.on[node]:
@@ -255,9 +263,6 @@ class Macro:
             else:
                 self._incident("node_lost", reason, now, level=verdict.level if verdict.counted else None)
 
-    def _joining(self, node: int) -> Callable[[int], None]:
-        return lambda now: self._joined(node, now)
-
     def _joined(self, node: int, now: int) -> None:
         self._alive[node] = True
         self._seats.join(node, now)
@@ -270,7 +275,7 @@ class Macro:
     def _hit_replica(self, replica: int, what: Fault | Rate, now: int) -> None:
         """Its processes end; nobody is hit that does not run."""
         node = self._seats.node_of[replica]
-        runs = self._phase == "running" and self._formed is not None and now >= self._formed
+        runs = self._phase == "running" and now >= self._formed
         if node is None or not runs or (not self._alive[node] and now >= self._fences.get(node, 0)):
             return
         self._note_fault(f"{self._role.name}/{replica}", what, now)
@@ -294,13 +299,81 @@ class Macro:
         else:
             self._incident(kind, reason, now, level=verdict.level if verdict.counted else None)
 
+    # The steady case, which is nearly all of it: a node dies, a spare takes over or the gang shrinks, nodes return.
+
+    def _is_steady(self) -> bool:
+        """The gang runs, none of it is dead, and nobody wants to know more than the sums."""
+        steady = self._free_losses and self._phase == "running" and not self._doomed and self._formed != NEVER
+        return steady and self._tell is None and not self._keep and not self._seats.has_suspects
+
+    def _go_on_steadily(self, strike: int, end: int) -> int:
+        """From one failure to the next, for as long as no other thing comes between. Returns when the next one strikes.
+
+        What is not steady is left to the general case before anything of it is done; a test compares the two.
+        """
+        later, seats, arrivals, alive, names = self._later, self._seats, self._arrivals, self._alive, self._names
+        times, on, policy, least = self._times, self._seats.on, self._policy, self._role.min_replicas
+        away, flapping, limit = times.stop_and_go, seats.flapping, self._options.free_incidents_max
+        while True:
+            at = later[0][0] if later else NEVER
+            due = self._due
+            if due <= at and due <= strike:
+                if due > end or self._books.begun is not None:
+                    return strike
+                self._begin(due)
+                continue
+            if at <= strike:
+                node = later[0][3]
+                if at > end or node < 0 or seats.vacant or node in flapping:
+                    return strike
+                heapq.heappop(later)
+                alive[node] = True
+                seats.join(node, at)
+                continue
+            if strike > end:
+                return strike
+            now, (_, rate, target) = strike, arrivals.take()
+            strike = arrivals.next_ns() or NEVER
+            node = names.get(target, -1)
+            starts = now + away
+            if node >= 0 and not alive[node]:
+                continue
+            is_lone = rate.kind == "kill" and node >= 0 and starts < strike and starts < at and starts <= end
+            if not is_lone or now < self._formed or len(on[node]) != 1 or policy.row >= limit:
+                self._hit(target, rate, now)
+                return strike
+            if seats.taken - (not seats.free) < least:
+                self._hit(target, rate, now)
+                return strike
+            alive[node] = False
+            if rate.duration_ns is not None:
+                self._at(now + rate.duration_ns + times.message, None, node)
+            self._replace(node, now, starts)
+
+    def _replace(self, node: int, now: int, starts: int) -> None:
+        """A member dies, the others stop, and a new generation starts: all that `_kill` to `_start` do."""
+        books, seats, times, result = self._books, self._seats, self._times, self.result
+        result.faults += 1
+        result.causes["node_lost"] += 1
+        result.generations += 1
+        if books.begun is not None:
+            books.halt(now)
+        told = now + times.proof
+        healthy = books.progressed or told - self._formed >= self._options.min_uptime_ns
+        self._policy.row = 1 if healthy else self._policy.row + 1
+        seats.replace(node, told)
+        books.fail_over(told, starts, seats.taken)
+        self._formed = starts + times.started
+        self._due = starts + times.up + self._startup() + (self._load.restore_ns if books.durable else 0)
+        self._do = self._begin
+
     # What is decided.
 
     def _is_healthy(self, now: int) -> bool:
         if self._books.has_progressed(now):
             return True
         formed = self._formed
-        return formed is not None and now >= formed and now - formed >= self._options.min_uptime_ns
+        return now - formed >= self._options.min_uptime_ns
 
     def _incident(self, kind: str, reason: str, now: int, *, level: int | None = None) -> None:
         """One cause, and the gang restarts: all of it stops first (R6)."""
@@ -320,7 +393,7 @@ class Macro:
                 self._fail(f"{too_many}; the last: {reason}", now)
                 return
         books.progressed = False
-        self._phase, self._formed = "stopping", None
+        self._phase, self._formed = "stopping", NEVER
         others = self._seats.taken if kind == "node_lost" else books.active - (kind != "joined")
         self._due, self._do = (now + self._times.stop if others else now), self._stopped
         if self._doomed:  # some of its members are dead and do not say that they have stopped
@@ -372,19 +445,22 @@ class Macro:
             self.result.sizes.append(seats.taken)
         self._say(now, "forms", str(self.result.generations), f"{seats.taken} of at most {self._role.max_replicas}")
         if self._doomed:  # not all of them get up, and that is not known yet
-            self._due, self._formed = NEVER, None
+            self._due = self._formed = NEVER
             return
         self._formed = now + times.started
         if self._counts:
             self._policy.last_counted_ns, self._counts = self._formed, False
-        startup = self._load.startup_ns
-        if self._seed:  # the slowest of so many, each spread by up to a fifth
-            slowest = draw(self._seed, self._role.name, "slowest", self.result.generations) ** (1 / seats.taken)
-            startup = round(startup * (0.8 + 0.4 * slowest))
-        self._due = now + times.up + startup + (self._load.restore_ns if books.durable else 0)
+        self._due = now + times.up + self._startup() + (self._load.restore_ns if books.durable else 0)
         self._do = self._begin
         if seats.vacant and seats.free:
             self._grow(self.result.generations, self._formed)
+
+    def _startup(self) -> int:
+        """Of the slowest of so many, each spread by up to a fifth."""
+        if not self._seed:
+            return self._load.startup_ns
+        slowest = draw(self._seed, self._role.name, "slowest", self.result.generations) ** (1 / self._seats.taken)
+        return round(float(self._load.startup_ns * (0.8 + 0.4 * slowest)))
 
     def _begin(self, now: int) -> None:
         """The last of them is up: they step."""
@@ -395,7 +471,7 @@ class Macro:
     def _grow(self, generation: int, now: int) -> None:
         """Into seats that are free, after the cool-down since the last re-formation (R13)."""
         seats, formed = self._seats, self._formed
-        if self._phase != "running" or generation != self.result.generations or formed is None:
+        if self._phase != "running" or generation != self.result.generations or formed == NEVER:
             return
         if not (seats.vacant and seats.free):
             return

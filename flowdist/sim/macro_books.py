@@ -43,6 +43,15 @@ class Books:
         self.move("start-up", members, now)
         self.progressed = False
 
+    def fail_over(self, told: int, starts: int, members: int) -> None:
+        """From a failure, known at `told`, to the next start: `move` and `start` in one."""
+        spent, active, since = self.spent, self.active, self.since
+        spent[self.bucket] += active * (told - since)
+        spent["re-formation"] += active * (starts - told)
+        if active != self._all:
+            spent["waiting"] += (self._all - active) * (starts - since)
+        self.bucket, self.active, self.since, self.progressed = "start-up", members, starts, False
+
     def begin(self, now: int) -> int:
         """It begins to step: the end of its start-up was the reading of its checkpoint. Returns when all is done."""
         if self.durable:
@@ -74,7 +83,8 @@ class Books:
         spent["productive"] += active * kept
         spent["lost work"] += active * (worked - kept)
         spent["checkpoint"] += active * (position - worked)
-        spent["waiting"] += (self._all - active) * (now - self.since)
+        if active != self._all:
+            spent["waiting"] += (self._all - active) * (now - self.since)
         self.lost_steps += step - self.durable
         self.lost_ns += (step - self.durable) * load.step_ns
         self.begun, self.bucket, self.since = None, "detection", now

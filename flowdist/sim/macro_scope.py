@@ -61,6 +61,11 @@ class Times(NamedTuple):
     fence: int  # from the last heartbeat that was answered to the end of the workers of a node that is cut off
     silent: int  # from there to the controller's verdict
 
+    @property
+    def stop_and_go(self) -> int:
+        """From the death of a node to the order to start again, if nothing comes between."""
+        return self.proof + self.stop + self.open
+
 
 class Scope(NamedTuple):
     """What macro mode plays: one gang on equal nodes."""

@@ -28,6 +28,7 @@ class Seats:
         self.free = 0
         self._heap: list[tuple[int, int]] = []
         self._losses: dict[int, list[int]] = {}
+        self.flapping: dict[int, None] = {}  # nodes that were lost so often that they might be used no more
         self._failures: list[
             tuple[int, int, int, str]
         ] = []  # time, node, replica and kind of those by a replica's fault
@@ -92,10 +93,40 @@ class Seats:
         self.on[node] = []
         return len(lost)
 
+    def replace(self, node: int, now: int) -> None:
+        """`lose`, `note_loss` and `fill` in one, of a node with one replica: another node takes it if there is room."""
+        (replica,) = self.on[node]
+        self.on[node] = []
+        self.usable[node] = False
+        self.note_loss(node, now)
+        if self.vacant or not self.free:
+            self.node_of[replica] = None
+            insort(self.vacant, replica)
+            self.taken -= 1
+            if self.free:
+                self.fill(now)
+            return
+        best = self._best([])
+        assert best is not None, "a free seat that nobody offers"
+        self.node_of[replica] = best
+        self.on[best].append(replica)
+        self.free -= 1
+
+    @property
+    def has_suspects(self) -> bool:
+        """Whoever restarts may have to move."""
+        return bool(self._failures or self.cordoned)
+
     def note_loss(self, node: int, now: int) -> None:
         """Something ran there when it was lost."""
-        since = now - self._options.bad_node_window_ns
-        self._losses[node] = [at for at in self._losses.get(node, ()) if at > since] + [now]
+        before = self._losses.get(node)
+        if before is None:
+            self._losses[node] = [now]
+        else:
+            since = now - self._options.bad_node_window_ns
+            self._losses[node] = [*(at for at in before if at > since), now]
+            if len(self._losses[node]) >= self._options.cordon_after:
+                self.flapping[node] = None
 
     def join(self, node: int, now: int) -> None:
         """It is there, for the first time or again; one that flaps is used no more if the job can do without it."""
