@@ -171,7 +171,7 @@ class Arrivals:
     """
 
     def __init__(self, rates: Sequence[Rate], graph: RoleGraph, nodes: Sequence[str], seed: int) -> None:
-        self._heap: list[tuple[int, int, int, int, float, bytes, Rate, str]] = []
+        self.heap: list[tuple[int, int, int, int, float, bytes, Rate, str]] = []
         serial = 0
         for rate in rates:
             found = entities(rate, graph, nodes)
@@ -180,12 +180,12 @@ class Arrivals:
                 of = stream(seed, target, rate.name)
                 at = int(-log1p(-number(of, 0)) * mean)
                 serial += 1  # two at the same time come in the order of the plan; and what follows is never compared
-                self._heap.append((at // MS * MS, serial, 0, at, mean, of, rate, target))
-        heapify(self._heap)
+                self.heap.append((at // MS * MS, serial, 0, at, mean, of, rate, target))
+        heapify(self.heap)
 
     def next_ns(self) -> int | None:
         """When the next one comes; None: never, as there are no rates."""
-        return self._heap[0][0] if self._heap else None
+        return self.heap[0][0] if self.heap else None
 
     def pop(self) -> Fault:
         """It, and on to the one after it."""
@@ -194,10 +194,10 @@ class Arrivals:
 
     def take(self) -> tuple[int, Rate, str]:
         """The same, not yet written: its time, its rate and its target."""
-        at_ms, serial, n, at, mean, of, rate, target = self._heap[0]
+        at_ms, serial, n, at, mean, of, rate, target = self.heap[0]
         n += 1
         at += int(-log1p(-number(of, n)) * mean)
-        heapreplace(self._heap, (at // MS * MS, serial, n, at, mean, of, rate, target))
+        heapreplace(self.heap, (at // MS * MS, serial, n, at, mean, of, rate, target))
         return at_ms, rate, target
 
     def until(self, end_ns: int) -> Iterable[Fault]:

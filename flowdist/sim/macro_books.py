@@ -43,15 +43,6 @@ class Books:
         self.move("start-up", members, now)
         self.progressed = False
 
-    def fail_over(self, told: int, starts: int, members: int) -> None:
-        """From a failure, known at `told`, to the next start: `move` and `start` in one."""
-        spent, active, since = self.spent, self.active, self.since
-        spent[self.bucket] += active * (told - since)
-        spent["re-formation"] += active * (starts - told)
-        if active != self._all:
-            spent["waiting"] += (self._all - active) * (starts - since)
-        self.bucket, self.active, self.since, self.progressed = "start-up", members, starts, False
-
     def begin(self, now: int) -> int:
         """It begins to step: the end of its start-up was the reading of its checkpoint. Returns when all is done."""
         if self.durable:
@@ -60,8 +51,12 @@ class Books:
             self.spent["start-up"] -= part
         self.move("productive", self.active, now)
         self.begun, self._first = now, self.durable
-        work = (self._load.steps - self.durable) * self._load.step_ns
-        return now + work + max(0, work - 1) // self._load.checkpoint_every_ns * self._load.checkpoint_ns
+        return self.end(now)
+
+    def end(self, begun: int) -> int:
+        """When all will be done, if nothing goes wrong."""
+        work = (self._load.steps - (self.durable if self.begun is None else self._first)) * self._load.step_ns
+        return begun + work + max(0, work - 1) // self._load.checkpoint_every_ns * self._load.checkpoint_ns
 
     def halt(self, now: int, *, done: bool = False) -> None:
         """A member is gone: what was done since the last checkpoint is lost. Or all is done, and nothing is."""

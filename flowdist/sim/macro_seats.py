@@ -18,7 +18,7 @@ class Seats:
 
     def __init__(self, role: RoleSpec, options: JobOptions, room: tuple[int, ...], known: int) -> None:
         self._options, self._least = options, role.min_replicas
-        self._sign = 1 if role.placement.strategy == "pack" else -1
+        self.sign = 1 if role.placement.strategy == "pack" else -1
         self.room, self.on = list(room), [[] for _ in room]  # type: list[int], list[list[int]]
         self.usable = [node < known for node in range(len(room))]
         self.cordoned: dict[int, None] = {}
@@ -26,10 +26,10 @@ class Seats:
         self.vacant = list(range(role.max_replicas))  # replicas without a seat, sorted
         self.taken = 0
         self.free = 0
-        self._heap: list[tuple[int, int]] = []
-        self._losses: dict[int, list[int]] = {}
+        self.shelf: list[tuple[int, int]] = []
+        self.losses: dict[int, list[int]] = {}
         self.flapping: dict[int, None] = {}  # nodes that were lost so often that they might be used no more
-        self._failures: list[
+        self.failures: list[
             tuple[int, int, int, str]
         ] = []  # time, node, replica and kind of those by a replica's fault
         for node in range(known):
@@ -39,7 +39,7 @@ class Seats:
     def _offer(self, node: int) -> None:
         left = self.room[node] - len(self.on[node])
         if left > 0 and self.usable[node] and node not in self.cordoned:
-            heapq.heappush(self._heap, (self._sign * left, node))
+            heapq.heappush(self.shelf, (self.sign * left, node))
 
     def _is_open(self, node: int) -> bool:
         return self.usable[node] and node not in self.cordoned
@@ -47,17 +47,17 @@ class Seats:
     def _best(self, avoid: list[int]) -> int | None:
         """The node for one more replica: entries that are no longer so are dropped as they come up."""
         put_back, found = [], None
-        while self._heap and found is None:
-            entry = heapq.heappop(self._heap)
+        while self.shelf and found is None:
+            entry = heapq.heappop(self.shelf)
             node = entry[1]
-            if not self._is_open(node) or self._sign * (self.room[node] - len(self.on[node])) != entry[0]:
+            if not self._is_open(node) or self.sign * (self.room[node] - len(self.on[node])) != entry[0]:
                 continue
             if node in avoid:
                 put_back.append(entry)
             else:
                 found = node
         for entry in put_back:
-            heapq.heappush(self._heap, entry)
+            heapq.heappush(self.shelf, entry)
         return found
 
     def fill(self, now: int) -> int:
@@ -65,7 +65,7 @@ class Seats:
         before = self.taken
         while self.vacant and self.free:
             replica = self.vacant[0]
-            avoid = self._avoided(replica, now) if self._failures else []
+            avoid = self._avoided(replica, now) if self.failures else []
             node = self._best(avoid)
             if node is None:
                 node = self._best([])
@@ -93,39 +93,15 @@ class Seats:
         self.on[node] = []
         return len(lost)
 
-    def replace(self, node: int, now: int) -> None:
-        """`lose`, `note_loss` and `fill` in one, of a node with one replica: another node takes it if there is room."""
-        (replica,) = self.on[node]
-        self.on[node] = []
-        self.usable[node] = False
-        self.note_loss(node, now)
-        if self.vacant or not self.free:
-            self.node_of[replica] = None
-            insort(self.vacant, replica)
-            self.taken -= 1
-            if self.free:
-                self.fill(now)
-            return
-        best = self._best([])
-        assert best is not None, "a free seat that nobody offers"
-        self.node_of[replica] = best
-        self.on[best].append(replica)
-        self.free -= 1
-
-    @property
-    def has_suspects(self) -> bool:
-        """Whoever restarts may have to move."""
-        return bool(self._failures or self.cordoned)
-
     def note_loss(self, node: int, now: int) -> None:
         """Something ran there when it was lost."""
-        before = self._losses.get(node)
+        before = self.losses.get(node)
         if before is None:
-            self._losses[node] = [now]
+            self.losses[node] = [now]
         else:
             since = now - self._options.bad_node_window_ns
-            self._losses[node] = [*(at for at in before if at > since), now]
-            if len(self._losses[node]) >= self._options.cordon_after:
+            self.losses[node] = [*(at for at in before if at > since), now]
+            if len(self.losses[node]) >= self._options.cordon_after:
                 self.flapping[node] = None
 
     def join(self, node: int, now: int) -> None:
@@ -135,7 +111,7 @@ class Seats:
             return
         self.free += self.room[node] - len(self.on[node])
         self._offer(node)
-        losses = self._losses.get(node)
+        losses = self.losses.get(node)
         if losses is not None and len(losses) >= self._options.cordon_after:
             since = now - self._options.bad_node_window_ns
             if sum(at > since for at in losses) >= self._options.cordon_after:
@@ -146,8 +122,8 @@ class Seats:
         node = self.node_of[replica]
         assert node is not None
         since = now - self._options.bad_node_window_ns
-        self._failures = [past for past in self._failures if past[0] > since] + [(now, node, replica, kind)]
-        same = sum(past[1] == node and past[3] == kind for past in self._failures)
+        self.failures = [past for past in self.failures if past[0] > since] + [(now, node, replica, kind)]
+        same = sum(past[1] == node and past[3] == kind for past in self.failures)
         if same >= self._options.cordon_after and node not in self.cordoned:
             self._cordon(node)
 
@@ -160,12 +136,12 @@ class Seats:
 
     def _avoided(self, replica: int, now: int) -> list[int]:
         since = now - self._options.bad_node_window_ns
-        counts = Counter((node, kind) for at, node, who, kind in self._failures if who == replica and at > since)
+        counts = Counter((node, kind) for at, node, who, kind in self.failures if who == replica and at > since)
         return [node for (node, _), count in counts.items() if count >= self._options.move_after]
 
     def move_away(self, now: int) -> None:
         """All have stopped: whoever is on a bad node loses the seat, if there is another one."""
-        suspects = {replica: None for _, _, replica, _ in self._failures}
+        suspects = {replica: None for _, _, replica, _ in self.failures}
         suspects |= {replica: None for node in self.cordoned for replica in self.on[node]}
         for replica in sorted(suspects):
             node = self.node_of[replica]
