@@ -48,6 +48,8 @@ class _Run(click.Command):
 @click.option("--fail", "fails", multiple=True, metavar="FAULT", help="Make it fail: ps/0@20s, node1@30s/60s.")
 @click.option("--scale", "scales", multiple=True, metavar="ROLE=N@WHEN", help="Scale a role: trainer=4@60s.")
 @click.option("--drain", "drains", multiple=True, metavar="NODE@WHEN", help="Drain a node: node1@2m.")
+@click.option("--rate", "rates", multiple=True, metavar="RATE", help="Faults at random: trainer-kill=6/replica-hour.")
+@click.option("--faults", "files", multiple=True, metavar="FILE", help="Faults from a file, one a line, or TOML.")
 @click.option("--resume", metavar="RUN", help="Go on with a run that was killed: its folder, or its name under --runs.")
 @click.option("--runs", "base", default="runs", metavar="DIR", help="Where the folders of runs are (default: runs).")
 @click.option("--quiet", "-q", is_flag=True, help="Not the workers' output: only what flowdist does.")
@@ -60,6 +62,8 @@ def command(
     fails: tuple[str, ...],
     scales: tuple[str, ...],
     drains: tuple[str, ...],
+    rates: tuple[str, ...],
+    files: tuple[str, ...],
     resume: str | None,
     base: str,
     quiet: bool,
@@ -76,7 +80,7 @@ def command(
     flowdist run --resume latest                        go on where a run was when it was killed
     """
     needs_linux("run")
-    plan = parse_plan(fails, scales, drains=drains)
+    plan = parse_plan(fails, scales, drains=drains, rates=rates, files=files)
     if resume is not None and (named.target or named.params or named.sets or named.nodes):
         raise FlowdistError("--resume takes the topology of that run", help=f"write flowdist run --resume {resume}")
     graph = None if resume is not None else _load(named, replicas, max_restarts, args).graph
