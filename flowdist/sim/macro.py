@@ -103,6 +103,9 @@ class Macro:
         self.policy = Policy(role, graph.options)
         self.alive = [node < len(graph.cluster.nodes) for node in range(len(scope.nodes))]
         self.doomed: dict[int, int] = {}  # nodes with a seat that are dead: when control will know
+        self._cuts: dict[int, int] = {}  # since when nodes are cut off that still run
+        self._exited: dict[int, None] = {}  # replicas whose processes ended by themselves in this generation
+        self._met: dict[int, int] = {}  # when the agent of a node connected last: its heartbeats count from there
         self._fences: dict[int, int] = {}  # when the workers of a node that is gone ended
         self._until = 0
         self.arrivals = Arrivals(plan.rates, graph, scope.nodes, seed if fault_seed is None else fault_seed)
@@ -140,7 +143,7 @@ class Macro:
                     break
             at = later[0][0] if later else NEVER
             due = self.due
-            if due <= at and due <= strike:
+            if due < at and due < strike:
                 if due > end:
                     break
                 self._do(due)
@@ -215,13 +218,17 @@ class Macro:
         back = now + what.duration_ns if what.duration_ns is not None else None
         dies, told, why = now, now + self.times.proof, "it was killed"
         if what.kind == "lost":
+            self._cuts[node] = now
             heard = self._last_heard(node, now)
             dies, told, why = heard + self.times.fence, heard + self.times.silent, "not heard"
             if back is not None and back < dies:
+                self._met[node] = back
+                self.at(back, lambda now: self._heal(node))
                 return  # a short silence changes nothing
         self.alive[node] = False
         self._fences[node] = dies
         if back is not None:
+            self._met[node] = back
             back += self.times.message
             told = min(told, back)
             self.at(told, self._going(node, why))
@@ -239,17 +246,28 @@ class Macro:
 
     def _last_heard(self, node: int, now: int) -> int:
         """When the last heartbeat was sent that was answered."""
-        period = self.options.heartbeat_ns
-        return (now - 2 * self.times.message) // period * period
+        period, met = self.options.heartbeat_ns, self._met.get(node, 0)
+        return met + (now - 2 * self.times.message - met) // period * period
+
+    def _heal(self, node: int) -> None:
+        self._cuts.pop(node, None)
+
+    def _first(self) -> int | None:
+        """The node of the lowest member: its agent opens the store and offers the checkpoints."""
+        return next((node for node in self.seats.node_of if node is not None), None)
+
+    def _halt(self, now: int) -> None:
+        """They stop stepping. Checkpoints that were offered by a node that is cut off do not count."""
+        first = self._first() if self._cuts else None
+        self.books.halt(now, heard_until=self._cuts.get(first, now) if first is not None else now)
 
     def _stop_short(self, now: int) -> None:
         """A member is gone: the others wait for it in vain, or it never gets up."""
         if self.phase == "running":
-            if self.books.begun is not None:
-                self.books.halt(now)
+            self._halt(now)
             self.due = NEVER
-        elif self.phase == "stopping" and self.books.begun is not None:
-            self.books.halt(min(now, self._halt_at or now))
+        elif self.phase == "stopping":
+            self._halt(min(now, self._halt_at or now))
 
     def _going(self, node: int, why: str) -> Callable[[int], None]:
         return lambda now: self._gone(node, why, now)
@@ -258,6 +276,7 @@ class Macro:
         """The controller knows."""
         seats = self.seats
         self.doomed.pop(node, None)
+        self._cuts.pop(node, None)
         lost = seats.lose(node)
         name = self.scope.nodes[node]
         self._say(now, "gone", name, f"{name} is gone: {why}")
@@ -291,6 +310,7 @@ class Macro:
             return
         self._note_fault(f"{self.role.name}/{replica}", what, now)
         self._stop_short(now)
+        self._exited[replica] = None
         if not self.alive[node]:
             return  # it is cut off: nobody hears of it
         generation = self.result.generations
@@ -337,7 +357,8 @@ class Macro:
                 return
         books.progressed = False
         self.phase, self.formed = "stopping", NEVER
-        others = self.seats.taken if kind == "node_lost" else books.active - (kind != "joined")
+        members = books.active if joined else self.seats.taken
+        others = members - len(self._exited) - sum(len(self.seats.on[node]) for node in self.doomed)
         self.due, self._do = (now + self.times.stop if others else now), self._stopped
         if self.doomed:  # some of its members are dead and do not say that they have stopped
             self.due = max(self.due, *self.doomed.values())
@@ -346,8 +367,7 @@ class Macro:
 
     def _stopped(self, now: int) -> None:
         """All of it is gone."""
-        if self.books.begun is not None:
-            self.books.halt(self._halt_at or now)
+        self._halt(self._halt_at or now)
         self._halt_at = None
         if self._backoff_until > now:
             self.phase, self.due, self._do = "back-off", self._backoff_until, self._reform
@@ -375,7 +395,10 @@ class Macro:
             books.move("re-formation", self._ever, now)
         self.result.generations += 1
         self.phase, self.due, self._do = "opening", now + self.times.open, self._start
-        if self.due < self._next():
+        first = self._first() if self.doomed else None
+        if first is not None and not self.alive[first]:
+            self.due = NEVER  # nobody opens the store, until that is known
+        elif self.due < self._next():
             self._start(self.due)
 
     def _start(self, now: int) -> None:
@@ -383,6 +406,7 @@ class Macro:
         seats, books, times = self.seats, self.books, self.times
         books.start(seats.taken, self._backoff, now)
         self._ever = max(self._ever, seats.taken)
+        self._exited.clear()
         self.phase = "running"
         if self.keep:
             self.result.sizes.append(seats.taken)
@@ -452,8 +476,8 @@ class Macro:
         if books.begun is not None and self._halt_at is not None:
             books.halt(min(self._halt_at, now))
         result.step = max(books.durable, books.step_at(now))
-        books.halt(now)
-        books.move("done", 0, now)
         result.now, result.lost_ns, result.lost_steps = now, books.lost_ns, books.lost_steps
+        books.halt(now)  # what is not saved by now is booked as lost, but nobody has lost it yet
+        books.move("done", 0, now)
         result.charged = self.policy.charged
         result.cordoned = [self.scope.nodes[node] for node in self.seats.cordoned]

@@ -58,8 +58,11 @@ class Books:
         work = (self._load.steps - (self.durable if self.begun is None else self._first)) * self._load.step_ns
         return begun + work + max(0, work - 1) // self._load.checkpoint_every_ns * self._load.checkpoint_ns
 
-    def halt(self, now: int, *, done: bool = False) -> None:
-        """A member is gone: what was done since the last checkpoint is lost. Or all is done, and nothing is."""
+    def halt(self, now: int, *, done: bool = False, heard_until: int | None = None) -> None:
+        """A member is gone: what was done since the last checkpoint is lost. Or all is done, and nothing is.
+
+        A checkpoint counts that was answered by `heard_until`, or by now.
+        """
         if self.begun is None:
             return
         load, position = self._load, now - self.begun
@@ -67,7 +70,8 @@ class Books:
         within = rest if rest < load.checkpoint_every_ns else load.checkpoint_every_ns
         worked = cycles * load.checkpoint_every_ns + within
         step = min(load.steps, self._first + worked // load.step_ns)
-        saved = cycles if rest >= ANSWER_NS or not cycles else cycles - 1
+        answered = now if heard_until is None else heard_until
+        saved = max(0, (answered - self.begun - ANSWER_NS) // self._cycle_ns)
         if done:
             self.durable = load.steps
         elif saved:
