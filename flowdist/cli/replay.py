@@ -41,6 +41,8 @@ def command(journal: str, step: int | None, until: str | None, wants_state: bool
     """
     _refuse_mixtures(step, until, wants_state, as_log, as_json)
     header, lines, raw = read_journal(find_record(journal))
+    if header.options.get("fidelity") == "macro":
+        raise FlowdistError(f"{journal} is a trace of macro mode: nothing in it was said to a controller")
     lines = list(_chosen(lines, step, until))
     raw = raw[: len(lines) + 1]  # with the header
     play = _Play(Controller(header.graph, header.known_nodes))

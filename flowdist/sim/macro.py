@@ -13,54 +13,18 @@ One gang has five phases, each with the time at which it ends by itself:
 from __future__ import annotations
 
 import heapq
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Literal
 
 from flowdist.fault_rates import Arrivals, fault_of
 from flowdist.faults import Fault, Plan, Rate
-from flowdist.graph import FailureKind, format_duration
-from flowdist.sim.accounts import Bucket
+from flowdist.graph import format_duration
 from flowdist.sim.macro_books import Books
 from flowdist.sim.macro_policy import Policy
+from flowdist.sim.macro_result import FAILED, Later, MacroResult, Phase
 from flowdist.sim.macro_scope import Scope
 from flowdist.sim.macro_seats import Seats
 from flowdist.sim.macro_sprint import NEVER, can_ever_sprint, may_sprint, sprint
 from flowdist.sim.streams import draw
-
-Phase = Literal["opening", "running", "stopping", "back-off", "waiting"]
-Later = tuple[int, int, Callable[[int], None] | None, int]  # when, serial, what; or the node that joins
-FAILED: dict[str, tuple[FailureKind, str | None]] = {
-    "kill": ("signal", "KILL"),
-    "oom": ("oom", "KILL"),
-    "exit": ("exit", None),
-}
-
-
-@dataclass(slots=True)
-class MacroResult:
-    """How it ended, times in ns. `spent` is by bucket, together wall time x replicas; `causes` counts incidents."""
-
-    outcome: str | None
-    reason: str
-    now: int
-    spent: dict[Bucket, int]
-    step: int
-    lost_ns: int
-    lost_steps: int
-    generations: int
-    faults: int  # that hit somebody
-    causes: Counter[str]
-    charged: int
-    cordoned: list[str]
-    begins: list[int] = field(default_factory=list)  # when stepping began, if they were asked for
-    sizes: list[int] = field(default_factory=list)  # of the generations, likewise
-
-    @property
-    def goodput(self) -> float:
-        total = sum(self.spent.values())
-        return self.spent["productive"] / total if total else 0.0
 
 
 class Macro:
@@ -102,7 +66,7 @@ class Macro:
         self.books = Books(role.workload, role.max_replicas)
         self.policy = Policy(role, graph.options)
         self.alive = [node < len(graph.cluster.nodes) for node in range(len(scope.nodes))]
-        self.doomed: dict[int, int] = {}  # nodes with a seat that are dead: when control will know
+        self.doomed: dict[int, int] = {}  # nodes that are dead: when control will know
         self._cuts: dict[int, int] = {}  # since when nodes are cut off that still run
         self._exited: dict[int, None] = {}  # replicas whose processes ended by themselves in this generation
         self._met: dict[int, int] = {}  # when the agent of a node connected last: its heartbeats count from there
@@ -111,7 +75,7 @@ class Macro:
         self.arrivals = Arrivals(plan.rates, graph, scope.nodes, seed if fault_seed is None else fault_seed)
         self.later: list[Later] = []
         self.serial = 0
-        self.result = MacroResult(None, "", 0, self.books.spent, 0, 0, 0, 0, 0, Counter(), 0, [])
+        self.result = MacroResult(self.books.spent)
         self.phase: Phase = "opening"
         self.due, self._do = NEVER, self._start  # when the phase ends by itself, and what is then
         self.formed = NEVER  # when all of the present generation ran
@@ -235,8 +199,8 @@ class Macro:
             self.at(back, None, node)
         else:
             self.at(told, self._going(node, why))
+        self.doomed[node] = told
         if self.seats.on[node]:
-            self.doomed[node] = told
             if dies > now:
                 self.at(dies, self._stop_short)
             else:
@@ -360,8 +324,8 @@ class Macro:
         members = books.active if joined else self.seats.taken
         others = members - len(self._exited) - sum(len(self.seats.on[node]) for node in self.doomed)
         self.due, self._do = (now + self.times.stop if others else now), self._stopped
-        if self.doomed:  # some of its members are dead and do not say that they have stopped
-            self.due = max(self.due, *self.doomed.values())
+        # some of its members may be dead, and do not say that they have stopped
+        self.due = max([self.due, *(told for node, told in self.doomed.items() if self.seats.on[node])])
         if self.due < self._next() and not self._backoff:
             self._do(self.due)
 
@@ -411,7 +375,7 @@ class Macro:
         if self.keep:
             self.result.sizes.append(seats.taken)
         self._say(now, "forms", str(self.result.generations), f"{seats.taken} of at most {self.role.max_replicas}")
-        if self.doomed:  # not all of them get up, and that is not known yet
+        if any(seats.on[node] for node in self.doomed):  # not all of them get up, and that is not known yet
             self.due = self.formed = NEVER
             return
         self.formed = now + times.started

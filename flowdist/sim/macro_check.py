@@ -14,7 +14,8 @@ from flowdist.fault_rates import Arrivals
 from flowdist.faults import Plan
 from flowdist.graph import RoleGraph
 from flowdist.sim.accounts import BUCKETS, Bucket
-from flowdist.sim.macro import Macro, MacroResult
+from flowdist.sim.macro import Macro
+from flowdist.sim.macro_result import MacroResult
 from flowdist.sim.macro_scope import scope_of
 from flowdist.sim.simulation import SimResult, Simulation
 

@@ -18,8 +18,9 @@ from flowdist.faults import FaultError, Plan
 from flowdist.graph import DAY, HOUR, MINUTE, SECOND, RestartPolicy, RoleGraph, Rule
 from flowdist.report.goodput import daly_ns
 from flowdist.sim.faulting import check_faults
-from flowdist.sim.macro import Macro, MacroResult
+from flowdist.sim.macro import Macro
 from flowdist.sim.macro_check import compare
+from flowdist.sim.macro_result import MacroResult
 from flowdist.sim.macro_scope import MacroRefused, scope_of
 from flowdist.sim.macro_trace import MacroTrace
 
@@ -110,7 +111,7 @@ RATES = ("node-kill=40/node-day/2m", "node-lost=15/node-day/1m", "trainer-kill=2
 
 @pytest.mark.parametrize("params", [{"replicas": "2:4"}, {"replicas": 4, "nodes": 6}, {"replicas": "3:4", "nodes": 5}])
 def test_they_agree_over_seeds_of_failures_of_all_kinds(params: dict[str, object]) -> None:
-    """Hours with dozens of failures, many inside a recovery. A bound for what is not equal: a hundredth of the time."""
+    """Hours with dozens of failures, many inside a recovery. Where they are not equal, less than a thousandth is."""
     graph = with_role(
         topology(**params, max_restarts=99),
         workload=msgspec.structs.replace(topology().roles[0].workload, steps=10_000),
@@ -118,8 +119,8 @@ def test_they_agree_over_seeds_of_failures_of_all_kinds(params: dict[str, object
     found = list(compare(graph, parse_plan(rates=RATES), range(1, 13), 2 * HOUR))
     assert sum(one.faults for one in found) > 300
     assert sum(one.is_equal for one in found) >= 0.75 * len(found)
-    assert sum(one.is_alike for one in found) >= 0.75 * len(found)
-    assert max(one.worst for one in found) < 0.01
+    assert all(one.is_alike for one in found)
+    assert max(one.worst for one in found) < 0.001
 
 
 def test_a_difference_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
