@@ -89,7 +89,8 @@ def beside_simpy() -> None:
         job.env.run(until=DAYS * 86_400)
         rates.append(job.failures / (time.process_time() - start))
     figures = f"{job.failures} failures, goodput {100 * job.durable / (DAYS * 86_400):.2f} %"
-    print(f"{'SimPy ' + simpy.__version__:28} {max(rates):9,.0f} failures/s (worst of {RUNS}: {min(rates):,.0f}); {figures}")
+    title = f"SimPy {simpy.__version__}"
+    print(f"{title:28} {max(rates):9,.0f} failures/s (worst of {RUNS}: {min(rates):,.0f}); {figures}")
 
 
 def main() -> None:

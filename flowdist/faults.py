@@ -320,7 +320,7 @@ def _check_target(fault: Fault, graph: RoleGraph, nodes: list[str]) -> None:
             start = fault.spec.index(f":{fault.kind}=") + len(fault.kind) + 2
             message = f"there is no node {other!r}"
             _refuse(fault.spec, start, start + len(fault.arg), message, _hint(other, [*nodes, "controller"]))
-    if name in roles:
+    if name in roles or name == "all":  # every replica
         _refuse_duration(fault)  # only here it is known what is a role and what a node
     if fault.kind == "scale" and fault.target not in roles:
         _refuse(fault.spec, 0, len(fault.target), f"{fault.target} is no role", _hint(fault.target, roles))
