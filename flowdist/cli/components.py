@@ -17,7 +17,7 @@ from flowdist.dsl.oneline import written_on_the_command_line
 from flowdist.dsl.places import CLI
 from flowdist.dsl.problems import Problem, TopologyProblems
 from flowdist.dsl.topology import Topology
-from flowdist.faults import parse_plan
+from flowdist.fault_files import parse_plan
 
 OF_TORCHX = (
     click.option("--script", metavar="FILE", help="The script; its own arguments stand behind --."),

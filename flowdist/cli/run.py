@@ -16,7 +16,8 @@ import click
 from flowdist.cli.common import Named, guarded, load, print_json, show_problems, topology_options
 from flowdist.dsl.load import DEFAULT_FILE, Loaded, looks_like_topology
 from flowdist.errors import FlowdistError
-from flowdist.faults import Plan, parse_plan
+from flowdist.fault_files import parse_plan
+from flowdist.faults import Plan
 from flowdist.graph import RoleGraph
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class _Run(click.Command):
 @click.option("--fail", "fails", multiple=True, metavar="FAULT", help="Make it fail: ps/0@20s, node1@30s/60s.")
 @click.option("--scale", "scales", multiple=True, metavar="ROLE=N@WHEN", help="Scale a role: trainer=4@60s.")
 @click.option("--drain", "drains", multiple=True, metavar="NODE@WHEN", help="Drain a node: node1@2m.")
+@click.option("--rate", "rates", multiple=True, metavar="RATE", help="Faults at random: trainer-kill=6/replica-hour.")
+@click.option("--faults", "files", multiple=True, metavar="FILE", help="Faults from a file, one a line, or TOML.")
 @click.option("--resume", metavar="RUN", help="Go on with a run that was killed: its folder, or its name under --runs.")
 @click.option("--runs", "base", default="runs", metavar="DIR", help="Where the folders of runs are (default: runs).")
 @click.option("--listen", metavar="HOST:PORT", help="Let other hosts in, by flowdist join; each is a node.")
@@ -62,6 +65,8 @@ def command(
     fails: tuple[str, ...],
     scales: tuple[str, ...],
     drains: tuple[str, ...],
+    rates: tuple[str, ...],
+    files: tuple[str, ...],
     resume: str | None,
     base: str,
     listen: str | None,
@@ -81,7 +86,7 @@ def command(
     flowdist run --listen host0:29400                   with the hosts on which flowdist join host0:29400 is typed
     """
     needs_linux("run")
-    plan = parse_plan(fails, scales, drains=drains)
+    plan = parse_plan(fails, scales, drains=drains, rates=rates, files=files)
     if resume is not None and (named.target or named.params or named.sets or named.nodes):
         raise FlowdistError("--resume takes the topology of that run", help=f"write flowdist run --resume {resume}")
     if listen is None and job_id is not None:

@@ -11,7 +11,8 @@ import click
 from flowdist.cli.common import Named, load, print_json, write
 from flowdist.control.history import Header, Line
 from flowdist.errors import FlowdistError
-from flowdist.faults import Plan, parse_plan
+from flowdist.fault_files import parse_plan
+from flowdist.faults import Plan
 from flowdist.graph import RoleGraph, format_duration
 
 if TYPE_CHECKING:

@@ -104,7 +104,7 @@ class Supervisor:
         self._seen = 0  # lines of the journal
         self._follower = Follower(self._run_dir, show, open_sink)
         self._teller = Teller(graph, self._follower, self._nodes, show)
-        self._injector = Injector(plan, self._run_dir, self)
+        self._injector = Injector(plan, graph, self._run_dir, self)
         self._hooks = Hooks(graph, self._run_dir)
         self._guardians: dict[str, asyncio.subprocess.Process] = {}
         self._starts = {name: self._past.starts.get(name, 0) for name in self._nodes}
