@@ -36,7 +36,8 @@ def say(*words):
 def train(state):
     info = worker.info()
     say(f"begins {info.replica}.{info.local_rank} pid {os.getpid()} generation {info.generation}",
-        f"rank {dist.get_rank()} of {dist.get_world_size()} step {state.step} weight {state.model.weight[0, 0].item():g}")
+        f"rank {dist.get_rank()} of {dist.get_world_size()} step {state.step}",
+        f"weight {state.model.weight[0, 0].item():g}")
     while True:
         ones = torch.ones(1)
         dist.all_reduce(ones)
