@@ -23,9 +23,22 @@ from flowdist.control.history import FaultLine, Header, Line, Record, encode_lin
 from flowdist.control.ids import NodeName
 from flowdist.control.links import Links
 from flowdist.control.messages import Heartbeat, Join, Leave, Preempted, Report, ToController
+from flowdist.control.status import Lately, Said, Status, status_of
 from flowdist.graph import RoleGraph, decode_graph
 from flowdist.runtime.clock import boot_ns
-from flowdist.runtime.frames import Injected, JournalLine, Operate, Watch, encode, read_to_controller
+from flowdist.runtime.frames import (
+    Decided,
+    Describe,
+    Described,
+    Driven,
+    Injected,
+    JournalLine,
+    Operate,
+    Watch,
+    encode,
+    read_to_controller,
+)
+from flowdist.runtime.metrics import serve_metrics
 
 
 class ControllerConfig(msgspec.Struct, frozen=True):
@@ -40,6 +53,7 @@ class ControllerConfig(msgspec.Struct, frozen=True):
     known_nodes: tuple[NodeName, ...]
     start_ns: int  # of the job, on CLOCK_BOOTTIME
     lifeline: int
+    metrics: int | None = None  # a socket that listens: whoever asks there is told the metrics
 
 
 class Journal:
@@ -73,6 +87,8 @@ class _ControllerProcess:
         self._agents: dict[NodeName, asyncio.StreamWriter] = {}
         self._watchers: list[asyncio.StreamWriter] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._lately = Lately()
+        self._heard_ns: dict[NodeName, int] = {}
         self._took_over: ControllerStarted | None = None
         if self._journal.lines:
             self._take_over()
@@ -84,6 +100,7 @@ class _ControllerProcess:
         for line in self._journal.lines:
             if isinstance(line, Record):
                 self._controller.handle(line.event, line.t_ns)
+                self._lately.hear(line)
                 self._n, self._last_ns = line.n, line.t_ns
         self._journal.lines.clear()
         self._took_over = self._links.take_over(self._controller.state, self._now())
@@ -98,9 +115,13 @@ class _ControllerProcess:
         Path(self._config.control_socket).unlink(missing_ok=True)
         server = await asyncio.start_unix_server(self._serve, self._config.control_socket)
         Path(self._config.control_socket).chmod(0o600)
+        servers = [server]
+        if self._config.metrics is not None:
+            servers.append(await serve_metrics(self._config.metrics, self._status))
         self._set_timer()
         await self._over.wait()
-        server.close()
+        for each in servers:
+            each.close()
 
     def _now(self) -> int:
         self._last_ns = max(self._last_ns, boot_ns() - self._config.start_ns)
@@ -119,7 +140,18 @@ class _ControllerProcess:
                 self._watchers.remove(writer)
             writer.close()
 
-    def _hear(self, message: ToController | Watch | Operate | Injected, writer: asyncio.StreamWriter) -> None:
+    def _status(self) -> Status:
+        now = self._now()
+        status = status_of(self._controller.state, self._lately, self._config.run_id, now)
+        nodes = [
+            msgspec.structs.replace(node, heard_s_ago=(now - self._heard_ns[node.name]) / 1e9)
+            if node.name in self._heard_ns
+            else node
+            for node in status.nodes
+        ]
+        return msgspec.structs.replace(status, nodes=tuple(nodes))
+
+    def _hear(self, message: ToController | Driven, writer: asyncio.StreamWriter) -> None:
         match message:
             case Watch():
                 for line in self._journal.path.read_bytes().splitlines(keepends=True)[message.skip :]:
@@ -127,10 +159,17 @@ class _ControllerProcess:
                 self._watchers.append(writer)
             case Operate():
                 self._links.note(message.event)
-                self._handle(message.event)
+                done = self._handle(message.event)
+                if message.answer:
+                    texts = [effect for effect in done.effects if isinstance(effect, Notify)]
+                    said = tuple(Said(done.t_ns, effect.text, effect.level) for effect in texts)
+                    self._send(writer, Decided(done.n, said))
+            case Describe():
+                self._send(writer, Described(self._status()))
             case Injected():
                 self._write(FaultLine(self._now(), message.spec, message.target), force=False)
             case Join() | Heartbeat() | Report() | Preempted() | Leave():
+                self._heard_ns[message.node] = self._now()
                 heard = self._links.hear(message, self._now())
                 if isinstance(message, Join) and heard.answers:
                     self._agents[message.node] = writer
@@ -143,15 +182,18 @@ class _ControllerProcess:
             case _:
                 assert_never(message)
 
-    def _handle(self, event: Event) -> None:
+    def _handle(self, event: Event) -> Record:
         now = self._now()
         effects = self._controller.handle(event, now)
         self._n += 1
         force = any(isinstance(effect, OpenStore | FinishJob) for effect in effects)
-        self._write(record(self._n, now, event, effects), force=force)
+        line = record(self._n, now, event, effects)
+        self._write(line, force=force)
+        self._lately.hear(line)
         for effect in effects:
             self._carry_out(effect)
         self._set_timer()
+        return line
 
     def _write(self, line: Line, *, force: bool) -> None:
         data = encode_line(line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from flowdist.control.events import (
     UncordonRequested,
 )
 from flowdist.control.messages import ToAgent, ToController
+from flowdist.control.status import Said, Status
 
 LENGTH_MAX = 64 << 20
 
@@ -33,9 +35,28 @@ Operation = (
 
 
 class Operate(msgspec.Struct, frozen=True, tag=True):
-    """An event that comes from outside the nodes: the operator, or a living parent that proves a death."""
+    """An event that comes from outside the nodes: the operator, or a living parent that proves a death.
+
+    With `answer`, what was decided is answered: Decided.
+    """
 
     event: Operation
+    answer: bool = False
+
+
+class Decided(msgspec.Struct, frozen=True, tag=True):
+    """What the controller said about an order of the operator, which is event `n` of the journal."""
+
+    n: int
+    said: tuple[Said, ...]
+
+
+class Describe(msgspec.Struct, frozen=True, tag=True):
+    """Somebody wants to know how the job is: Described."""
+
+
+class Described(msgspec.Struct, frozen=True, tag=True):
+    status: Status
 
 
 class Injected(msgspec.Struct, frozen=True, tag=True):
@@ -51,8 +72,11 @@ class JournalLine(msgspec.Struct, frozen=True, tag=True):
     line: bytes
 
 
-_TO_CONTROLLER = msgspec.msgpack.Decoder(ToController | Watch | Operate | Injected)
+Driven = Watch | Operate | Injected | Describe  # what does not come from agents
+
+_TO_CONTROLLER = msgspec.msgpack.Decoder(ToController | Driven)
 _FROM_CONTROLLER = msgspec.msgpack.Decoder(ToAgent | JournalLine)
+_ANSWER = msgspec.msgpack.Decoder(Decided | Described)
 _ENCODER = msgspec.msgpack.Encoder()
 
 
@@ -62,7 +86,7 @@ def encode(message: Any) -> bytes:
     return len(body).to_bytes(4, "big") + body
 
 
-async def read_to_controller(reader: asyncio.StreamReader) -> ToController | Watch | Operate | Injected | None:
+async def read_to_controller(reader: asyncio.StreamReader) -> ToController | Driven | None:
     """The next frame for the controller; None at the end of the connection."""
     body = await _read(reader)
     return None if body is None else _TO_CONTROLLER.decode(body)
@@ -72,6 +96,23 @@ async def read_from_controller(reader: asyncio.StreamReader) -> ToAgent | Journa
     """The next frame from the controller; None at the end of the connection."""
     body = await _read(reader)
     return None if body is None else _FROM_CONTROLLER.decode(body)
+
+
+def read_answer(link: socket.socket) -> Decided | Described | None:
+    """The next answer, for who waits for it; None at the end of the connection. TimeoutError as the socket has it."""
+    length = int.from_bytes(_read_exactly(link, 4), "big")
+    body = _read_exactly(link, length) if length else b""
+    return _ANSWER.decode(body) if body else None
+
+
+def _read_exactly(link: socket.socket, length: int) -> bytes:
+    """Nothing, if the connection ends before."""
+    data = bytearray()
+    while len(data) < length:
+        if not (more := link.recv(min(length - len(data), 1 << 20))):
+            return b""
+        data += more
+    return bytes(data)
 
 
 async def _read(reader: asyncio.StreamReader) -> bytes | None:

@@ -14,12 +14,12 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 
 from flowdist.control.controller import Controller
-from flowdist.control.effects import FinishJob, Notify, StartReplica
+from flowdist.control.effects import FinishJob, Level, Notify, StartReplica
 from flowdist.control.events import CancelRequested, NodeGone, ReplicaExited, ReplicaStopped
 from flowdist.control.history import FaultLine, Header, Line, Record, decode_lines
 from flowdist.control.ids import ReplicaId
@@ -30,7 +30,7 @@ from flowdist.graph import NodeSpec, RoleGraph
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.controller_main import ControllerConfig
 from flowdist.runtime.devices import share_devices
-from flowdist.runtime.folder import lock_run, past_of, socket_dir
+from flowdist.runtime.folder import CONTROL, lock_run, past_of, socket_dir
 from flowdist.runtime.frames import Injected, JournalLine, Operate, Operation, Watch, encode, read_from_controller
 from flowdist.runtime.guardian import KILL_NODE, NodeConfig
 from flowdist.runtime.hooks import Hooks
@@ -45,7 +45,16 @@ CONTROLLER_RESTARTS_MAX = 100  # that come to nothing: each line of the journal 
 CONTROLLER_PAUSE_S = 0.05
 WIND_DOWN_S = 5.0
 
-Show = Callable[[Literal["event", "warning", "error", "stdout", "stderr"], str], None]
+Kind = Literal["event", "warning", "error", "stdout", "stderr"]
+Show = Callable[[Kind, str], None]
+_KINDS: dict[Level, Kind] = {"info": "event", "warning": "warning", "refused": "warning", "error": "error"}
+
+
+class Onlooker(Protocol):
+    """Whoever wants to know how the job goes: every record that is new to this process, and its state, often."""
+
+    def hear(self, record: Record) -> None: ...
+    def look(self, job: JobState, now: int) -> None: ...
 
 
 @dataclass(slots=True)
@@ -61,7 +70,10 @@ class RunResult:
 
 
 class Supervisor:
-    """`show(kind, text)` gets every line for the terminal; `open_sink` may keep the workers' output from it."""
+    """`show(kind, text)` gets every line for the terminal; `open_sink` may keep the workers' output from it.
+
+    `onlooker` is told what happens. `metrics` is a socket that listens, at which the controllers answer.
+    """
 
     def __init__(
         self,
@@ -71,13 +83,20 @@ class Supervisor:
         run_dir: Path,
         show: Show,
         open_sink: OpenSink | None = None,
+        *,
+        onlooker: Onlooker | None = None,
+        metrics: int | None = None,
     ) -> None:
+        self._onlooker, self._metrics = onlooker, metrics
         self._graph, self._show, self._run_dir, self._run_id = graph, show, run_dir, run_dir.name
         self._lock = lock_run(run_dir, RESUME_WAIT_S)
         self._past = past_of(run_dir)
         self._nodes = {node.name: node for node in graph.cluster.nodes}
         self._sockets = socket_dir(self._run_dir, list(self._nodes))
-        self._control_socket = str(self._sockets / "control.sock")
+        self._control_socket = str(self._sockets / CONTROL)
+        if self._sockets != run_dir:  # the verbs find it from there
+            (run_dir / CONTROL).unlink(missing_ok=True)
+            (run_dir / CONTROL).symlink_to(self._control_socket)
         self._devices = dict(zip(self._nodes, share_devices(graph.cluster.nodes, gpus), strict=True))
         self._mirror = Controller(graph, tuple(self._nodes))
         self._seen = 0  # lines of the journal
@@ -162,8 +181,10 @@ class Supervisor:
             tuple(self._nodes),
             self._start_ns,
             self._lifeline,
+            self._metrics,
         )
-        self._controller = await self._spawn("flowdist.runtime.controller_main", config, "controller.log")
+        hold = [self._metrics] if self._metrics is not None else []
+        self._controller = await self._spawn("flowdist.runtime.controller_main", config, "controller.log", hold)
 
     async def _start_node(self, node: NodeSpec) -> None:
         self._starts[node.name] += 1
@@ -267,6 +288,8 @@ class Supervisor:
                 await asyncio.wait_for(self._over.wait(), wait_s)
             self._injector.fire(self._mirror.state, self._now())
             self._follower.read()
+            if self._onlooker is not None:
+                self._onlooker.look(self._mirror.state, self._now())
 
     def _now(self) -> int:
         return boot_ns() - self._start_ns
@@ -281,6 +304,8 @@ class Supervisor:
                 self._show("warning", f"fault {line.spec} hits {line.target}")
             return
         effects = self._mirror.handle(line.event, line.t_ns)
+        if self._onlooker is not None:
+            self._onlooker.hear(line)
         if tuple(effects) != line.effects:
             self._show("error", f"line {line.n} of the journal does not replay: please report this as a bug")
         if self._seen <= self._past.lines:  # told already, when it happened
@@ -309,7 +334,7 @@ class Supervisor:
             self._show("event", f"{start.replica}: starts on {start.node}{again}{ranks}")
         for effect in record.effects:
             if isinstance(effect, Notify):
-                self._show("event" if effect.level == "info" else effect.level, effect.text)
+                self._show(_KINDS[effect.level], effect.text)
             elif isinstance(effect, FinishJob):
                 self._finished = effect
                 self._over.set()
@@ -372,8 +397,8 @@ class Supervisor:
         os.close(self._lifeline)
         os.close(self._lock)
         if self._sockets != self._run_dir:
-            for path in self._sockets.iterdir():
-                path.unlink()
+            for path in [*self._sockets.iterdir(), self._run_dir / CONTROL]:
+                path.unlink(missing_ok=True)
             self._sockets.rmdir()
         else:
             for path in self._sockets.glob("*.sock"):

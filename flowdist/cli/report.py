@@ -1,0 +1,63 @@
+"""`flowdist report`: what has become of a run, in one page."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from flowdist.cli.common import guarded, print_json
+from flowdist.cli.operating import json_option, run_argument, runs_option
+
+
+@click.command(name="report")
+@run_argument
+@runs_option
+@json_option
+@guarded
+def command(run: str, base: str, as_json: bool) -> None:
+    """Report a run: how it ended and why, each incident with what it restarted and at whose cost, the root cause.
+
+    \b
+    flowdist report                  the newest run, over or not
+    flowdist report word2vec-2026 --json
+
+    RUN is its name, the beginning of it, or its folder. flowdist timeline draws it, flowdist replay tells it event by
+    event.
+    """
+    from flowdist.cli.records import read_journal  # msgspec and the runtime: not for --help
+    from flowdist.control.controller import Controller
+    from flowdist.control.history import Record
+    from flowdist.report.summary import summary_of, summary_text
+    from flowdist.runtime.folder import find_run
+    from flowdist.runtime.root_cause import root_cause_text
+    from flowdist.runtime.runs import environment_of, known_mask, resume_help, state_of
+
+    run_dir, graph = find_run(Path(base), run)
+    end = state_of(run_dir)
+    header, lines, _ = read_journal(run_dir / "journal.jsonl")
+    controller = Controller(header.graph, header.known_nodes)
+    for line in lines:
+        if isinstance(line, Record):
+            controller.handle(line.event, line.t_ns)
+    summary = summary_of(controller.state, lines)
+    mask = known_mask(graph, os.environ)
+    failed = controller.state.outcome == "failed"
+    cause = mask(root_cause_text(controller.state, run_dir)) if failed else ""
+    starts = environment_of(run_dir)
+    if as_json:
+        more = {"run": run_dir.name, "run_dir": str(run_dir), "state": end.state, "root_cause": cause, "starts": starts}
+        print_json("report", **summary, **more)
+        return
+    click.echo(f"{run_dir.name}\n")
+    for start in starts:
+        torch = f", torch {start.get('torch')}" if start.get("torch") else ""
+        versions = f"flowdist {start.get('flowdist')}, Python {start.get('python')}{torch}"
+        click.echo(f"started {start.get('started_at')} on {start.get('host')}: {versions}")
+    click.echo(mask(summary_text(summary)), nl=False)
+    if end.state == "died":
+        click.echo(f"\nit died without an end, and nothing of it runs; {resume_help(run_dir)}")
+    if cause:
+        click.echo("\n" + cause, nl=False)
+    click.echo(f"\nlogs, journal and checkpoints: {run_dir}")
