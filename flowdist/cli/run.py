@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from flowdist import __version__
 from flowdist.cli.common import Named, guarded, load, show_problems, topology_options
 from flowdist.cli.console import LINES, Console, Shown, finish
 from flowdist.dsl.load import DEFAULT_FILE, Loaded, looks_like_topology
@@ -146,7 +147,7 @@ def carry_out(
     for warning in warnings:
         console.show("warning", warning)
     run_dir = run_dir or new_run(base, graph, prefix)
-    write_environment(run_dir, graph, mask)
+    write_environment(run_dir, graph, mask, __version__)
     console.show("event", f"run {run_dir}")
     if metrics is not None:
         console.show("event", f"metrics at http://127.0.0.1:{metrics.getsockname()[1]}/metrics")

@@ -17,33 +17,32 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from flowdist import __version__
 from flowdist.graph import RoleGraph
 
 ENVIRONMENT = "environment.json"
 
 
-def write_environment(run_dir: Path, graph: RoleGraph, mask: Callable[[str], str]) -> None:
-    """Add this start to the file; a resumed run has one for each."""
+def write_environment(run_dir: Path, graph: RoleGraph, mask: Callable[[str], str], flowdist: str) -> None:
+    """Add this start to the file; a resumed run has one for each. `flowdist` is its version."""
     path = run_dir / ENVIRONMENT
     try:
         starts = json.loads(path.read_text())["starts"]
     except (OSError, ValueError, KeyError, TypeError):
         starts = []
-    content = {"format": 1, "kind": "environment", "starts": [*starts, _this_start(graph, mask)]}
+    content = {"format": 1, "kind": "environment", "starts": [*starts, _this_start(graph, mask, flowdist)]}
     temporary = path.with_suffix(".new")
     temporary.write_text(json.dumps(content, indent=2) + "\n")
     temporary.rename(path)
 
 
-def _this_start(graph: RoleGraph, mask: Callable[[str], str]) -> dict[str, Any]:
+def _this_start(graph: RoleGraph, mask: Callable[[str], str], flowdist: str) -> dict[str, Any]:
     return {
         "started_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "host": socket.gethostname(),
         "user": _user(),
         "argv": [mask(word) for word in sys.argv],
         "cwd": mask(str(Path.cwd())),
-        "flowdist": __version__,
+        "flowdist": flowdist,
         "python": platform.python_version(),
         "python_executable": sys.executable,
         "torch": _torch_version(),
