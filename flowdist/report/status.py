@@ -42,7 +42,7 @@ class Limits(NamedTuple):
     roles: int = 40
 
 
-TIGHTER = (Limits(), Limits(4, 6, 2), Limits(3, 4, 1, 20), Limits(1, 2, 1, 10), Limits(1, 1, 0, 5), Limits(0, 0, 0, 3))
+TIGHTER = (Limits(), Limits(4, 6, 2), Limits(3, 4, 1, 20), Limits(1, 2, 1, 10), Limits(1, 1, 0, 5), Limits(0, 2, 0, 5))
 
 
 def status_text(status: Status, *, state: str = "") -> str:
@@ -69,7 +69,7 @@ def status_lines(status: Status, limits: Limits, *, state: str = "") -> list[Lin
     if status.reason:
         lines.append([Span(status.reason)])
     lines += [[], *_roles(status.roles, limits.roles)]
-    unusual = [*_open_incidents(status), *_unusual_replicas(status), *_unusual_nodes(status.nodes)]
+    unusual = [*_unusual_replicas(status), *_unusual_nodes(status.nodes), *_open_incidents(status)]
     nodes = _nodes(status.nodes)
     lines += [[], *([nodes] if nodes else []), *_at_most(unusual, limits.unusual)]
     if status.held_up_by and limits.held_up:
@@ -178,7 +178,7 @@ def _unusual_replicas(status: Status) -> Iterable[Line]:
             details += [replica.node] if replica.node is not None else []
             name = f"{replica.name} ({', '.join(details)})" if details else replica.name
             groups.setdefault((role.name, what), []).append(name)
-    for (_, what), names in groups.items():
+    for (_, what), names in sorted(groups.items(), key=lambda group: not group[0][1].startswith("stalled")):
         yield [Span(f"  {what}: {_listed(names)}", "red" if what.startswith("stalled") else "yellow")]
 
 
@@ -191,7 +191,7 @@ def _what_is_unusual(role: RoleStatus, replica: ReplicaStatus) -> str:
     if replica.phase == "gone":
         return "gone, waits for its incident"
     if replica.phase == "waiting" and replica.has_seat_to_come and role.generation and role.outcome is None:
-        return "waits to start again" if replica.attempt else "waits to start"
+        return "waits for a place" if replica.node is None else "waits to start again"
     if replica.attempt > 1 and replica.phase == "starting":
         return "starting again"
     if replica.attempt > 1 and replica.phase == "running" and role.has_readiness:
