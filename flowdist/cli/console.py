@@ -44,9 +44,11 @@ class Console:
         """Who draws the picture; None where nobody could see it."""
         if not self.shown.live or not sys.stderr.isatty() or os.environ.get("TERM", "dumb") == "dumb":
             return None
-        from flowdist.report.live import LiveView, Pinned  # rich: a run that shows lines alone does without
+        from rich.console import Console as RichConsole  # a run that shows lines alone does without
 
-        self._pinned = Pinned(sys.stderr)
+        from flowdist.report.live import LiveView, Pinned
+
+        self._pinned = Pinned(RichConsole(stderr=True, highlight=False, markup=False))
         return LiveView(self._pinned, run_id)
 
     def close(self) -> None:

@@ -1,20 +1,18 @@
 """A picture of the job that stays at the bottom of the terminal, while what workers print scrolls by above it.
 
-The lines of the picture are cut to the width of the terminal, and it is taken away and drawn again with one write for
-each thing that is printed above: so no line of a worker is ever mixed with it. rich's own Live counts rows by the width
-that there was when it drew, and after a terminal was made narrower erases what is not its own; here a picture that the
-terminal has broken anew is left where it is, and drawn again below.
+rich draws it. What it does not do is to keep a worker's line from moving the cursor: progress bars, titles and whatever
+else is printed for a terminal of one's own would garble the picture, so that only colours come through. Lines are
+gathered and printed together, as the picture is drawn anew with each print.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Callable
-from typing import TextIO
 
 from rich.console import Console
+from rich.live import Live
 from rich.text import Text
 
 from flowdist.control.history import Record
@@ -24,66 +22,54 @@ from flowdist.report.status import Line, fitted
 
 PERIOD_S = 0.5
 SHARE_MAX = 0.05  # of the time may go into drawing
-WIDTH_MAX = 120  # of the picture: a terminal that is made narrower leaves short lines as they are
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
-
-Size = Callable[[], os.terminal_size]
+SPECIAL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# Whatever a terminal might obey but for colours: titles and links, cursor movements, what is left of either, the rest.
+OBEYED = re.compile(
+    r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\|$)"
+    r"|\x1b\[[0-?]*[ -/]*[@-ln-~]"
+    r"|\x1b(?!\[[\d;:]*m)"
+    r"|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f]"
+)
 
 
 class Pinned:
-    """Lines at the bottom of a terminal. `size` is asked each time: a terminal may become another."""
+    """Lines at the bottom of a terminal, and others above them. Nothing is there before the first `show`."""
 
-    def __init__(self, stream: TextIO, size: Size | None = None) -> None:
-        self._stream = stream
-        self._size = size or (lambda: os.get_terminal_size(stream.fileno()))
-        self._console = Console(file=stream, force_terminal=True, highlight=False, markup=False, width=10_000)
-        self._shown: list[tuple[int, str]] = []  # width and text of each line that is there
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(
+            console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
+        )
+        self._above: list[Text] = []
 
     @property
     def height(self) -> int:
-        return self._size().lines
+        """Rows of the terminal: it may become another."""
+        return self._console.size.height
 
     def print(self, line: str, style: str = "") -> None:
-        """A line above. Colours in it stay, whatever else would move the cursor goes."""
-        text = Text.from_ansi(line, style=style) if CONTROL.search(line) else Text(line, style=style)
-        self._write(self._erased() + self._rendered(text) + "\n" + self._drawn())
+        """A line above, with the next `flush`. Colours in it stay, whatever else would move the cursor goes."""
+        special = SPECIAL.search(line) is not None
+        self._above.append(Text.from_ansi(OBEYED.sub("", line), style=style) if special else Text(line, style=style))
+
+    def flush(self) -> None:
+        """Print what waits for it."""
+        if self._above:
+            lines, self._above = Text("\n").join(self._above), []
+            self._console.print(lines, soft_wrap=True)
 
     def show(self, lines: list[Line]) -> None:
-        """These instead of the last ones."""
-        before = self._erased()
-        width = min(self._size().columns - 1, WIDTH_MAX)
-        self._shown = []
-        for line in lines:
-            text = Text.assemble(*((span.text, span.style) for span in line))
-            text.truncate(max(1, width), overflow="ellipsis")
-            self._shown.append((text.cell_len, self._rendered(text)))
-        self._write(before + self._drawn())
+        """These instead of the last ones, each cut to the width that there is."""
+        self._live.start()
+        picture = Text("\n", no_wrap=True, overflow="ellipsis").join(
+            Text.assemble(*((span.text, span.style) for span in line)) for line in lines
+        )
+        self._live.update(picture, refresh=True)
 
     def close(self) -> None:
-        """Take them away."""
-        self._write(self._erased())
-        self._shown = []
-
-    def _erased(self) -> str:
-        """The cursor is behind the last of the lines: go to the beginning of the first, and erase from there on."""
-        if not self._shown:
-            return ""
-        if any(width > self._size().columns for width, _ in self._shown):
-            return "\r\n"  # broken anew, nobody knows into how many rows
-        up = len(self._shown) - 1
-        return (f"\x1b[{up}A" if up else "") + "\r\x1b[J"
-
-    def _drawn(self) -> str:
-        return "\r\n".join(text for _, text in self._shown)
-
-    def _rendered(self, text: Text) -> str:
-        with self._console.capture() as capture:
-            self._console.print(text, end="", soft_wrap=True)
-        return capture.get()
-
-    def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
+        """Take them away, with all printed that was to be."""
+        self.flush()
+        self._live.stop()
 
 
 class LiveView:
@@ -98,6 +84,7 @@ class LiveView:
         self._lately.hear(record)
 
     def look(self, job: JobState, now: int) -> None:
+        self._pinned.flush()
         begun = self._clock()
         if begun < self._next:
             return
