@@ -22,6 +22,7 @@ from flowdist.report.status import Line, fitted
 
 PERIOD_S = 0.5
 SHARE_MAX = 0.05  # of the time may go into drawing
+OVERWRITTEN = re.compile(r"^(\[[\w./-]+\] )?.*\r")  # by a progress bar: what is left is its last state, and the name
 SPECIAL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 # Whatever a terminal might obey but for colours: titles and links, cursor movements, what is left of either, the rest.
 OBEYED = re.compile(
@@ -49,6 +50,7 @@ class Pinned:
 
     def print(self, line: str, style: str = "") -> None:
         """A line above, with the next `flush`. Colours in it stay, whatever else would move the cursor goes."""
+        line = OVERWRITTEN.sub(r"\1", line)
         special = SPECIAL.search(line) is not None
         self._above.append(Text.from_ansi(OBEYED.sub("", line), style=style) if special else Text(line, style=style))
 

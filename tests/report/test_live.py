@@ -72,6 +72,7 @@ def test_a_picture_is_cut_to_the_width() -> None:
     ("printed", "seen"),
     [
         ("10%\r55%\r100% done", "100% done"),  # a progress bar
+        ("[trainer/0.1] 10%\r\x1b[32m100%\x1b[0m", "[trainer/0.1] 100%"),
         ("\x1b[31mred\x1b[0m and \x1b[2K\x1b[1Aerased", "red and erased"),
         ("\x07bell \x08back", "bell back"),
         ("\x1b]0;title\x07text", "text"),
