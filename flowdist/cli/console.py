@@ -80,14 +80,18 @@ def finish(result: Any, as_json: bool, mask: Callable[[str], str]) -> None:
     """Write the summary down and show it, with what was the root cause where the job has failed."""
     from flowdist.report.summary import summary_of, summary_text  # after the run: it delays nothing
     from flowdist.runtime.root_cause import root_cause_text
+    from flowdist.runtime.runs import write_status
 
+    run_dir = Path(result.run_dir)
     summary = summary_of(result.job, result.faults)
     summary["run_dir"] = result.run_dir
-    Path(result.run_dir, "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    cause = mask(root_cause_text(result.job, run_dir)) if result.outcome == "failed" else ""
+    (run_dir / "summary.json").write_text(json.dumps({**summary, "root_cause": cause}, indent=2) + "\n")
+    write_status(run_dir, result.job)
     if as_json:
         print_json("run", **summary)
         return
     click.echo("\n" + summary_text(summary), err=True, nl=False)
-    if result.outcome == "failed" and (cause := root_cause_text(result.job, Path(result.run_dir))):
-        click.echo("\n" + mask(cause), err=True, nl=False)
+    if cause:
+        click.echo("\n" + cause, err=True, nl=False)
     click.echo(f"\nlogs, journal and checkpoints: {result.run_dir}", err=True)

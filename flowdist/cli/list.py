@@ -28,7 +28,7 @@ def command(most: int, states: tuple[str, ...], base: str, as_json: bool) -> Non
     flowdist list --state running --json
     """
     from flowdist.graph import format_duration
-    from flowdist.report.plan import table  # msgspec and the runtime: not for --help
+    from flowdist.report.table import table  # msgspec and the runtime: not for --help
     from flowdist.runtime.folder import run_dirs
 
     found: list[dict[str, Any]] = []

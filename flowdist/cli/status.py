@@ -51,7 +51,7 @@ def command(run: str, watch: bool, plain: bool, base: str, as_json: bool) -> Non
 
 
 def _show(run_dir: Path, graph: RoleGraph, as_json: bool) -> None:
-    from flowdist.runtime.runs import describe, known_mask, resume_help, state_of
+    from flowdist.runtime.runs import describe, known_mask, resume_help, state_of, written_status
 
     end = state_of(run_dir)
     if end.state == "running":
@@ -62,7 +62,7 @@ def _show(run_dir: Path, graph: RoleGraph, as_json: bool) -> None:
             if end.state == "running":
                 raise
     if end.state != "running":
-        status = _as_it_ended(run_dir)
+        status = (written_status(run_dir) if end.state != "died" else None) or _as_it_ended(run_dir)
     state = end.state if end.state != "running" else status.state
     if as_json:
         import msgspec

@@ -113,8 +113,9 @@ class _ControllerProcess:
         if self._took_over is not None:
             self._handle(self._took_over)
         Path(self._config.control_socket).unlink(missing_ok=True)
+        before = os.umask(0o177)  # there is no moment at which another user could connect
         server = await asyncio.start_unix_server(self._serve, self._config.control_socket)
-        Path(self._config.control_socket).chmod(0o600)
+        os.umask(before)
         servers = [server]
         if self._config.metrics is not None:
             servers.append(await serve_metrics(self._config.metrics, self._status))

@@ -16,9 +16,9 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from flowdist.control.controller import Controller
 from flowdist.control.effects import FinishJob
 from flowdist.control.history import Header, Line, Record, decode_lines
+from flowdist.control.state import JobState
 from flowdist.control.status import Lately, Status, status_of
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph
@@ -28,6 +28,7 @@ from flowdist.runtime.frames import Decided, Describe, Described, Operate, Opera
 from flowdist.runtime.secret_values import Mask
 
 RunState = Literal["running", "succeeded", "failed", "cancelled", "died"]
+STATUS = "status.json"
 TAIL = 256 << 10
 PATIENCE_S = 10.0  # with a controller that has died and is not back
 RETRY_S = 0.05
@@ -151,6 +152,8 @@ def resume_help(run_dir: Path) -> str:
 
 def replayed(run_dir: Path, lines: list[Line]) -> Status:
     """How the job was when its journal ended, for one that cannot be asked."""
+    from flowdist.control.controller import Controller  # all decisions: who only asks does without
+
     header = lines[0]
     assert isinstance(header, Header)
     controller, lately = Controller(header.graph, header.known_nodes), Lately()
@@ -159,6 +162,22 @@ def replayed(run_dir: Path, lines: list[Line]) -> Status:
             controller.handle(line.event, line.t_ns)
             lately.hear(line)
     return status_of(controller.state, lately, header.run_id or run_dir.name)
+
+
+def write_status(run_dir: Path, job: JobState) -> None:
+    """Keep how the job has ended: a long journal takes its time to be read."""
+    lately = Lately()
+    for line in _last_records(run_dir):
+        lately.hear(line)
+    (run_dir / STATUS).write_bytes(msgspec.json.format(msgspec.json.encode(status_of(job, lately, run_dir.name))))
+
+
+def written_status(run_dir: Path) -> Status | None:
+    """What was kept; None if nothing was, or it is of another version."""
+    try:
+        return msgspec.json.decode((run_dir / STATUS).read_bytes(), type=Status)
+    except (OSError, msgspec.MsgspecError):
+        return None
 
 
 def known_mask(graph: RoleGraph, base: Mapping[str, str]) -> Mask:
