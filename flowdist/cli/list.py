@@ -42,7 +42,7 @@ def command(most: int, states: tuple[str, ...], base: str, as_json: bool) -> Non
         print_json("runs", runs=found)
         return
     if not found:
-        click.echo(f"there are no {' or '.join([*states, ''])}runs in {base}", err=True)
+        click.echo(f"there are no {' or '.join(states)}{' ' * bool(states)}runs in {base}", err=True)
         return
     rows: list[tuple[str, ...]] = [("run", "state", "started", "lasted", "reason")]
     for told in found:

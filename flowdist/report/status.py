@@ -130,10 +130,11 @@ def _role(role: RoleStatus) -> tuple[str, ...]:
     up = role.phases.get("running", 0) + role.phases.get("ready", 0)
     live = up or role.phases.get("starting") or role.phases.get("stopping")
     phases = ", ".join(f"{count} {phase}" for phase, count in _shown(role))
+    is_over = role.outcome is not None and not live
     return (
         role.name,
-        f"{up}/{role.target}",
-        role.outcome if role.outcome is not None and not live else phases or "-",
+        f"{up}/{role.target}" if not is_over else "-",
+        str(role.outcome) if is_over else phases or "-",
         str(role.generation or "-"),
         str(role.workers or "-"),
         str(role.step) if role.step >= 0 else "-",
