@@ -25,12 +25,10 @@ from flowdist.control.links import Links
 from flowdist.control.messages import Heartbeat, Join, Leave, Preempted, Report, ToController
 from flowdist.control.status import Lately, Said, Status, status_of
 from flowdist.graph import RoleGraph, decode_graph
+from flowdist.runtime.asking import Decided, Describe, Described
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.frames import (
-    Decided,
-    Describe,
-    Described,
-    Driven,
+    FromOutside,
     Injected,
     JournalLine,
     Operate,
@@ -152,7 +150,7 @@ class _ControllerProcess:
         ]
         return msgspec.structs.replace(status, nodes=tuple(nodes))
 
-    def _hear(self, message: ToController | Driven, writer: asyncio.StreamWriter) -> None:
+    def _hear(self, message: ToController | FromOutside, writer: asyncio.StreamWriter) -> None:
         match message:
             case Watch():
                 for line in self._journal.path.read_bytes().splitlines(keepends=True)[message.skip :]:

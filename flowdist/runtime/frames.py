@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from typing import Any
 
 import msgspec
@@ -18,7 +17,7 @@ from flowdist.control.events import (
     UncordonRequested,
 )
 from flowdist.control.messages import ToAgent, ToController
-from flowdist.control.status import Said, Status
+from flowdist.runtime.asking import Describe
 
 LENGTH_MAX = 64 << 20
 
@@ -44,21 +43,6 @@ class Operate(msgspec.Struct, frozen=True, tag=True):
     answer: bool = False
 
 
-class Decided(msgspec.Struct, frozen=True, tag=True):
-    """What the controller said about an order of the operator, which is event `n` of the journal."""
-
-    n: int
-    said: tuple[Said, ...]
-
-
-class Describe(msgspec.Struct, frozen=True, tag=True):
-    """Somebody wants to know how the job is: Described."""
-
-
-class Described(msgspec.Struct, frozen=True, tag=True):
-    status: Status
-
-
 class Injected(msgspec.Struct, frozen=True, tag=True):
     """A fault was carried out: a line for the journal, not for control."""
 
@@ -72,11 +56,10 @@ class JournalLine(msgspec.Struct, frozen=True, tag=True):
     line: bytes
 
 
-Driven = Watch | Operate | Injected | Describe  # what does not come from agents
+FromOutside = Watch | Operate | Injected | Describe
 
-_TO_CONTROLLER = msgspec.msgpack.Decoder(ToController | Driven)
+_TO_CONTROLLER = msgspec.msgpack.Decoder(ToController | FromOutside)
 _FROM_CONTROLLER = msgspec.msgpack.Decoder(ToAgent | JournalLine)
-_ANSWER = msgspec.msgpack.Decoder(Decided | Described)
 _ENCODER = msgspec.msgpack.Encoder()
 
 
@@ -86,7 +69,7 @@ def encode(message: Any) -> bytes:
     return len(body).to_bytes(4, "big") + body
 
 
-async def read_to_controller(reader: asyncio.StreamReader) -> ToController | Driven | None:
+async def read_to_controller(reader: asyncio.StreamReader) -> ToController | FromOutside | None:
     """The next frame for the controller; None at the end of the connection."""
     body = await _read(reader)
     return None if body is None else _TO_CONTROLLER.decode(body)
@@ -96,23 +79,6 @@ async def read_from_controller(reader: asyncio.StreamReader) -> ToAgent | Journa
     """The next frame from the controller; None at the end of the connection."""
     body = await _read(reader)
     return None if body is None else _FROM_CONTROLLER.decode(body)
-
-
-def read_answer(link: socket.socket) -> Decided | Described | None:
-    """The next answer, for who waits for it; None at the end of the connection. TimeoutError as the socket has it."""
-    length = int.from_bytes(_read_exactly(link, 4), "big")
-    body = _read_exactly(link, length) if length else b""
-    return _ANSWER.decode(body) if body else None
-
-
-def _read_exactly(link: socket.socket, length: int) -> bytes:
-    """Nothing, if the connection ends before."""
-    data = bytearray()
-    while len(data) < length:
-        if not (more := link.recv(min(length - len(data), 1 << 20))):
-            return b""
-        data += more
-    return bytes(data)
 
 
 async def _read(reader: asyncio.StreamReader) -> bytes | None:

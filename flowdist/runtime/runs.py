@@ -22,9 +22,10 @@ from flowdist.control.state import JobState
 from flowdist.control.status import Lately, Status, status_of
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph
+from flowdist.runtime.asking import Decided, Describe, Described, read_answer
 from flowdist.runtime.environment import SecretMissing, read_secret
 from flowdist.runtime.folder import CONTROL, is_locked
-from flowdist.runtime.frames import Decided, Describe, Described, Operate, Operation, encode, read_answer
+from flowdist.runtime.frames import Operate, Operation, encode
 from flowdist.runtime.secret_values import Mask
 
 RunState = Literal["running", "succeeded", "failed", "cancelled", "died"]
