@@ -66,6 +66,7 @@ class Console:
         line = f"flowdist {monotonic() - self._start:7.2f}s | " + (f"{kind}: {text}" if kind == "error" else text)
         if self._pinned is not None:
             self._pinned.print(line, COLOURS[kind])
+            self._pinned.flush()  # at the end nobody looks any more
         else:
             click.secho(line, fg=COLOURS[kind], err=True)
 

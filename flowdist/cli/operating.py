@@ -87,9 +87,10 @@ def _did_you_mean(name: str, graph: RoleGraph) -> list[str]:
 
 
 def _wait(run_dir: Path, until: Callable[[Status], bool]) -> None:
-    """Returns when it is so, or the run is over."""
+    """Returns when it is so, or the run is over; says what it waits for, each time that it is something else."""
     from flowdist.runtime.runs import describe, state_of
 
+    last = ""
     while True:
         try:
             status = describe(run_dir)
@@ -99,4 +100,7 @@ def _wait(run_dir: Path, until: Callable[[Status], bool]) -> None:
             return
         if until(status):
             return
+        if status.held_up_by and status.held_up_by[0] != last:
+            last = status.held_up_by[0]
+            click.echo(f"waits for {last}", err=True)
         time.sleep(LOOK_S)

@@ -14,6 +14,7 @@ from flowdist.graph import format_duration
 from flowdist.report.trace import stamp
 
 STRIP_MAX = 64  # nodes that are drawn, one character each
+QUIET_S = 2.0  # without a heartbeat, of which there are two a second by default
 NAMES_MAX = 6  # of replicas or nodes that are listed together
 MARKS = {"up": "=", "cordoned": "#", "leaving": "~", "unheard": "?", "lost": "x", "expected": "."}
 STYLES = {
@@ -215,6 +216,9 @@ def _node_style(node: NodeStatus) -> str:
 
 
 def _unusual_nodes(nodes: Sequence[NodeStatus]) -> Iterable[Line]:
+    quiet = [f"{node.name} for {node.heard_s_ago:.0f}s" for node in nodes if _is_quiet(node)]
+    if quiet:
+        yield [Span(f"  ! not heard: {_listed(quiet)}", "yellow")]
     groups: dict[tuple[str, str], list[str]] = {}
     for node in nodes:
         if node.phase != "up":
@@ -222,6 +226,11 @@ def _unusual_nodes(nodes: Sequence[NodeStatus]) -> Iterable[Line]:
     for (phase, because), names in groups.items():
         reason = f": {because}" if because and phase != "lost" else ""
         yield [Span(f"  {MARKS[phase]} {phase} {_listed(names)}{reason}", "red" if phase == "lost" else "yellow")]
+
+
+def _is_quiet(node: NodeStatus) -> bool:
+    """It counts as up until its lease has run out, and is not as usual before."""
+    return node.phase not in ("lost", "expected") and node.heard_s_ago is not None and node.heard_s_ago > QUIET_S
 
 
 def _listed(names: list[str]) -> str:

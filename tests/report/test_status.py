@@ -158,6 +158,12 @@ def test_names_of_more_nodes_than_can_be_drawn_are_counted() -> None:
     assert "  x lost node1, node2, node3, node4, node5, node6 and 8 more\n" in told
 
 
+def test_a_node_that_has_not_been_heard_for_a_while_is_named_before_it_is_lost() -> None:
+    status = Feed(graph(role("trainer"), nodes=3)).status()
+    heard = [msgspec.structs.replace(n, heard_s_ago=s) for n, s in zip(status.nodes, (0.4, 3.2, None), strict=True)]
+    assert "  ! not heard: node1 for 3s\n" in status_text(msgspec.structs.replace(status, nodes=tuple(heard)))
+
+
 def test_a_job_in_a_line() -> None:
     line = one_line(big_job().status(125))
     assert line.startswith(

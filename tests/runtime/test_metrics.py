@@ -7,6 +7,7 @@ import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -82,6 +83,14 @@ def test_the_metrics_of_a_job_in_trouble() -> None:
     assert value("agent_heard_seconds", node="node0") == 0.25
     assert types["flowdist_restarts_total"] == "counter" and types["flowdist_replicas"] == "gauge"
     assert all(name in types for name, _ in samples)
+
+
+def test_the_docs_have_every_metric_and_no_other() -> None:
+    page = (Path(__file__).parents[2] / "docs/day_to_day.md").read_text()
+    table = page.partition("| metric (")[2].partition("\n\n")[0]
+    named = {name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    samples, _ = read(metrics_text(status()))
+    assert named == {name.removeprefix("flowdist_") for name, _ in samples}
 
 
 def test_openmetrics_names_the_family_of_a_counter_without_total_and_has_an_end() -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.report.terminal import Terminal
-from tests.runtime.harness import MARK, Deaths, Job
+from tests.runtime.harness import MARK, Deaths, Job, marked
 from tests.runtime.test_metrics import read
 
 pytestmark = pytest.mark.real
@@ -119,6 +119,25 @@ def test_a_supervisor_in_the_background_has_no_terminal(tmp_path: Path) -> None:
             "stepper.py",
             "--detach",
         ]
+
+
+def test_neither_ctrl_c_nor_the_end_of_the_terminal_reaches_a_run_in_the_background(tmp_path: Path) -> None:
+    (tmp_path / "stepper.py").write_text(STEPPER)
+    shell = [sys.executable, "-m", "flowdist", "run", "stepper.py", "--detach"]
+    pid, master = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        os.execve(sys.executable, shell, {**os.environ, MARK: tmp_path.name})
+    told = b"".join(iter(lambda: _read(master), b""))
+    assert os.waitpid(pid, 0)[1] == 0 and b"it runs in the background" in told, told
+    os.close(master)
+    with Job(tmp_path, "--watch", verb="status") as watch:
+        watch.until("running: trainer 1/1 step ", 2)
+        assert "the job is cancelled" in verb(watch, "cancel", "--now", "--wait")
+        assert watch.finish() == 0
+        assert any(line.startswith("stepper-") and "  cancelled  " in line for line in watch.output)
+    with Deaths(marked(tmp_path.name)) as deaths:
+        assert deaths.survivors(10.0) == []
 
 
 def test_a_verb_waits_for_the_next_controller(tmp_path: Path) -> None:
