@@ -131,7 +131,6 @@ def carry_out(
     from flowdist.runtime.inject import check_faults
     from flowdist.runtime.metrics import listen
     from flowdist.runtime.secret_values import Mask, check_secrets
-    from flowdist.runtime.started import write_environment
 
     gpus = machine_gpus(os.environ)
     if graph is None:
@@ -147,8 +146,6 @@ def carry_out(
     for warning in warnings:
         console.show("warning", warning)
     run_dir = run_dir or new_run(base, graph, prefix)
-    write_environment(run_dir, graph, mask, __version__)
-    console.show("event", f"run {run_dir}")
     if metrics is not None:
         console.show("event", f"metrics at http://127.0.0.1:{metrics.getsockname()[1]}/metrics")
     fd = metrics.fileno() if metrics is not None else None
@@ -174,11 +171,14 @@ def _supervise(
     metrics: int | None,
 ) -> str:
     """Until the job is over and its summary is written; the outcome."""
-    from flowdist.runtime.supervisor import Supervisor  # as in carry_out
+    from flowdist.runtime.started import write_environment  # as in carry_out
+    from flowdist.runtime.supervisor import Supervisor
 
     open_sink = opener(run_dir, console.show) if opener is not None else None
     onlooker = console.onlooker(run_dir.name)
     supervisor = Supervisor(graph, gpus, plan, run_dir, console.show, open_sink, onlooker=onlooker, metrics=metrics)
+    console.show("event", f"run {run_dir}")
+    write_environment(run_dir, graph, mask, __version__)
     try:
         result = asyncio.run(supervisor.run())
     finally:
