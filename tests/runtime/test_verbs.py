@@ -141,14 +141,20 @@ def test_neither_ctrl_c_nor_the_end_of_the_terminal_reaches_a_run_in_the_backgro
 
 
 def test_a_verb_waits_for_the_next_controller(tmp_path: Path) -> None:
-    with detached(tmp_path, *THREE) as job:
+    deep = tmp_path / ("long-" * 20)  # the socket cannot be there: a link is
+    deep.mkdir()
+    with detached(deep, *THREE) as job:
+        assert (job.run_dir / "control.sock").is_symlink()
+        assert (job.run_dir / "control.sock").stat().st_mode & 0o777 == 0o600
         for count in (2, 3, 2):
             os.kill(job.named("flowdist.runtime.controller_main")[0], signal.SIGKILL)
             assert f"trainer: scaled to {count} replicas" in verb(job, "scale", f"trainer={count}")
         assert status(job)["epoch"] == 4
-        verb(job, "cancel", "--now", "--wait")
+        socket = (job.run_dir / "control.sock").readlink()
         with Deaths(job.alive()) as deaths:
+            verb(job, "cancel", "--now", "--wait")
             assert deaths.survivors(10.0) == []
+        assert not socket.parent.exists() and not (job.run_dir / "control.sock").is_symlink()
 
 
 def test_a_run_that_was_killed_is_told_to_have_died_with_the_command_that_goes_on(tmp_path: Path) -> None:
