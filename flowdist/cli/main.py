@@ -14,6 +14,7 @@ VERBS = {
     "graph": "Draw the role graph: Mermaid, dot, svg or png.",
     "explain": "Explain an error code; or tell what a failure restarts, in which order, and who pays.",
     "run": "Run a topology, or a script, on this machine.",
+    "join": "Take part, as a node, in the job of another host.",
     "torchrun": "Run a command line of torchrun as it is.",
     "list": "List runs: running, succeeded, failed, cancelled, or died without an end.",
     "status": "Show how a run is: roles, nodes, what is not as usual, what was decided lately.",
@@ -32,7 +33,7 @@ VERBS = {
 # Verbs that are in none of these come last, under a heading of their own.
 GROUPS = {
     "Before anything runs": ("check", "plan", "graph", "explain", "simulate"),
-    "Run": ("run", "torchrun"),
+    "Run": ("run", "join", "torchrun"),
     "While it runs": ("status", "logs", "scale", "drain", "cordon", "uncordon", "cancel"),
     "Afterwards": ("list", "report", "timeline", "replay", "diff"),
 }

@@ -22,7 +22,8 @@ from flowdist.graph import RoleGraph
 
 if TYPE_CHECKING:
     from flowdist.runtime.logs import OpenSink
-    from flowdist.runtime.supervisor import Show
+    from flowdist.runtime.supervisor import Hosting
+    from flowdist.runtime.teller import Show
 
 COMPONENTS = ("dist.ddp", "dist.spmd")
 EXIT_CODES = {"succeeded": 0, "failed": 1, "cancelled": 130}
@@ -50,6 +51,8 @@ class _Run(click.Command):
 @click.option("--drain", "drains", multiple=True, metavar="NODE@WHEN", help="Drain a node: node1@2m.")
 @click.option("--resume", metavar="RUN", help="Go on with a run that was killed: its folder, or its name under --runs.")
 @click.option("--runs", "base", default="runs", metavar="DIR", help="Where the folders of runs are (default: runs).")
+@click.option("--listen", metavar="HOST:PORT", help="Let other hosts in, by flowdist join; each is a node.")
+@click.option("--id", "job_id", metavar="ID", help="With --listen: the name by which they ask for this job.")
 @click.option("--quiet", "-q", is_flag=True, help="Not the workers' output: only what flowdist does.")
 @click.option("--plain", is_flag=True, help="Only lines, on a terminal too: no picture that stays at its bottom.")
 @click.option("--detach", "-d", is_flag=True, help="Give the shell back once the job has started; see flowdist status.")
@@ -67,13 +70,15 @@ def command(
     drains: tuple[str, ...],
     resume: str | None,
     base: str,
+    listen: str | None,
+    job_id: str | None,
     quiet: bool,
     plain: bool,
     detach: bool,
     metrics_port: int | None,
     args: tuple[str, ...],
 ) -> None:
-    """Run a topology, or a script, on this machine.
+    """Run a topology, or a script, on this machine, or with --listen on several.
 
     \b
     flowdist run                                        topology.py of this folder
@@ -83,21 +88,26 @@ def command(
     flowdist run dist.ddp -j 2:4x8 --script main.py     a builtin of TorchX; dist.ddp --help has its options
     flowdist run --detach                               in the background: status, logs -f, scale, drain, cancel
     flowdist run --resume latest                        go on where a run was when it was killed
+    flowdist run --listen host0:29400                   with the hosts on which flowdist join host0:29400 is typed
     """
     needs_linux("run")
     plan = parse_plan(fails, scales, drains=drains)
     if resume is not None and (named.target or named.params or named.sets or named.nodes):
         raise FlowdistError("--resume takes the topology of that run", help=f"write flowdist run --resume {resume}")
+    if listen is None and job_id is not None:
+        raise FlowdistError("--id goes with --listen", help="write --listen host0:29400, or leave --id out")
+    if listen is not None and (resume is not None or plan.faults or named.as_json):
+        message = "--listen goes with none of --resume, --fail and --json"
+        raise FlowdistError(message, help="leave --listen out, or the others")
     graph = None if resume is not None else _load(named, replicas, max_restarts, args).graph
-    carry_out(
-        graph,
-        plan,
-        Path(base),
-        resume=resume or "",
-        shown=Shown(quiet, named.as_json, live=not plain),
-        detach=detach,
-        metrics_port=metrics_port,
-    )
+    shown = Shown(quiet, named.as_json, live=not plain)
+    if listen is not None:
+        from flowdist.cli.hosts import Here, listen_for_hosts  # it imports this module
+
+        assert graph is not None
+        here = Here(Path(base), shown=shown, detach=detach, metrics_port=metrics_port)
+        listen_for_hosts(graph, listen, job_id, here)
+    carry_out(graph, plan, Path(base), resume=resume or "", shown=shown, detach=detach, metrics_port=metrics_port)
 
 
 def needs_linux(verb: str) -> None:
@@ -116,6 +126,7 @@ def carry_out(
     metrics_port: int | None = None,
     prefix: str = "",
     opener: Callable[[Path, Show], OpenSink] | None = None,
+    hosting: Hosting | None = None,
 ) -> NoReturn:
     """Run the graph, or the run to resume, and end with its exit code.
 
@@ -125,6 +136,7 @@ def carry_out(
         metrics_port: Where to answer with metrics; 0: any that is free.
         prefix: What the name of the run's folder begins with, if not with that of the topology.
         opener: Makes, for the folder and the terminal, what says where the workers' output goes.
+        hosting: Lets other hosts in; the graph has the node of this one.
     """
     from flowdist.runtime.devices import machine_gpus, settle_cluster  # asyncio and more: not for --help
     from flowdist.runtime.folder import find_run, new_run
@@ -137,7 +149,7 @@ def carry_out(
         run_dir, graph = find_run(base, resume)
         warnings: list[str] = []
     else:
-        graph, warnings = settle_cluster(graph, gpus)
+        graph, warnings = settle_cluster(graph, gpus) if hosting is None else (graph, [])
         run_dir = None
     check_faults(plan, graph)
     mask = Mask(check_secrets(graph, os.environ))
@@ -151,7 +163,7 @@ def carry_out(
     fd = metrics.fileno() if metrics is not None else None
 
     def supervise(console: Console) -> int:
-        return EXIT_CODES[_supervise(graph, gpus, plan, run_dir, console, mask, opener, fd)]
+        return EXIT_CODES[_supervise(graph, gpus, plan, run_dir, console, mask, opener, fd, hosting)]
 
     if detach:
         from flowdist.cli.detaching import detached  # as above
@@ -169,6 +181,7 @@ def _supervise(
     mask: Callable[[str], str],
     opener: Callable[[Path, Show], OpenSink] | None,
     metrics: int | None,
+    hosting: Hosting | None,
 ) -> str:
     """Until the job is over and its summary is written; the outcome."""
     from flowdist.runtime.started import write_environment  # as in carry_out
@@ -176,7 +189,9 @@ def _supervise(
 
     open_sink = opener(run_dir, console.show) if opener is not None else None
     onlooker = console.onlooker(run_dir.name)
-    supervisor = Supervisor(graph, gpus, plan, run_dir, console.show, open_sink, onlooker=onlooker, metrics=metrics)
+    supervisor = Supervisor(
+        graph, gpus, plan, run_dir, console.show, open_sink, hosting, onlooker=onlooker, metrics=metrics
+    )
     console.show("event", f"run {run_dir}")
     write_environment(run_dir, graph, mask, __version__)
     try:

@@ -123,6 +123,9 @@ def _ask(run_dir: Path, question: bytes, patience_s: float) -> Decided | Describ
         if end.state != "running":
             raise _over(run_dir, end)
         if time.monotonic() > until:
+            if not (run_dir / "journal.jsonl").exists():
+                text = f"the controller of {run_dir.name} is on another host"
+                raise FlowdistError(text, help="ask there; what was printed here is in flowdist logs")
             text = f"the controller of {run_dir.name} does not answer"
             raise FlowdistError(text, help=f"see {run_dir / 'controller.log'}")
         time.sleep(RETRY_S)

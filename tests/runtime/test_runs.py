@@ -139,6 +139,9 @@ def test_who_asks_a_run_whose_controller_is_gone_is_told_after_a_while(base: Pat
     run_dir = base / "gpt-20261121-1-cccc"
     with (run_dir / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(FlowdistError, match="is on another host"):
+            describe(run_dir, patience_s=0.1)
+        journal(run_dir)
         with pytest.raises(FlowdistError, match="does not answer"):
             describe(run_dir, patience_s=0.1)
 
