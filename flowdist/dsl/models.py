@@ -14,6 +14,7 @@ from typing import Any
 
 from flowdist.dsl.fields import Fields
 from flowdist.dsl.functions import NO_NAMES, Wanted, read_source, refuse_missing, required
+from flowdist.graph import RoleSpec
 
 HELP = 'write simulate="module:Class", or a class that a module defines at its top'
 CLASS = Wanted("simulate", "FD149", "class", HELP)
@@ -40,6 +41,13 @@ def model_of(fields: Fields, folder: Path, kind: str) -> str:
     if file is None:
         fields.error("FD149", "simulate", f"{name} is in no file that can be imported", HELP)
     return f"{file}:{name}"
+
+
+def check_model(fields: Fields, spec: RoleSpec) -> None:
+    """It fits what else the role says."""
+    if spec.simulate and spec.workload.rejoin_ns is not None:
+        message = "its model is made anew in each generation, and rejoin_time= says that its workers stay"
+        fields.error("FD149", "simulate", message, "leave out simulate=, or rejoin_time= of the workload")
 
 
 def _check_text(fields: Fields, text: str, folder: Path, kind: str) -> None:

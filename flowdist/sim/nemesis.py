@@ -11,11 +11,22 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from flowdist.faults import Fault, Plan, parse_fault
-from flowdist.graph import SECOND, RestartPolicy, RoleGraph, RoleSpec, format_duration
+from flowdist.graph import (
+    SECOND,
+    RestartPolicy,
+    RoleGraph,
+    RoleSpec,
+    fits,
+    format_duration,
+    needed,
+    offered,
+    subtract,
+)
 from flowdist.sim.loading import load_model
 from flowdist.sim.streams import draw
 
 FAULTS_MAX = 6
+DAMAGES = ("torn-checkpoint", "lost-checkpoint", "corrupt-checkpoint")
 ZOMBIES = 0.1  # of all faults, where user code saves
 DISK_FULL = "disk-full/1m"
 NODE_FAULTS_MAX = 3  # each may be two changes of membership in a row (R8)
@@ -86,8 +97,15 @@ class Nemesis:
                 text = "controller@{at}"
             elif kind == "harmless":
                 text = self._harmless(seed, n)
+            elif kind == "order" and nodes > 0:  # a change of membership, like a loss
+                text = self._order(seed, n, {fault.target for fault in faults if fault.kind == "drain"})
+                nodes -= text is not None
             if text is not None:
                 faults.append(parse_fault(text.replace("{at}", format_duration(at))))
+            if text is not None and faults[-1].kind in DAMAGES and self._saves:  # and something has to read it soon
+                killed = self._replica_fault(seed, n, budgets)
+                then = at + int(draw(seed, "nemesis", "read", n) * 8 * SECOND) // 1_000_000 * 1_000_000
+                faults += [parse_fault(killed.replace("{at}", format_duration(then)))] if killed else []
         return Plan(tuple(faults))
 
     def _time(self, seed: int, n: int, before: list[Fault]) -> int:
@@ -104,7 +122,7 @@ class Nemesis:
         return at // 1_000_000 * 1_000_000
 
     def _kind(self, seed: int, n: int, favoured: float) -> str:
-        kinds = ("replica", "node", "controller", "harmless")
+        kinds = ("replica", "node", "controller", "harmless", "order")
         if draw(seed, "nemesis", "swarm", n) < 0.5:
             return kinds[int(favoured * len(kinds))]
         return kinds[int(draw(seed, "nemesis", "kind", n) * len(kinds))]
@@ -141,6 +159,35 @@ class Nemesis:
         kind = kinds[int(draw(seed, "nemesis", "how", n) * len(kinds))]
         return f"{node}@{{at}}{kind}/{back}"
 
+    def _order(self, seed: int, n: int, drained: set[str]) -> str | None:
+        """What the operator does, or the cluster: a role is scaled within its bounds, a node is added or drained."""
+        nodes = self._graph.cluster.nodes
+        which = draw(seed, "nemesis", "order", n)
+        if which < 0.3:
+            return f"extra{n}@{{at}}:add"
+        if which < 0.6:
+            name = nodes[int(draw(seed, "nemesis", "drained", n) * len(nodes))].name
+            return f"{name}@{{at}}:drain" if self._has_room_without({*drained, name}) else None
+        elastic = [spec for spec in self._graph.roles if spec.gang and spec.min_replicas < spec.max_replicas]
+        if not elastic:
+            return None
+        spec = elastic[int(draw(seed, "nemesis", "scaled", n) * len(elastic))]
+        span = spec.max_replicas - spec.min_replicas + 1
+        return f"{spec.name}@{{at}}:scale={spec.min_replicas + int(draw(seed, 'nemesis', 'scale', n) * span)}"
+
+    def _has_room_without(self, names: set[str]) -> bool:
+        """All minima fit on the other nodes: what is drained never comes back. Where places are chosen, who knows."""
+        free = [offered(node) for node in self._graph.cluster.nodes if node.name not in names]
+        for spec in self._graph.roles:
+            if spec.placement.near or spec.placement.apart or spec.placement.where:
+                return False
+            for _ in range(spec.min_replicas):
+                at = next((i for i, room in enumerate(free) if fits(needed(spec.resources), room)), None)
+                if at is None:
+                    return False
+                free[at] = subtract(free[at], needed(spec.resources))
+        return True
+
     def _harmless(self, seed: int, n: int) -> str | None:
         tasks = [spec for spec in self._graph.roles if spec.kind == "task"]
         nodes = self._graph.cluster.nodes
@@ -149,7 +196,10 @@ class Nemesis:
         delay = format_duration(self._graph.options.lease_ns // 10)
         choices = (
             f"{node}@{{at}}:delay={delay}/30s",
+            f"{node}@{{at}}:flap={format_duration(self._graph.options.lease_ns // 8)}/30s",  # each silence is short
             f"{node}@{{at}}:drop=0.2/30s",
+            f"{node}@{{at}}:duplicate=0.3/30s",
+            f"{node}@{{at}}:reorder=0.3/30s",
             f"{spec.name}/0@{{at}}:slow=2x/30s",
             *(f"{spec.name}@{{at}}:{fate}" for fate in self._fates(spec)),
         )

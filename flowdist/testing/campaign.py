@@ -8,6 +8,7 @@ shrunk by leaving faults out for as long as it goes on failing.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -16,8 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flowdist.control.history import Line, Record
-from flowdist.faults import NOTHING, Plan
-from flowdist.graph import HOUR, RoleGraph, format_duration
+from flowdist.faults import NOTHING, Fault, Plan, parse_fault
+from flowdist.graph import HOUR, SECOND, RoleGraph, format_duration
 from flowdist.report.trace import trace_lines
 from flowdist.sim.nemesis import Nemesis
 from flowdist.sim.simulation import SimResult, Simulation
@@ -27,6 +28,8 @@ PATIENCE = 50  # times as long as without faults: whoever takes longer has not r
 MUST_SEE = ("steady", "starting", "in recovery")
 SAVING = "saving"  # only where roles have models
 CHUNK = 20
+SHORT = 2  # faults: a plan that is no longer is as good as it gets
+SHIFTS_S = (-1, 1, -3, 3, -8, 8, -20, 20, -40, 40)
 
 
 class Failure(NamedTuple):
@@ -131,9 +134,30 @@ def _shrink(graph: RoleGraph, plan: Plan, seed: int, rules: Rules, property: str
             faults, text = fewer, words
         elif not found:
             passing = result.lines
+    while len(faults) > SHORT and (fewer := _fewer_at_other_times(graph, faults, seed, rules, property)):
+        faults = fewer
     result, _, text = judge(graph, Plan(tuple(faults)), seed, rules)
     where = _divergence(passing, result.lines) if passing is not None else ""
     return Failure(seed, property, text, tuple(fault.spec for fault in faults), tuple(result.waiting), where)
+
+
+def _fewer_at_other_times(
+    graph: RoleGraph, faults: list[Fault], seed: int, rules: Rules, property: str
+) -> list[Fault] | None:
+    """One fault less, with those after it at another time: what is left out may only have made them meet something."""
+    for at in reversed(range(len(faults) - 1)):
+        for seconds in SHIFTS_S:
+            fewer = [*faults[:at], *(_shifted(other, seconds * SECOND) for other in faults[at + 1 :])]
+            if judge(graph, Plan(tuple(fewer)), seed, rules)[1] == property:
+                return fewer
+    return None
+
+
+def _shifted(fault: Fault, by_ns: int) -> Fault:
+    if fault.when.at_ns is None:
+        return fault
+    at = format_duration(max(0, fault.when.at_ns + by_ns))
+    return parse_fault(re.sub(r"@[^:/+]+", f"@{at}", fault.spec, count=1))
 
 
 def _divergence(passing: list[Line], failing: list[Line]) -> str:

@@ -14,7 +14,7 @@ from flowdist.dsl.problems import Problem, Problems
 from flowdist.dsl.topology import Topology
 from tests.dsl.test_load import loaded, refused, underlined
 
-HEAD = 'from flowdist import Topology\nimport model\nt = Topology("x", nodes=1)\n'
+HEAD = 'from flowdist import Topology, Workload\nimport model\nt = Topology("x", nodes=1)\n'
 MODEL = """
 class Worker:
     def __init__(self, ctx, size=1, *, loud=False): pass
@@ -121,3 +121,9 @@ def test_a_class_that_was_typed_into_a_session_is_in_no_file(monkeypatch: pytest
     topology.role("a", "true", simulate=main.Typed)
     compile_topology(topology, problems)
     assert [problem.message for problem in problems.sorted()] == ["role 'a': Typed is in no file that can be imported"]
+
+
+def test_workers_that_stay_over_generations_have_no_model(tmp_path: Path) -> None:
+    problem = problem_of(tmp_path, "model.Worker, workload=Workload(rejoin_time='1s')")
+    assert problem.code == "FD149" and underlined(problem) == "model.Worker"
+    assert "made anew in each generation" in problem.message
