@@ -16,11 +16,16 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flowdist.elastic import elastic
 from flowdist.elastic_state import ElasticState
 from flowdist.worker_link import Info, info, is_managed, link, stop
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 __all__ = [
     "ElasticState",
@@ -31,12 +36,20 @@ __all__ = [
     "info",
     "is_managed",
     "latest",
+    "mesh",
     "peers",
     "port",
     "progress",
     "ready",
     "should_stop",
 ]
+
+
+def mesh(parallel: Mapping[str, int | str] | None = None, *, backends: Mapping[str, str] | None = None) -> DeviceMesh:
+    """The world's ranks by the dimensions that the role declares with `parallel=`; see `flowdist.parallel.mesh`."""
+    from flowdist.parallel import mesh as make  # torch: only here
+
+    return make(parallel, backends=backends)
 
 
 def port(name: str) -> int:

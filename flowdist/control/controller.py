@@ -41,7 +41,10 @@ SETTLE_ROUNDS_MAX = 1000  # each round gives up a seat, a world or an incident: 
 
 
 class Controller:
-    """`known_nodes` are expected to join: a gang below its maximum waits `join_window` for them, not for others."""
+    """`known_nodes` are expected to join: a gang below its maximum waits `join_window` for them, not for others.
+
+    Those of `ids.unnamed_nodes` stand for nodes of any name.
+    """
 
     def __init__(self, graph: RoleGraph, known_nodes: tuple[NodeName, ...] = ()) -> None:
         self.state = new_job(graph, known_nodes)

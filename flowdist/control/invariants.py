@@ -129,6 +129,7 @@ def _check_world(job: JobState, world: World) -> None:
     for role in roles if world.phase in ("opening", "running") and roles[0].spec.gang else ():
         count = sum(replica.id.role == role.spec.name for replica in members)
         assert role.spec.min_replicas <= count <= role.spec.max_replicas, f"{world.name} formed with {count}"
+        assert count % role.spec.step == 0, f"{world.name} formed with {count} of {role.spec.name}: no mesh"
     if world.phase == "opening":
         assert all(replica.node is not None for replica in members), f"{world.name} opens without seats"
     if world.phase == "stopping" and job.ending is None:

@@ -105,6 +105,11 @@ def _form_gang(job: JobState, world: World, roles: list[Role]) -> None:
     have = [_has_minimum(job, role, role.seats) for role in roles]  # each says what it lacks
     if not all(have):
         return
+    for role in roles:
+        whole = role.seats - role.seats % role.spec.step  # of others the ranks form no mesh: the highest wait
+        for replica in seated(job, role)[whole:] if whole < role.seats else ():
+            unplace(job, replica)
+            job.hungry[role.spec.name] = None
     _open(job, world, [replica for role in roles for replica in seated(job, role)])
 
 
@@ -301,7 +306,7 @@ def _grow(job: JobState, world: World, roles: list[Role]) -> None:
         return
     for role in growing:
         job.hungry[role.spec.name] = None
-    if not any(short_of_room(job, [role], extra=1) is None for role in growing):
+    if not any(short_of_room(job, [role], extra=role.spec.step) is None for role in growing):
         job.due.clear(cooldown)
         return
     earliest = _may_grow_from(job, roles, world)

@@ -12,7 +12,7 @@ from flowdist.control.bad_nodes import note_loss, shun_if_it_flaps
 from flowdist.control.effects import AskStep, OpenStore, StopAtStep, StopReplica, TellPeers
 from flowdist.control.ending import forget_store
 from flowdist.control.events import InventoryItem, NodeJoined, ReplicaExited
-from flowdist.control.ids import NodeName
+from flowdist.control.ids import NodeName, is_unnamed
 from flowdist.control.judge import Failure
 from flowdist.control.membership import abandon_opening
 from flowdist.control.placement import forget_ports, unplace, update_free
@@ -30,7 +30,10 @@ def join(job: JobState, event: NodeJoined) -> list[InventoryItem]:
     same = known is not None and known.usable and event.incarnation == known.incarnation
     if known is not None and not same:
         lose_node(job, event.node, f"{event.node} came back without what it ran")
-    job.missing.pop(event.node, None)
+    if event.node in job.missing:
+        del job.missing[event.node]
+    elif known is None and (unnamed := next((name for name in job.missing if is_unnamed(name)), None)) is not None:
+        del job.missing[unnamed]
     if not same:
         _add(job, event, known)
     job.nodes[event.node].is_unheard = False

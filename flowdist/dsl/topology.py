@@ -192,6 +192,7 @@ class RoleFields(TypedDict, total=False):
     start_timeout: Duration | None
     preload: Sequence[str]
     warm: bool | None
+    parallel: Mapping[str, int | Literal["elastic"]] | str | None
     workload: Workload | None
 
 
@@ -398,6 +399,7 @@ class Topology:
             start_timeout: So long after its start without a first `progress()` is one, too.
             preload: Modules that are imported before its workers are forked; torch is, if its code imports it.
             warm: False: its workers are started by exec, never forked.
+            parallel: The dimensions of its mesh, `{"pp": 2, "dp": "elastic", "tp": 2}`, for `flowdist.worker.mesh()`.
             workload: How the simulator plays it.
         """
         site = call_site(("name", "command"))

@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from flowdist.graph.parallel import Parallel, replica_step
 from flowdist.graph.units import MINUTE, MS, SECOND
 
 RoleKind = Literal["task", "service"]
@@ -164,8 +165,14 @@ class RoleSpec(msgspec.Struct, frozen=True):
     start_timeout_ns: int | None = None
     preload: tuple[str, ...] = ()
     warm: bool = True
+    parallel: Parallel = ()
     workload: WorkloadSpec = WorkloadSpec()
     address_edges: tuple[str, ...] = ()  # roles whose addresses stand in my command or env
+
+    @property
+    def step(self) -> int:
+        """A gang of it has a multiple of so many replicas: of others the ranks form no mesh."""
+        return replica_step(self.parallel, self.procs) if self.parallel else 1
 
     def gate_on(self, role: str) -> Gate | None:
         return next((gate for gate in self.gates if gate.role == role), None)
