@@ -18,7 +18,8 @@ import msgspec
 
 from flowdist.control.effects import FinishJob
 from flowdist.control.events import NodeJoined
-from flowdist.control.history import Record, read_whole_lines
+from flowdist.control.history import Header, Record, read_whole_lines
+from flowdist.control.ids import is_unnamed
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph, decode_graph, encode_graph
 
@@ -145,6 +146,9 @@ def past_of(run_dir: Path) -> Past:
     starts: dict[str, int] = {}
     last_ns = 0
     for line in lines:
+        if isinstance(line, Header) and any(is_unnamed(name) for name in line.known_nodes):
+            message = f"run {run_dir.name} was one over several hosts, which cannot be resumed"
+            raise FlowdistError(message, help="start it anew on every host; checkpoints are where the job has put them")
         if not isinstance(line, Record):
             continue
         last_ns = line.t_ns
