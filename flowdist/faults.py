@@ -47,6 +47,12 @@ KINDS: dict[str, str | None] = {
     "add": None,
     "drain": None,
 }
+_FILES = "it would be your files that are damaged; the disk of flowdist simulate is its own"
+SIMULATED_ONLY = {  # with the reason
+    "lost-checkpoint": _FILES,
+    "corrupt-checkpoint": _FILES,
+    "slow-checkpoint": "the disk is that of the whole machine; flowdist simulate has one of its own",
+}
 ORDERS = ("scale", "add", "drain")  # what the operator does, or the cluster: events of the same kind
 EXAMPLES = {
     "exit code": "3",
@@ -364,7 +370,8 @@ def refuse_unsupported(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str
             known = list(kinds[what])
         if fault.kind not in known:
             whom = f" of {fault.target}" if what != "any" else ""
-            message = f"{where} cannot carry out {fault.kind!r}{whom} yet"
+            why = SIMULATED_ONLY.get(fault.kind)
+            message = f"{where} cannot carry out {fault.kind!r}{whom}{f': {why}' if why else ' yet'}"
             _refuse(fault.spec, *_kind_place(fault), message, f"it can: {', '.join(known)}", fault.where)
 
 

@@ -230,6 +230,16 @@ def test_a_kind_that_nobody_carries_out_is_refused_never_dropped() -> None:
         assert message == f"flowdist run cannot carry out {text} yet" and marked(shown, marks) == underlined
 
 
+def test_what_only_a_simulated_disk_suffers_is_refused_with_the_reason() -> None:
+    for kind, why in [
+        ("lost-checkpoint", "your files"),
+        ("corrupt-checkpoint", "your files"),
+        ("slow-checkpoint=2x", "one of its own"),
+    ]:
+        with pytest.raises(FaultError, match=why):
+            refuse_unsupported([parse_fault(f"trainer@3s:{kind}")], CAN, "flowdist run")
+
+
 def test_a_kind_is_refused_for_what_cannot_suffer_it() -> None:
     kinds = {"node": ["kill", "lost"], "replica": ["kill", "exit"], "controller": ["pause"]}
     good = ["node0@3s:lost", "node0@3s", "trainer/0@3s:exit=1", "trainer@3s", "controller@3s:pause"]

@@ -134,8 +134,11 @@ def _shrink(graph: RoleGraph, plan: Plan, seed: int, rules: Rules, property: str
             faults, text = fewer, words
         elif not found:
             passing = result.lines
-    while len(faults) > SHORT and (fewer := _fewer_at_other_times(graph, faults, seed, rules, property)):
-        faults = fewer
+    while len(faults) > SHORT:
+        shorter = _fewer_at_other_times(graph, faults, seed, rules, property)
+        if shorter is None:
+            break
+        faults = shorter
     result, _, text = judge(graph, Plan(tuple(faults)), seed, rules)
     where = _divergence(passing, result.lines) if passing is not None else ""
     return Failure(seed, property, text, tuple(fault.spec for fault in faults), tuple(result.waiting), where)
