@@ -20,7 +20,7 @@ from flowdist.sim.macro_scope import scope_of
 
 TOPOLOGY = str(Path(__file__).parents[1] / "scenarios/topologies/hundred_thousand.py")
 RATE, PER_NODE_DAY, BACK_S = "node-kill=6.5e-3/node-day/4h", 6.5e-3, 4 * 3600
-NODES, SPARES, DAYS = 12_500, 100, 600
+NODES, SPARES, DAYS = 12_500, 100, 200
 START_S, RESTORE_S, EVERY_S, SAVE_S = 180.0, 60.0, 600.0, 20.0
 RUNS = 3
 

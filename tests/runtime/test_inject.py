@@ -49,7 +49,7 @@ def carried_out(*faults: str, rates: tuple[str, ...] = (), at: int) -> list[obje
     plan = parse_plan(faults, rates=rates)
     check_faults(plan, topology)
     hands = Hands()
-    Injector(plan, topology, Path("."), hands).fire(state, at)
+    Injector(plan, topology, Path(), hands).fire(state, at)
     return hands.done
 
 
@@ -70,7 +70,7 @@ def test_all_nodes_of_a_label_are_hit() -> None:
 def test_a_rate_strikes_again_and_again() -> None:
     topology, state = job()
     hands = Hands()
-    injector = Injector(parse_plan(rates=["node-kill=60/node-hour/5s"]), topology, Path("."), hands)
+    injector = Injector(parse_plan(rates=["node-kill=60/node-hour/5s"]), topology, Path(), hands)
     first = injector.next_ns()
     assert first is not None
     injector.fire(state, first - 1)
@@ -79,7 +79,7 @@ def test_a_rate_strikes_again_and_again() -> None:
     assert len(hands.done) == 1 and (injector.next_ns() or 0) > first
     injector.fire(state, HOUR)
     assert 80 < len(hands.done) < 160  # two nodes, one a minute each
-    assert Injector(parse_plan(rates=["node-kill=60/node-hour/5s"]), topology, Path("."), hands).next_ns() == first
+    assert Injector(parse_plan(rates=["node-kill=60/node-hour/5s"]), topology, Path(), hands).next_ns() == first
 
 
 def test_rates_that_run_cannot_carry_out_are_refused() -> None:
