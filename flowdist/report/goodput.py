@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from flowdist.graph import format_duration
-from flowdist.report.plan import table
+from flowdist.report.table import table
 
 # Student's t for 95 % on both sides, by degrees of freedom; from the last on, the normal distribution is close enough.
 T_95 = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131]
