@@ -24,6 +24,8 @@ from flowdist.graph import RoleGraph, decode_graph, encode_graph
 
 SOCKET_PATH_MAX = 100  # Linux allows 107 bytes; the longest name in the folder has its share
 
+JOINED = "joined"  # a file: the folder is of a host that takes part in the run of another, and says where that is
+
 
 def make_run_dir(base: Path, topology: str, prefix: str = "") -> Path:
     """`runs/<topology>-<yyyymmdd-hhmmss>-<4 hex>/`, with `runs/latest` pointing at it; `<prefix>_<8 hex>/`, without."""
@@ -53,9 +55,13 @@ def new_run(base: Path, graph: RoleGraph, prefix: str = "") -> Path:
 def find_run(base: Path, name: str) -> tuple[Path, RoleGraph]:
     """The folder of a run, by its path or by its name under `base`, and its graph. FlowdistError if there is none."""
     for folder in (base / name, Path(name)):
+        if (folder / JOINED).is_file():
+            message = f"{name} has what ran on one host of a run"
+            raise FlowdistError(message, help=f"its journal is on the host of {(folder / JOINED).read_text().strip()}")
         if (folder / "graph.json").is_file():
             return folder.resolve(), decode_graph((folder / "graph.json").read_bytes())
-    known = sorted(path.parent.name for path in base.glob("*/graph.json") if not path.parent.is_symlink())
+    found = [path.parent for path in base.glob("*/graph.json") if not (path.parent / JOINED).is_file()]
+    known = sorted(folder.name for folder in found if not folder.is_symlink())
     help = f"known: {', '.join(known[-5:])}" if known else f"there are no runs in {base}"
     raise FlowdistError(f"there is no run {name!r}", help=help)
 
