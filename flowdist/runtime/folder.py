@@ -27,6 +27,8 @@ GRAPH = "graph.json"
 CONTROL = "control.sock"
 SOCKET_PATH_MAX = 100  # Linux allows 107 bytes; the longest name in the folder has its share
 
+JOINED = "joined"  # a file: the folder is of a host that takes part in the run of another, and says where that is
+
 
 def make_run_dir(base: Path, topology: str, prefix: str = "") -> Path:
     """`runs/<topology>-<yyyymmdd-hhmmss>-<4 hex>/`, with `runs/latest` pointing at it; `<prefix>_<8 hex>/`, without."""
@@ -66,6 +68,9 @@ def find_run(base: Path, name: str) -> tuple[Path, RoleGraph]:
     folder = next((path for path in (base / name, Path(name)) if (path / GRAPH).is_file()), None)
     if folder is None:
         folder = _by_prefix(base, name)
+    if (folder / JOINED).is_file():
+        help = f"its journal is on the host of {(folder / JOINED).read_text().strip()}"
+        raise FlowdistError(f"{folder.name} has what ran on one host of a run", help=help)
     try:
         return folder.resolve(), decode_graph((folder / GRAPH).read_bytes())
     except (OSError, msgspec.MsgspecError) as error:
