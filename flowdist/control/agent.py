@@ -41,6 +41,7 @@ class Agent:
         self.epoch = 0
         self.is_connected = False
         self.lease = Lease(graph.options)
+        self.is_warming = False  # to be set before it joins, by a driver that tells WarmedUp later
         self.is_fencing = False
         self.is_leaving = False
         self.is_over = False
@@ -114,6 +115,9 @@ class Agent:
                 self._record_process(event)
             case io.SpawnedCold():
                 self._report(ev.ReplicaStartsCold(event.replica, event.attempt, event.detail))
+            case io.WarmedUp():
+                self.is_warming = False
+                self._report(ev.NodeWarm(self.spec.name))
             case io.Refused():
                 self.lease.refused(self._now)
             case io.PreemptionNoticed():
@@ -167,7 +171,8 @@ class Agent:
             ev.InventoryItem(attempt.order.replica, attempt.order.attempt, attempt.phase, attempt.ports, attempt.exited)
             for attempt in self.attempts.values()
         )
-        self._send(msg.Join(self.spec.name, self.incarnation, self.spec, self.address, self._now, items))
+        name, sent_ns = self.spec.name, self._now
+        self._send(msg.Join(name, self.incarnation, self.spec, self.address, sent_ns, items, self.is_warming))
         self.lease.beat(self._now)
         self._say_again()
 

@@ -186,9 +186,10 @@ def update_free(job: JobState, name: NodeName) -> None:
     job.reseated = True
 
 
-def fill(job: JobState, role: Role, count: int) -> int:
+def fill(job: JobState, role: Role, count: int, *, without: Collection[NodeName] = ()) -> int:
     """Place up to `count` of the replicas that wait, lowest first, beyond the minima of roles that are yet to come.
 
+    Nodes `without` take nothing.
     Returns how many found a place; the role is hungry if there were any, and not so many did.
     """
     if count <= 0 or not role.vacant:
@@ -196,7 +197,7 @@ def fill(job: JobState, role: Role, count: int) -> int:
     placed = passed = 0
     wanting = False
     short = _short_roles(job, role)
-    chooser = Chooser(job, role, {})
+    chooser = Chooser(job, role, dict.fromkeys(without))
     while placed < count and passed < len(role.vacant):
         replica = job.replicas[role.replicas[role.vacant[passed]]]
         if replica.phase != "waiting":

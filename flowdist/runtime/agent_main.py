@@ -203,6 +203,7 @@ class _AgentProcess:
                 server = fork_server(role, worker_argv(role, values, os.environ), os.environ, env, values)
                 wanted |= {server: None} if server is not None else {}
         if len(wanted) == 1:
+            self._agent.is_warming = True
             self._channel_send(spawner.Prepare(*wanted))
 
     def _env(self, start: StartReplica, role: RoleSpec, local_rank: int, ports: dict[str, int]) -> dict[str, str]:
@@ -244,6 +245,8 @@ class _AgentProcess:
                     self._refused(answer)
                 case spawner.Ended():
                     self._ended(answer)
+                case spawner.Prepared():
+                    self._tell(io.WarmedUp())
                 case spawner.StartedCold():
                     start, _ = self._workers[answer.id]
                     self._tell(io.SpawnedCold(start.replica, start.attempt, answer.reason))

@@ -78,6 +78,10 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     unsafe: str = ""
 
 
+class Prepared(msgspec.Struct, frozen=True, tag=True):
+    """The fork server of a Prepare has its imports, or it was found that it must not be used."""
+
+
 class StartedCold(msgspec.Struct, frozen=True, tag=True):
     """A worker that was to be forked is started by exec. Told once for each fork server that cannot be used."""
 
@@ -86,7 +90,7 @@ class StartedCold(msgspec.Struct, frozen=True, tag=True):
 
 
 Request = Spawn | Prepare | Signal | Hurry
-Answer = Spawned | SpawnRefused | Ended | Ready | StartedCold
+Answer = Spawned | SpawnRefused | Ended | Ready | Prepared | StartedCold
 
 _REQUESTS = msgspec.msgpack.Decoder(Request)
 _ANSWERS = msgspec.msgpack.Decoder(Answer)
