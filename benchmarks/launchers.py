@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.reaper import descendants, kill_descendants
 
 SCRIPT = """
@@ -65,7 +66,10 @@ class Size(NamedTuple):
 
 
 class Job:
-    """What the two have in common. `number` of a node is its place in the order of starting, from 0."""
+    """What the two have in common. `number` of a node is its place in the order of starting, from 0.
+
+    What befalls it returns when it did, once all that it takes was found out.
+    """
 
     def __init__(self, folder: Path, size: Size, *, in_place: bool = False) -> None:
         self.folder, self.size = folder, size
@@ -103,24 +107,21 @@ class Job:
         """The process that has this rank now."""
         return max((stamp for stamp in self.look() if stamp.rank == rank), key=lambda stamp: stamp.t_ns).pid
 
-    def kill_worker(self) -> None:
+    def kill_worker(self) -> int:
         """That of rank 1, or the only one."""
-        os.kill(self.worker(min(1, self.size.nodes * self.size.procs - 1)), signal.SIGKILL)
+        return hit([self.worker(min(1, self.size.nodes * self.size.procs - 1))], signal.SIGKILL)
 
-    def kill_node(self, number: int) -> None:
+    def kill_node(self, number: int) -> int:
         """Its agent and its workers, at once."""
-        agent = self.agent(number)
-        for pid in [agent, *self.workers_of(number)]:
-            os.kill(pid, signal.SIGKILL)
+        return hit([self.agent(number), *self.workers_of(number)], signal.SIGKILL)
 
-    def term_agent(self, number: int) -> None:
-        os.kill(self.agent(number), signal.SIGTERM)
+    def term_agent(self, number: int) -> int:
+        return hit([self.agent(number)], signal.SIGTERM)
 
-    def stop_node(self, number: int) -> None:
+    def stop_node(self, number: int) -> int:
         """Everything on it stands still: nobody hears of it any more, and no connection is closed."""
         root = self.root_of(number)
-        for pid in [root, *descendants(root)]:
-            os.kill(pid, signal.SIGSTOP)
+        return hit([root, *descendants(root)], signal.SIGSTOP)
 
     def workers_of(self, number: int) -> list[int]:
         mine = set(descendants(self.root_of(number)))
@@ -137,7 +138,7 @@ class Job:
     def root_of(self, number: int) -> int:
         raise NotImplementedError
 
-    def add_node(self) -> None:
+    def add_node(self) -> int:
         raise NotImplementedError
 
     def is_over(self) -> bool:
@@ -164,11 +165,16 @@ class Torchrun(Job):
             store.stdout.readline()
         self._agents: list[subprocess.Popen[bytes]] = []
         for _ in range(size.nodes):
-            self.add_node()
+            self._start_agent()
             if not outside and size.nodes > 1 and len(self._agents) == 1:
                 until_listening(self._port)  # the store is its own
 
-    def add_node(self) -> None:
+    def add_node(self) -> int:
+        event_ns = boot_ns()
+        self._start_agent()
+        return event_ns
+
+    def _start_agent(self) -> None:
         command = [sys.executable, "-m", "torch.distributed.run", "--rdzv-backend=c10d", "--rdzv-id=bench"]
         command += [f"--nnodes=1:{self.size.most}", f"--nproc-per-node={self.size.procs}", "--max-restarts=100"]
         command += [f"--rdzv-endpoint=127.0.0.1:{self._port}", "--local-addr=127.0.0.1"]
@@ -208,7 +214,7 @@ class Flowdist(Job):
         """The guardian's second child: the spawner is its first."""
         return sorted(pid for pid in descendants(self.root_of(number)) if parent_of(pid) == self.root_of(number))[1]
 
-    def add_node(self) -> None:
+    def add_node(self) -> int:
         """A guardian more, as the supervisor would start it."""
         config = dict(self._guardians()["node0"][1])
         number = self.size.nodes + len(self._added)
@@ -216,6 +222,7 @@ class Flowdist(Job):
         config["node"] = {**config["node"], "name": f"node{number}"}
         config |= {"number": number, "lifeline": lifeline, "lock": os.open(self.folder, os.O_RDONLY)}
         command = [sys.executable, "-P", "-m", "flowdist.runtime.guardian", json.dumps(config)]
+        event_ns = boot_ns()
         with (self.folder / f"node{number}.txt").open("wb") as output:
             held = [config["lifeline"], config["lock"]]
             guardian = subprocess.Popen(
@@ -224,6 +231,7 @@ class Flowdist(Job):
         for fd in held:
             os.close(fd)
         self._added.append(guardian.pid)
+        return event_ns
 
     def end(self) -> None:
         super().end()
@@ -257,6 +265,13 @@ class Flowdist(Job):
                 if module in words and parent_of(pid) == self._run.pid:
                     found.append((pid, json.loads(words[words.index(module) + 1])))
         return found
+
+
+def hit(pids: list[int], number: int) -> int:
+    event_ns = boot_ns()
+    for pid in pids:
+        os.kill(pid, number)
+    return event_ns
 
 
 def parent_of(pid: int) -> int:

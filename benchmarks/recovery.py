@@ -42,7 +42,7 @@ class Row(NamedTuple):
 
     what: str
     size: Size
-    hit: Callable[[Job], None]
+    hit: Callable[[Job], int]
     after: int
     bar: str
     phase_s: float = 1.0
@@ -146,8 +146,7 @@ def measure(row: Row, mode: str, chance: random.Random) -> Trial:
             if not job.until(lambda stamps: _are_many(stamps, workers), START_S):
                 return Trial(None, 0.0, {}, f"it did not start: {job.said()}")
             time.sleep(chance.uniform(0, row.phase_s))
-            event_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-            row.hit(job)
+            event_ns = row.hit(job)
             recovered = job.until(lambda stamps: len(_again(stamps, event_ns, row.after)) == row.after, row.cap_s)
             if not recovered:
                 return Trial(None, 0.0, {}, job.said())

@@ -57,7 +57,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: os.kill(agent, signal.SIGTERM))
     _watch(config.lifeline, wake_read, agent, spawner)
     left = kill_descendants()
-    sys.exit(1 if left else 0)
+    sys.stderr.flush()
+    os._exit(1 if left else 0)  # there is nothing to tidy up, and whoever counts on this node waits
 
 
 def _run_agent(config: NodeConfig, channel: socket.socket) -> None:
