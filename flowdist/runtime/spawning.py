@@ -145,6 +145,9 @@ class Children:
     def __contains__(self, id: int) -> bool:
         return id in self._running
 
+    def __len__(self) -> int:
+        return len(self._running)
+
     def add(self, request: Spawn, pid: int, wait: Callable[[], int]) -> Spawned:
         """Its pidfd is in the selector from now on, with the id. `wait` reaps it, and gives its code."""
         Path(request.folder, "pid").write_text(f"{pid}\n")
