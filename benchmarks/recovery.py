@@ -26,11 +26,11 @@ from typing import NamedTuple
 
 import torchrun_restart
 from launchers import Flowdist, Job, Size, Stamp, Torchrun
+from sections import write_section
 
 import flowdist.worker
 from flowdist.runtime.reaper import become_subreaper
 
-DOCS = Path(__file__).parents[1] / "docs/benchmarks.md"
 MODES = ("torchrun", "defaults", "warm", "cold", "in-place")
 START_S = 150.0  # to get to full size
 STEPS = 10  # that every rank does before the event
@@ -103,7 +103,7 @@ def main() -> None:
         }
         options.save.write_text(json.dumps({"rows": saved, "restarts": counts}, indent=1))
     if options.write_docs:
-        write_docs(table(results, counts))
+        write_section("recovery", table(results, counts))
 
 
 def _options() -> argparse.Namespace:
@@ -274,9 +274,9 @@ def _where(trials: list[Trial]) -> str:
     for trial in trials:
         before = 0.0
         for phase in PHASES:
-            if phase in trial.phases:
-                gaps.setdefault(phase, []).append(trial.phases[phase] - before)
-                before = trial.phases[phase]
+            if phase in trial.phases:  # the controller may hear of a start after the worker has begun
+                gaps.setdefault(phase, []).append(max(0.0, trial.phases[phase] - before))
+                before = max(before, trial.phases[phase])
     return ", ".join(f"{phase} +{1000 * statistics.median(times):.0f}" for phase, times in gaps.items()) + " ms"
 
 
@@ -300,15 +300,6 @@ def _cell(trials: list[Trial], *, pause: bool) -> str:
     if not trials:
         return ""
     return f"{median:.2f} s" if median is not None else "never"
-
-
-def write_docs(text: str) -> None:
-    begin, end = "<!-- recovery: begin -->\n", "<!-- recovery: end -->"
-    head, _, rest = DOCS.read_text().partition(begin)
-    _, found, tail = rest.partition(end)
-    if not found:
-        raise SystemExit(f"{DOCS} has lost its marks: {begin.strip()} and {end}")
-    DOCS.write_text(f"{head}{begin}{text}\n{end}{tail}")
 
 
 if __name__ == "__main__":

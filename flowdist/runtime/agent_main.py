@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -29,6 +30,7 @@ from flowdist.runtime.logs import last_output_ns
 from flowdist.runtime.ports import Ports
 from flowdist.runtime.readiness import until_ready
 from flowdist.runtime.secret_values import Mask
+from flowdist.runtime.store_forks import StoreForks
 from flowdist.runtime.stores import Stores
 from flowdist.runtime.worker_socket import WorkerSocket
 
@@ -70,14 +72,16 @@ class _AgentProcess:
         self._spawning: dict[tuple[ReplicaId, int], _Spawning] = {}
         self._probes: dict[tuple[ReplicaId, int], asyncio.Task[None]] = {}
         self._mask = Mask()  # last words of workers go into the journal
-        self._next_id = 0
+        self._ids = itertools.count(1)  # of workers, and of store hosts
         self._killed: dict[tuple[ReplicaId, int], None] = {}  # attempts that we sent SIGKILL
         self._oom_kills = _oom_kills()
 
     async def run(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
-        self._stores = Stores(self._loop, self._store_exited)
+        run_dir, socket_dir = self._config.run_dir, self._config.socket_dir
+        self._store_forks = StoreForks(self._loop, self._channel_send, self._ids, run_dir, socket_dir)
+        self._stores = Stores(self._loop, self._store_exited, self._store_forks)
         self._sockets = WorkerSocket(self._tell)
         self._answers = spawner.answers()
         self._channel.setblocking(False)
@@ -139,7 +143,7 @@ class _AgentProcess:
             case io.SpawnWorkers():
                 self._spawn(output.start)
             case io.HurrySpawn():
-                for id in self._ids(output.replica, output.attempt):
+                for id in self._ids_of(output.replica, output.attempt):
                     self._channel_send(spawner.Hurry(id))
             case io.SignalWorkers():
                 self._signal(output)
@@ -185,11 +189,11 @@ class _AgentProcess:
             values = macro_values(start, role, local_rank, self._places, ports)
             argv = worker_argv(role, values, os.environ)
             folder = str(self._places.attempt_dir(start) / str(local_rank))
-            self._next_id += 1
-            self._workers[self._next_id] = (start, local_rank)
-            spawning.ids[self._next_id] = local_rank
-            server = fork_server(role, argv, os.environ, env, values)
-            self._channel_send(spawner.Spawn(self._next_id, argv, env, role.workdir, folder, server))
+            id = next(self._ids)
+            self._workers[id] = (start, local_rank)
+            spawning.ids[id] = local_rank
+            spawning.server = fork_server(role, argv, os.environ, env, values)
+            self._channel_send(spawner.Spawn(id, argv, env, role.workdir, folder, spawning.server))
 
     def _prepare(self) -> None:
         """Where all workers want the same imports, they begin before the first of them is ordered."""
@@ -203,8 +207,9 @@ class _AgentProcess:
                 server = fork_server(role, worker_argv(role, values, os.environ), os.environ, env, values)
                 wanted |= {server: None} if server is not None else {}
         if len(wanted) == 1:
-            self._agent.is_warming = True
-            self._channel_send(spawner.Prepare(*wanted))
+            self._agent.is_warming = self._stores.is_early = True
+            (self._prepared,) = wanted
+            self._channel_send(spawner.Prepare(self._prepared))
 
     def _env(self, start: StartReplica, role: RoleSpec, local_rank: int, ports: dict[str, int]) -> dict[str, str]:
         devices = tuple(self._config.devices[gpu] for gpu in start.gpus)
@@ -224,10 +229,10 @@ class _AgentProcess:
         number = signal.Signals[f"SIG{output.signal}"]
         if number == signal.SIGKILL:
             self._killed[output.replica, output.attempt] = None
-        for id in self._ids(output.replica, output.attempt):
+        for id in self._ids_of(output.replica, output.attempt):
             self._channel_send(spawner.Signal(id, number))
 
-    def _ids(self, replica: ReplicaId, attempt: int) -> list[int]:
+    def _ids_of(self, replica: ReplicaId, attempt: int) -> list[int]:
         return [id for id, (start, _) in self._workers.items() if (start.replica, start.attempt) == (replica, attempt)]
 
     def _read_spawner(self) -> None:
@@ -239,6 +244,8 @@ class _AgentProcess:
             os._exit(1)  # without a spawner the node is lost: the guardian sees to the rest
         for answer in self._answers.feed(data):
             match answer:
+                case spawner.Spawned() | spawner.SpawnRefused() | spawner.Ended() if self._store_forks.owns(answer.id):
+                    self._hear_of_store(answer)
                 case spawner.Spawned():
                     self._spawned(answer.id)
                 case spawner.SpawnRefused():
@@ -246,10 +253,26 @@ class _AgentProcess:
                 case spawner.Ended():
                     self._ended(answer)
                 case spawner.Prepared():
+                    self._fork_stores_from(self._prepared if answer.is_of_use else None)
+                    self._stores.settled()
                     self._tell(io.WarmedUp())
-                case spawner.StartedCold():
+                case spawner.StartedCold() if not self._store_forks.owns(answer.id):
                     start, _ = self._workers[answer.id]
+                    self._spawning[start.replica, start.attempt].server = None
                     self._tell(io.SpawnedCold(start.replica, start.attempt, answer.reason))
+
+    def _hear_of_store(self, answer: spawner.Spawned | spawner.SpawnRefused | spawner.Ended) -> None:
+        match answer:
+            case spawner.SpawnRefused():
+                self._store_forks.server = None
+                self._stores.ended(self._store_forks.ended(answer.id), answer.detail)
+            case spawner.Ended():
+                self._stores.ended(self._store_forks.ended(answer.id), f"exit code {answer.code}")
+
+    def _fork_stores_from(self, server: spawner.ForkServer | None) -> None:
+        """Workers are forked from it: it may be of use for the next store, too."""
+        if server is not None and any(name.partition(".")[0] == "torch" for name in server.preload):
+            self._store_forks.server = server
 
     def _spawned(self, id: int) -> None:
         start, local_rank = self._workers[id]
@@ -261,6 +284,7 @@ class _AgentProcess:
         if spawning.refused is not None:
             self._give_up(key)
             return
+        self._fork_stores_from(spawning.server)
         self._tell(io.WorkersSpawned(*key, tuple(spawning.ports.items())))
         self._watch_readiness(start, spawning)
 
@@ -348,6 +372,7 @@ class _Spawning:
     ) -> None:
         self.start, self.ports, self.since_ns, self.ids, self.missing = start, ports, since_ns, ids, missing
         self.refused: str | None = None
+        self.server: spawner.ForkServer | None = None  # that its workers are forked from, as far as is known
 
 
 def _oom_kills() -> int:

@@ -110,7 +110,7 @@ class ForkServers:
     def _tell_prepared(self, spec: ForkServer) -> None:
         if self._awaited == spec:
             self._awaited = None
-            self._answer(Prepared())
+            self._answer(Prepared(spec in self._servers))
 
     def _begin(self, spec: ForkServer) -> None:
         """Start a fork server, if there is none that does."""

@@ -81,6 +81,8 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 class Prepared(msgspec.Struct, frozen=True, tag=True):
     """The fork server of a Prepare has its imports, or it was found that it must not be used."""
 
+    is_of_use: bool
+
 
 class StartedCold(msgspec.Struct, frozen=True, tag=True):
     """A worker that was to be forked is started by exec. Told once for each fork server that cannot be used."""
