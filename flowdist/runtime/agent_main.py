@@ -54,6 +54,11 @@ def write_atomically(path: Path, content: str) -> None:
     temporary.rename(path)
 
 
+def signal_name(code: int) -> str:
+    """-9 -> KILL"""
+    return signal.Signals(-code).name.removeprefix("SIG")
+
+
 class _AgentProcess:
     def __init__(self, config: NodeConfig, channel: socket.socket) -> None:
         self._config, self._channel = config, channel
@@ -267,7 +272,8 @@ class _AgentProcess:
                 self._store_forks.server = None
                 self._stores.ended(self._store_forks.ended(answer.id), answer.detail)
             case spawner.Ended():
-                self._stores.ended(self._store_forks.ended(answer.id), f"exit code {answer.code}")
+                how = f"exit code {answer.code}" if answer.code >= 0 else f"signal {signal_name(answer.code)}"
+                self._stores.ended(self._store_forks.ended(answer.id), how)
 
     def _fork_stores_from(self, server: spawner.ForkServer | None) -> None:
         """Workers are forked from it: it may be of use for the next store, too."""
@@ -331,7 +337,7 @@ class _AgentProcess:
         self._tell(self._exit_of(start, local_rank, answer.code))
 
     def _exit_of(self, start: StartReplica, local_rank: int, code: int) -> io.WorkerExited:
-        name = signal.Signals(-code).name.removeprefix("SIG") if code < 0 else None
+        name = signal_name(code) if code < 0 else None
         if code == 0:
             return io.WorkerExited(start.replica, start.attempt, local_rank)
         detail = one_line(self._places.attempt_dir(start) / str(local_rank), self._mask)
