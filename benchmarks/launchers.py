@@ -21,22 +21,32 @@ from typing import NamedTuple
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.reaper import descendants, kill_descendants
 
-SCRIPT = """
+STAMP = """
 import os, time
 number = os.open(f"{os.environ['BENCH_STAMPS']}/{os.getpid()}", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-def stamp(word, rank=os.environ["RANK"], size=os.environ["WORLD_SIZE"]):
-    os.write(number, f"{word} {time.clock_gettime_ns(time.CLOCK_BOOTTIME)} {rank} {size}\\n".encode())
+def stamp(word):
+    t_ns, rank, size = time.clock_gettime_ns(time.CLOCK_BOOTTIME), os.environ["RANK"], os.environ["WORLD_SIZE"]
+    os.write(number, f"{word} {t_ns} {rank} {size}\\n".encode())
 stamp("user")
 import datetime, torch, torch.distributed as dist
 stamp("imported")
+def work(done=lambda: None):
+    stamp("group")
+    ones = torch.ones(4)
+    while os.path.exists(f"/proc/{os.environ['BENCH_PID']}"):  # the benchmark was not killed
+        dist.all_reduce(ones)
+        stamp("step")
+        done()
+        ones.fill_(1)
+        time.sleep(0.05)
+"""
+SCRIPT = f"""{STAMP}
 dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=300))
-stamp("group")
-ones = torch.ones(4)
-while os.path.exists(f"/proc/{os.environ['BENCH_PID']}"):  # the benchmark was not killed
-    dist.all_reduce(ones)
-    stamp("step")
-    ones.fill_(1)
-    time.sleep(0.05)
+work()
+"""
+IN_PLACE = f"""{STAMP}
+from flowdist import worker
+worker.elastic(lambda state: work(state.commit), worker.ElasticState(step=0), backend="gloo")
 """
 STORE = """
 import sys, time, torch.distributed as dist
@@ -75,7 +85,7 @@ class Job:
         self.folder, self.size = folder, size
         self.stamps_dir = folder / "stamps"
         self.stamps_dir.mkdir()
-        (folder / "script.py").write_text(SCRIPT)
+        (folder / "script.py").write_text(IN_PLACE if in_place else SCRIPT)
         self._read: dict[str, int] = {}
         self.stamps: list[Stamp] = []
         self.env = {**os.environ, "BENCH_STAMPS": str(self.stamps_dir), "BENCH_PID": str(os.getpid())}

@@ -184,7 +184,9 @@ def cost_of(before: dict[int, tuple[str, int]], after: dict[int, tuple[str, int]
     costs: dict[str, Cost] = {}
     for pid, (name, used) in after.items():
         cpu_s = (used - before.get(pid, (name, used))[1]) / TICKS * 60 / seconds
-        memory = dict(re.findall(r"^(Pss|Rss):\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE))
+        memory = dict(
+            re.findall(r"^(Pss|Rss):\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
+        )
         sum_ = costs.get(name, Cost(0.0, 0.0, 0.0))
         mib = {kind: int(text) / 1024 for kind, text in memory.items()}
         costs[name] = Cost(sum_.cpu_s + cpu_s, sum_.pss_mib + mib["Pss"], sum_.rss_mib + mib["Rss"])

@@ -28,7 +28,6 @@ import torchrun_restart
 from launchers import Flowdist, Job, Size, Stamp, Torchrun
 from sections import write_section
 
-import flowdist.worker
 from flowdist.runtime.reaper import become_subreaper
 
 MODES = ("torchrun", "defaults", "warm", "cold", "in-place")
@@ -82,10 +81,9 @@ class Trial(NamedTuple):
 def main() -> None:
     options = _options()
     become_subreaper()
-    modes = [mode for mode in options.modes if _can(mode)]
     chance = random.Random(options.seed)
-    results: dict[str, dict[str, list[Trial]]] = {name: {mode: [] for mode in modes} for name in options.rows}
-    turns = [(turn, name, mode) for turn in range(options.trials) for name in options.rows for mode in modes]
+    results: dict[str, dict[str, list[Trial]]] = {name: {mode: [] for mode in options.modes} for name in options.rows}
+    turns = [(turn, name, mode) for turn in range(options.trials) for name in options.rows for mode in options.modes]
     turns = [turn for turn in turns if turn[0] < _trials(options, turn[1], turn[2])]
     started = time.monotonic()
     for i, (turn, name, mode) in enumerate(turns):
@@ -121,10 +119,6 @@ def _options() -> argparse.Namespace:
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}; rows are {', '.join(ROWS)}, modes {', '.join(MODES)}")
     return options
-
-
-def _can(mode: str) -> bool:
-    return mode != "in-place" or hasattr(flowdist.worker, "elastic")
 
 
 def _trials(options: argparse.Namespace, row: str, mode: str) -> int:

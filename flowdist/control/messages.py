@@ -15,6 +15,7 @@ from flowdist.control.events import (
     CheckpointOffered,
     InventoryItem,
     NodeWarm,
+    ReplicaElastic,
     ReplicaExited,
     ReplicaLeftStep,
     ReplicaProgressed,
@@ -40,6 +41,7 @@ Reported = (
     | ReplicaStartsCold
     | ReplicaReady
     | ReplicaProgressed
+    | ReplicaElastic
     | ReplicaExited
     | ReplicaStopped
     | ReplicaUnkillable

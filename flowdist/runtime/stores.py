@@ -15,6 +15,7 @@ import socket
 import sys
 from collections.abc import Callable
 
+from flowdist.runtime.addresses import family_of
 from flowdist.runtime.store_forks import Key, StoreForks
 
 BACKLOG = 1024
@@ -23,11 +24,14 @@ BACKLOG = 1024
 class Stores:
     """`exited` is called when a store host ends, asked or not. They are `forks` of the fork server, if there is one.
 
-    While `is_early` it is not known yet: nobody is to be served, since workers wait for the fork server, too.
+    While `is_early` it is not known yet: nobody is to be served, since workers wait for the fork server, too. `address`
+    is the node's: stores listen there.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, exited: Callable[[Key, str], None], forks: StoreForks) -> None:
-        self._loop, self._exited, self._forks = loop, exited, forks
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, exited: Callable[[Key, str], None], forks: StoreForks, address: str
+    ) -> None:
+        self._loop, self._exited, self._forks, self._address = loop, exited, forks, address
         self.is_early = False
         self._early: dict[Key, None] = {}
         self._listening: dict[Key, socket.socket] = {}  # bound, nobody serves it yet
@@ -37,7 +41,7 @@ class Stores:
 
     def bind(self, key: Key, eager: bool) -> int:
         """Bind the store of a generation and return its port. Without torch nobody serves it: rank 0 may."""
-        listening = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
+        listening = socket.create_server((self._address, 0), family=family_of(self._address), backlog=BACKLOG)
         port: int = listening.getsockname()[1]
         if not self.has_torch:
             listening.close()
@@ -113,7 +117,8 @@ class Template:
         loop.add_reader(ours, self._read)
 
     def start(self, key: Key, listening: socket.socket) -> None:
-        line = json.dumps({"key": f"{key[0]} {key[1]}", "port": listening.getsockname()[1]}) + "\n"
+        host, port = listening.getsockname()[:2]
+        line = json.dumps({"key": f"{key[0]} {key[1]}", "port": port, "host": host}) + "\n"
         socket.send_fds(self._channel, [line.encode()], [listening.fileno()])
 
     def kill(self, key: Key) -> None:
