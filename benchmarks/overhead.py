@@ -151,7 +151,7 @@ def steady(who: str, workers: int, seconds: float, imports: str) -> dict[str, Co
             with Path(folder, "output.txt").open("wb") as output:
                 subprocess.Popen(command, cwd=folder, stdout=output, stderr=output)
             until_up(Path(folder), workers)
-            time.sleep(2.0)  # what is prepared for later is prepared now
+            time.sleep(10.0)  # what is prepared for later is prepared now
             working = {int(file.read_text()) for file in Path(folder).glob("up.*")}
             before = ticks(working)
             time.sleep(seconds)

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import socket
+import sys
 import time
 from collections import deque
 from pathlib import Path
@@ -22,6 +23,7 @@ from flowdist.control.effects import StartReplica
 from flowdist.control.ids import Addresses, ReplicaId
 from flowdist.control.messages import Acked, Dismissed, Ordered, Rejoin
 from flowdist.graph import RoleSpec, decode_graph
+from flowdist.graph.warmth import NOTHING_TO_PRELOAD, cold_because
 from flowdist.runtime import notice
 from flowdist.runtime import spawning as spawner
 from flowdist.runtime.clock import boot_ns
@@ -89,6 +91,9 @@ class _AgentProcess:
         self._spawning: dict[tuple[ReplicaId, int], _Spawning] = {}
         self._probes: dict[tuple[ReplicaId, int], asyncio.Task[None]] = {}
         self._mask = Mask()  # last words of workers go into the journal
+        python = os.environ.get("PYTHON_EXEC", sys.executable)
+        reasons = [cold_because(role, python, sys.executable) for role in graph.roles]
+        self._may_use_torch = any(reason != NOTHING_TO_PRELOAD for reason in reasons)  # and have a process group
         self._ids = itertools.count(1)  # of workers, and of store hosts
         self._killed: dict[tuple[ReplicaId, int], None] = {}  # attempts that we sent SIGKILL
         self._oom_kills = _oom_kills()
@@ -187,7 +192,7 @@ class _AgentProcess:
             case io.TellWorkers():
                 notice.tell(self._attempt_dir(output.replica, output.attempt), output.step)
             case io.BindStore():
-                port = self._stores.bind((output.world, output.generation), output.eager)
+                port = self._stores.bind((output.world, output.generation), output.eager and self._may_use_torch)
                 self._inputs.append(io.StoreBound(output.world, output.generation, port))
             case io.KillStore():
                 self._stores.kill((output.world, output.generation))

@@ -111,6 +111,25 @@ def test_stores_are_forked_from_the_fork_server_where_there_is_one(tmp_path: Pat
 
 
 @needs_torch
+def test_workers_without_torch_cost_no_store_host_until_one_connects(tmp_path: Path) -> None:
+    work = """
+import os, socket, sys
+print("up", flush=True)
+sys.stdin.read()
+while not os.path.exists("go"):
+    pass
+if os.environ["RANK"] == "0":
+    socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))).recv(1)
+"""
+    with job(tmp_path, work=work, preload="()") as run:
+        run.until("up", times=2)
+        assert run.named("flowdist.runtime.store_host") == []
+        (tmp_path / "go").touch()
+        while not run.named("flowdist.runtime.store_host"):
+            assert run.alive()
+
+
+@needs_torch
 def test_a_forked_store_that_dies_is_an_incident_of_its_world(tmp_path: Path) -> None:
     with job(tmp_path, work=GROUP, preload="()") as run:
         run.until("up", times=2)
