@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from flowdist.control.deadlines import Deadlines, Due
-from flowdist.control.effects import Effect, Notify, Outcome, StartReplica, StopReplica
+from flowdist.control.effects import Effect, Level, Notify, Outcome, StartReplica, StopReplica
 from flowdist.control.events import CheckpointOffered
 from flowdist.control.ids import Addresses, NodeName, ReplicaId, WorldName
 from flowdist.control.shelf import Shelf
@@ -390,7 +390,7 @@ class JobState:
     def emit(self, effect: Effect) -> None:
         self.effects.append(effect)
 
-    def notify(self, text: str, level: Literal["info", "warning", "error"] = "info") -> None:
+    def notify(self, text: str, level: Level = "info") -> None:
         self.effects.append(Notify(text, level))
 
     def check(self) -> None:

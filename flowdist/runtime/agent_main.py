@@ -43,6 +43,7 @@ from flowdist.runtime.stores import Stores
 from flowdist.runtime.worker_socket import WorkerSocket
 
 CONNECT_PAUSE_S = 0.02
+FAR_PAUSE_S = 0.1  # to a controller on another host, which may have many to answer
 
 
 def run_agent(config: NodeConfig, channel: socket.socket, token: str = "") -> None:
@@ -120,15 +121,16 @@ class _AgentProcess:
                 await self._writer.drain()
 
     async def _talk_to_controller(self) -> None:
+        pause_s = CONNECT_PAUSE_S if self._config.meeting is None else FAR_PAUSE_S
         while True:
             try:
                 reader, self._writer = await self._connect()
             except (ConnectionRefusedError, FileNotFoundError):
                 self._tell(io.Refused())  # this host is up, and nobody listens
-                await asyncio.sleep(CONNECT_PAUSE_S)
+                await asyncio.sleep(pause_s)
                 continue
             except (OSError, TurnedAway):
-                await asyncio.sleep(CONNECT_PAUSE_S)
+                await asyncio.sleep(pause_s)
                 continue
             self._tell(io.Connected())
             with contextlib.suppress(msgspec.MsgspecError):  # whoever sends that is better met anew
