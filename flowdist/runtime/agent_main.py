@@ -119,7 +119,7 @@ class _AgentProcess:
                 await asyncio.sleep(pause_s)
                 continue
             self._tell(io.Connected())
-            with contextlib.suppress(msgspec.MsgspecError):  # whoever sends that is better met anew
+            with contextlib.suppress(msgspec.MsgspecError, RecursionError):  # whoever sends that is better met anew
                 while (message := await read_from_controller(reader)) is not None:
                     if isinstance(message, Acked | Rejoin | Ordered | Dismissed):
                         self._tell(message)

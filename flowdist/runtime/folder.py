@@ -18,13 +18,16 @@ import msgspec
 
 from flowdist.control.effects import FinishJob
 from flowdist.control.events import NodeJoined
-from flowdist.control.history import Record, read_whole_lines
+from flowdist.control.history import Header, Record, read_whole_lines
+from flowdist.control.ids import is_unnamed
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph, decode_graph, encode_graph
 
 GRAPH = "graph.json"
 CONTROL = "control.sock"
 SOCKET_PATH_MAX = 100  # Linux allows 107 bytes; the longest name in the folder has its share
+
+JOINED = "joined"  # a file: the folder is of a host that takes part in the run of another, and says where that is
 
 
 def make_run_dir(base: Path, topology: str, prefix: str = "") -> Path:
@@ -65,6 +68,9 @@ def find_run(base: Path, name: str) -> tuple[Path, RoleGraph]:
     folder = next((path for path in (base / name, Path(name)) if (path / GRAPH).is_file()), None)
     if folder is None:
         folder = _by_prefix(base, name)
+    if (folder / JOINED).is_file():
+        help = f"its journal is on the host of {(folder / JOINED).read_text().strip()}"
+        raise FlowdistError(f"{folder.name} has what ran on one host of a run", help=help)
     try:
         return folder.resolve(), decode_graph((folder / GRAPH).read_bytes())
     except (OSError, msgspec.MsgspecError) as error:
@@ -145,6 +151,9 @@ def past_of(run_dir: Path) -> Past:
     starts: dict[str, int] = {}
     last_ns = 0
     for line in lines:
+        if isinstance(line, Header) and any(is_unnamed(name) for name in line.known_nodes):
+            message = f"run {run_dir.name} was one over several hosts, which cannot be resumed"
+            raise FlowdistError(message, help="start it anew on every host; checkpoints are where the job has put them")
         if not isinstance(line, Record):
             continue
         last_ns = line.t_ns
