@@ -13,6 +13,7 @@ from flowdist.control.deadlines import Due
 from flowdist.control.effects import OpenStore, StartReplica
 from flowdist.control.ending import close_store
 from flowdist.control.ids import ReplicaId, WorldName
+from flowdist.control.in_place import take_up
 from flowdist.control.peers import addresses_for
 from flowdist.control.placement import admit, before_success, explain, fill, seated, short_of_room, unplace
 from flowdist.control.recovery import end_ignored, open_incident, was_healthy
@@ -242,17 +243,19 @@ def start_members(job: JobState, world: World) -> None:
     for replica in members:
         first_ranks[replica.id] = rank
         rank += job.role_of(replica.id).spec.procs
+    orders: list[StartReplica] = []  # of those who have only to go on
     for i, replica in enumerate(members):
         role = job.role_of(replica.id)
         procs = role.spec.procs
         assert replica.node is not None
+        replica.told = addresses_for(job, role)
+        goes_on = take_up(job, replica)
         replica.attempt += 1
         replica.started_ns, replica.step = job.now, -1
         job.set_phase(replica, "starting")
         # A replica without gang keeps its number: the others know it by that, and do not restart with it.
         role_rank = role_ranks.get(role.spec.name, 0) if role.spec.gang else replica.id.index * procs
         role_ranks[role.spec.name] = role_rank + procs
-        replica.told = addresses_for(job, role)
         replica.order = StartReplica(
             node=replica.node,
             replica=replica.id,
@@ -273,7 +276,12 @@ def start_members(job: JobState, world: World) -> None:
         )
         if world.incident is not None:
             job.incident(world.incident).restarted[replica.id] = None
-        job.emit(replica.order)
+        if goes_on:
+            orders.append(replica.order)
+        else:
+            job.emit(replica.order)  # first: it has furthest to go
+    for order in orders:
+        job.emit(order)
 
 
 def abandon_opening(job: JobState, world: World) -> None:

@@ -151,6 +151,7 @@ def unplace(job: JobState, replica: Replica) -> None:
     """Take the seat away. What the replica told of its ports stays, for the case that it comes back there."""
     if replica.node is None:
         return
+    job.dismiss(replica)
     role, node = job.role_of(replica.id), job.nodes[replica.node]
     role.seated[replica.phase] -= 1
     role.unseated[replica.phase] += 1

@@ -342,6 +342,7 @@ class _RoleCompiler:
             checkpoint_every_ns=work.duration("checkpoint_every", MINUTE, zero=False),
             checkpoint_ns=work.duration("checkpoint_time", SECOND),
             restore_ns=work.duration("restore_time", 0),
+            rejoin_ns=None if given.rejoin_time is None else work.duration("rejoin_time", 0),
         )
 
 

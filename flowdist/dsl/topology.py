@@ -117,6 +117,8 @@ class Workload:
         checkpoint_every: Interval between checkpoints.
         checkpoint_time: How long a checkpoint blocks.
         restore_time: How long a restart takes to read its checkpoint.
+        rejoin_time: Its workers call `worker.elastic()`: how long until they train on in a new generation, in the same
+            process. None: they are restarted.
     """
 
     def __init__(
@@ -128,13 +130,11 @@ class Workload:
         checkpoint_every: Duration = "1m",
         checkpoint_time: Duration = "1s",
         restore_time: Duration = "0s",
+        rejoin_time: Duration | None = None,
     ) -> None:
         self.steps, self.step_time, self.startup = steps, step_time, startup
-        self.checkpoint_every, self.checkpoint_time, self.restore_time = (
-            checkpoint_every,
-            checkpoint_time,
-            restore_time,
-        )
+        self.checkpoint_every, self.checkpoint_time = checkpoint_every, checkpoint_time
+        self.restore_time, self.rejoin_time = restore_time, rejoin_time
         self.site = call_site(())
 
 

@@ -118,6 +118,7 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
     checkpoint_every_ns: int = 1 * MINUTE
     checkpoint_ns: int = 1 * SECOND
     restore_ns: int = 0
+    rejoin_ns: int | None = None  # in place; None: its workers are not elastic
 
 
 class SecretRef(msgspec.Struct, frozen=True):

@@ -50,14 +50,18 @@ def run_agent(config: NodeConfig, channel: socket.socket, token: str = "") -> No
         asyncio.run(_AgentProcess(config, channel, token).run())
 
 
-def write_atomically(path: Path, content: str) -> None:
-    """Whoever reads it sees the old content or the new, never a part, after a crash of the machine too."""
+def write_atomically(path: Path, content: str, *, lasts: bool = True) -> None:
+    """Whoever reads it sees the old content or the new, never a part; if it `lasts`, after a crash of the machine too.
+
+    That takes some milliseconds: what is of no use after a crash need not.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with temporary.open("w") as file:
         file.write(content)
         file.flush()
-        os.fsync(file.fileno())
+        if lasts:
+            os.fsync(file.fileno())
     temporary.rename(path)
 
 
@@ -154,7 +158,9 @@ class _AgentProcess:
                 if self._writer is not None:
                     self._writer.write(encode(output.message))
             case io.SpawnWorkers():
-                self._spawn(output.start)
+                self._spawn(output.start, output.kept)
+            case io.LeaveGeneration():
+                self._sockets.leave(output.replica, output.attempt)
             case io.HurrySpawn():
                 for id in self._ids(output.replica, output.attempt):
                     self._channel_send(spawner.Hurry(id))
@@ -186,7 +192,7 @@ class _AgentProcess:
     def _store_exited(self, key: tuple[str, int], detail: str) -> None:
         self._tell(io.StoreExited(*key, detail))
 
-    def _spawn(self, start: StartReplica) -> None:
+    def _spawn(self, start: StartReplica, kept: tuple[int, ...]) -> None:
         role = self._graph.role(start.replica.role)
         self._killed.pop((start.replica, start.attempt), None)
         try:
@@ -198,7 +204,16 @@ class _AgentProcess:
         self._write_peers(start.replica, start.attempt, start.addresses)
         spawning = _Spawning(start, ports, time.time_ns(), {}, set(range(role.procs)))
         self._spawning[start.replica, start.attempt] = spawning
-        for local_rank, env in enumerate(envs):
+        for id, (before, local_rank) in list(self._workers.items()):
+            if before.replica == start.replica and local_rank in kept:
+                spawning.ids[id] = local_rank
+                spawning.missing.discard(local_rank)
+                self._workers[id] = (start, local_rank)
+                self._resume(id, before, start, local_rank, envs[local_rank])
+        if not spawning.missing:
+            self._all_spawned(start)
+        for local_rank in sorted(spawning.missing):
+            env = envs[local_rank]
             values = macro_values(start, role, local_rank, self._places, ports)
             argv = worker_argv(role, values, os.environ)
             folder = str(self._places.attempt_dir(start) / str(local_rank))
@@ -207,6 +222,18 @@ class _AgentProcess:
             spawning.ids[self._next_id] = local_rank
             server = fork_server(role, argv, os.environ, env, values)
             self._channel_send(spawner.Spawn(self._next_id, argv, env, role.workdir, folder, server))
+
+    def _resume(self, id: int, before: StartReplica, start: StartReplica, local_rank: int, env: dict[str, str]) -> None:
+        """A worker that has left its generation goes on as one of this attempt."""
+        folder = self._places.attempt_dir(start) / str(local_rank)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._channel_send(spawner.Moved(id, str(folder)))
+        old = self._env(before, self._graph.role(start.replica.role), local_rank, self._spawned_ports(before))
+        changed = {name: value for name, value in env.items() if old.get(name) != value}
+        self._sockets.resume(start.replica, before.attempt, start.attempt, local_rank, changed)
+
+    def _spawned_ports(self, start: StartReplica) -> dict[str, int]:
+        return self._spawning[start.replica, start.attempt].ports
 
     def _prepare(self) -> None:
         """Where all workers want the same imports, they begin before the first of them is ordered."""
@@ -276,7 +303,11 @@ class _AgentProcess:
         if spawning.refused is not None:
             self._give_up(key)
             return
-        self._tell(io.WorkersSpawned(*key, tuple(spawning.ports.items())))
+        self._all_spawned(start)
+
+    def _all_spawned(self, start: StartReplica) -> None:
+        spawning = self._spawning[start.replica, start.attempt]
+        self._tell(io.WorkersSpawned(start.replica, start.attempt, tuple(spawning.ports.items())))
         self._watch_readiness(start, spawning)
 
     def _refused(self, answer: spawner.SpawnRefused) -> None:
@@ -347,7 +378,7 @@ class _AgentProcess:
     def _write_peers(self, replica: ReplicaId, attempt: int, addresses: Addresses) -> None:
         folder = self._attempt_dir(replica, attempt)
         content = {key: [part for part in address.split(",") if part] for key, address in addresses}
-        write_atomically(folder / "peers.json", json.dumps(content))
+        write_atomically(folder / "peers.json", json.dumps(content), lasts=False)
 
     def _answer_commit(self, answer: io.AnswerWorker) -> None:
         """The pointer is written before the worker is told: whoever was told yes finds it after any crash."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from flowdist import worker
+from flowdist import worker, worker_link
 
 
 class AgentSide:
@@ -21,6 +21,7 @@ class AgentSide:
 
     def __init__(self, path: Path, accept: bool = True) -> None:
         self.lines: list[dict[str, object]] = []
+        self.links: list[socket.socket] = []
         self.connections = 0
         self.arrived = threading.Condition()
         self._accept = accept
@@ -37,6 +38,7 @@ class AgentSide:
                 return
             with self.arrived:
                 self.connections += 1
+                self.links.append(link)
             threading.Thread(target=self._serve, args=(link,), daemon=True).start()
 
     def _serve(self, link: socket.socket) -> None:
@@ -71,10 +73,10 @@ def managed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AgentSi
     }
     for name, value in env.items():
         monkeypatch.setenv(name, value)
-    worker._renew_after_fork()
+    worker_link.link.close()
     side = AgentSide(tmp_path / "s")
     yield side
-    worker._link._close()
+    worker_link.link.close()
     side.close()
 
 
