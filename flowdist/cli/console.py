@@ -95,5 +95,5 @@ def finish(result: Any, as_json: bool, mask: Callable[[str], str]) -> None:
     click.echo("\n" + summary_text(summary), err=True, nl=False)
     if cause:
         click.echo("\n" + cause, err=True, nl=False)
-    kept = "logs, journal and checkpoints" if Path(result.run_dir, "journal.jsonl").exists() else "logs of this host"
+    kept = "logs, journal and checkpoints" if (run_dir / "journal.jsonl").exists() else "logs of this host"
     click.echo(f"\n{kept}: {result.run_dir}", err=True)

@@ -160,8 +160,8 @@ async def _take_part(
     graph = adapt(joined.welcome.graph)
     mask.learn(check_secrets(graph, os.environ))
     run_dir = _folder(here.base, joined.welcome.run_id, joined.welcome.node, graph)
-    write_environment(run_dir, graph, mask, __version__)
     (run_dir / JOINED).write_text(f"{place.endpoint}\n")
+    write_environment(run_dir, graph, mask, __version__)
     own = address_of(place.local_addr) if place.local_addr else joined.link.own_address
     open_sink = here.opener(run_dir, console.show) if here.opener is not None else None
     console.show("event", f"joined {place.endpoint} as {joined.welcome.node}; logs: {run_dir}")
