@@ -6,6 +6,7 @@ which was given up has to join anew, and what a controller that took over may ex
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple, assert_never
 
 from flowdist.control.effects import Order
@@ -107,3 +108,7 @@ class Links:
 
     def deadline(self) -> int | None:
         return self._liveness.deadline()
+
+    def deadline_of(self, nodes: Iterable[NodeName]) -> int | None:
+        """When the first of these will have been silent for too long, where all others are sure to be heard."""
+        return self._liveness.deadline_of(nodes)

@@ -18,23 +18,25 @@ RESENDS_MAX = 20
 
 
 class Link:
-    """One node's. `seed` and the node's name make the packets that get lost, whatever else happens in the job."""
+    """One node's. `seed` and the node's name make the packets that get lost, whatever else happens in the job.
 
-    def __init__(self, name: str, seed: int) -> None:
-        self._name, self._seed = name, seed
+    Two messages are there `apart_ns` after one another at least: where things of one moment happen in another order
+    than they were planned in, the order of a stream must not be a matter of that.
+
+    `is_quiet`: nothing is wrong with it, heartbeats need not be played one by one.
+    """
+
+    def __init__(self, name: str, seed: int, apart_ns: int = 0) -> None:
+        self._name, self._seed, self._apart_ns = name, seed, apart_ns
+        self.is_quiet = True
         self._cuts: dict[str, tuple[Direction, ...]] = {}
         self._delays: dict[str, int] = {}
         self._losses: dict[str, float] = {}
         self._sent: dict[Direction, int] = {"up": 0, "down": 0}
         self._last: dict[Direction, int] = {"up": 0, "down": 0}
 
-    @property
-    def is_quiet(self) -> bool:
-        """Nothing is wrong with it: heartbeats need not be played one by one."""
-        return not (self._cuts or self._delays or self._losses)
-
     def is_cut(self, direction: Direction) -> bool:
-        return any(direction in directions for directions in self._cuts.values())
+        return not self.is_quiet and any(direction in directions for directions in self._cuts.values())
 
     @property
     def is_dead(self) -> bool:
@@ -43,22 +45,32 @@ class Link:
     def cut(self, why: str, *directions: Direction) -> None:
         """Nothing gets through in these directions."""
         self._cuts[why] = directions
+        self.is_quiet = False
 
     def delay(self, why: str, ns: int) -> None:
         """Everything takes longer."""
         self._delays[why] = ns
+        self.is_quiet = False
 
     def lose(self, why: str, probability: float) -> None:
         """So many packets have to be sent again."""
         self._losses[why] = probability
+        self.is_quiet = False
 
     def heal(self, why: str) -> None:
         self._cuts.pop(why, None)
         self._delays.pop(why, None)
         self._losses.pop(why, None)
+        self.is_quiet = not (self._cuts or self._delays or self._losses)
 
     def arrival(self, direction: Direction, now: int) -> int:
         """When what is said now is there; nothing overtakes what was said before."""
+        at = now + LATENCY_NS if self.is_quiet else self._disturbed(direction, now)
+        last = self._last[direction] + self._apart_ns
+        self._last[direction] = at = at if at > last else last
+        return at
+
+    def _disturbed(self, direction: Direction, now: int) -> int:
         at = now + LATENCY_NS + sum(self._delays.values())
         loss = max(self._losses.values(), default=0.0)
         for _ in range(RESENDS_MAX if loss else 0):
@@ -66,5 +78,4 @@ class Link:
             if draw(self._seed, self._name, direction, self._sent[direction]) >= loss:
                 break
             at += RESEND_NS
-        self._last[direction] = max(at, self._last[direction])
-        return self._last[direction]
+        return at

@@ -4,34 +4,53 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from typing import Any
 
-Action = Callable[[], None]
+Action = Callable[..., object]
+
+SERIALS = 40  # bits of a tie that tell two things apart which the schedule puts in the same place
+WORD = (1 << 64) - 1
 
 
 class Queue:
-    """Of two things at the same time, the one that was planned first happens first."""
+    """Of two things at the same time, the one that was planned first happens first.
 
-    def __init__(self) -> None:
+    With a `schedule` other than 0 that number decides instead: another order of whatever happens at the same time, and
+    always the same one for the same number.
+    """
+
+    def __init__(self, schedule: int = 0) -> None:
         self.now = 0
         self.handled = 0
-        self._heap: list[tuple[int, int, Action]] = []
+        self._heap: list[tuple[int, int, Action, tuple[Any, ...]]] = []
         self._serial = 0
+        self._schedule = schedule
 
-    def at(self, time: int, action: Action) -> None:
-        """Plan an action; what is planned for the past happens now."""
+    def at(self, time: int, action: Action, *args: Any) -> None:
+        """Plan a call of `action`; what is planned for the past happens now."""
         self._serial += 1
-        heapq.heappush(self._heap, (max(time, self.now), self._serial, action))
+        tie = _place(self._schedule, self._serial) if self._schedule else self._serial
+        heapq.heappush(self._heap, (time if time > self.now else self.now, tie, action, args))
 
-    def after(self, delay: int, action: Action) -> None:
-        self.at(self.now + delay, action)
+    def after(self, delay: int, action: Action, *args: Any) -> None:
+        self.at(self.now + delay, action, *args)
 
     def step(self, until: int | None = None) -> bool:
         """Do the next thing. False when there is none, or none before `until`: then it is `until`."""
-        if not self._heap or (until is not None and self._heap[0][0] > until):
-            if until is not None and self._heap:
+        heap = self._heap
+        if not heap or (until is not None and heap[0][0] > until):
+            if until is not None and heap:
                 self.now = until
             return False
-        self.now, _, action = heapq.heappop(self._heap)
+        self.now, _, action, args = heapq.heappop(heap)
         self.handled += 1
-        action()
+        action(*args)
         return True
+
+
+def _place(schedule: int, serial: int) -> int:
+    """A number that looks drawn (splitmix64), and is another for each serial."""
+    mixed = (schedule * 0x9E3779B97F4A7C15 + serial * 0xD1B54A32D192ED03) & WORD
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & WORD
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & WORD
+    return ((mixed ^ (mixed >> 31)) << SERIALS) | serial

@@ -15,7 +15,7 @@ import msgspec
 from flowdist.control.controller import Controller
 from flowdist.control.effects import Effect, FinishJob, Notify
 from flowdist.control.events import DrainRequested, Event, NodeGone, ScaleRequested, TimePassed
-from flowdist.control.history import FaultLine, Header, Line, Record, digest, encode_line, record
+from flowdist.control.history import FaultLine, Header, Record, record
 from flowdist.control.ids import NodeName, ReplicaId
 from flowdist.control.links import Links
 from flowdist.control.messages import Heartbeat, ToAgent, ToController
@@ -27,6 +27,7 @@ from flowdist.sim.accounts import Accounts, Bucket
 from flowdist.sim.faulting import Faulting
 from flowdist.sim.node import SimNode
 from flowdist.sim.queue import Queue
+from flowdist.sim.trace import Trace
 from flowdist.sim.work import Work
 from flowdist.sim.workload import WorldModel
 
@@ -48,8 +49,7 @@ class SimResult:
     """How a simulation ended. `lines` are the trace with its header; `violation` is what did not hold."""
 
     job: JobState
-    lines: list[Line]
-    digest: str
+    lines: Trace
     now: int
     models: dict[str, WorldModel]
     unfired: list[Fault]
@@ -58,6 +58,11 @@ class SimResult:
     violation: Violation | None = None
     waiting: list[str] = field(default_factory=list)
     handled: int = 0
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the trace without its header, as hex."""
+        return self.lines.digest()
 
 
 class Simulation:
@@ -70,6 +75,8 @@ class Simulation:
             up to a fifth, each attempt's drawn from a stream of its own.
         always: Called with the job after every event; False or an AssertionError is a violation.
         play_heartbeats: Play each heartbeat, as production does, instead of taking quiet ones as played.
+        schedule: In which order things happen that happen at the same time: 0 is the one in which they were planned,
+            any other number another one.
     """
 
     def __init__(
@@ -79,10 +86,11 @@ class Simulation:
         *,
         seed: int = 0,
         play_heartbeats: bool = False,
+        schedule: int = 0,
         always: Sequence[Callable[[JobState], object]] = (),
     ) -> None:
-        self.graph, self.plays_heartbeats, self.seed = graph, play_heartbeats, seed
-        self.queue = Queue()
+        self.graph, self.plays_heartbeats, self.seed, self.schedule = graph, play_heartbeats, seed, schedule
+        self.queue = Queue(schedule)
         names = tuple(node.name for node in graph.cluster.nodes)
         self.controller = Controller(graph, names)
         self.nodes: dict[NodeName, SimNode] = {}
@@ -95,17 +103,21 @@ class Simulation:
         self._unheard: list[Event] = []
         self._running: dict[ReplicaId, int] = {}  # attempts with a process alive
         self._planned: int | None = None
-        self._lines: list[Line] = [Header(graph, names, seed=seed)]
+        options = {"schedule": str(schedule)} if schedule else {}
+        self._lines = Trace(Header(graph, names, seed=seed, options=options))
         self._n = 0
+        self._unwell: dict[NodeName, None] = {}  # nodes whose silence may become too long
         self._faulting = Faulting(self, plan.faults)
         for spec in graph.cluster.nodes:
             self.add_node(spec)
         for scale in plan.scales:
-            self.queue.at(scale.at_ns, self._scaler(scale))
+            self.queue.at(scale.at_ns, self.handle, ScaleRequested(scale.role, scale.replicas))
         for drain in plan.drains:
-            self.queue.at(drain.at_ns, self._drainer(drain))
+            self.queue.at(drain.at_ns, self.handle, DrainRequested(drain.node))
         for add in plan.adds:
-            self.queue.at(add.at_ns, self._adder(add))
+            like = graph.cluster.nodes[0]
+            spec = NodeSpec(add.node, like.cpu, like.gpu, like.memory, like.labels)
+            self.queue.at(add.at_ns, self.add_node, spec)
         self._faulting.plan()
         self.plan()
 
@@ -123,14 +135,12 @@ class Simulation:
                 raise Violation("liveness", f"nothing will ever happen again; waiting for {waiting_for(self.job)}")
         except Violation as error:
             violation = error
-        lines = [encode_line(line) for line in self._lines]
         self.accounts.close(self.work.models.values(), self.queue.now)
         return SimResult(
             spent=self.accounts.spent,
             hits=self._hits,
             job=self.job,
             lines=self._lines,
-            digest=digest(lines),
             now=self.queue.now,
             models=self.work.models,
             unfired=self._faulting.never_fired(),
@@ -139,22 +149,12 @@ class Simulation:
             handled=self.queue.handled,
         )
 
-    def _scaler(self, scale: Scale) -> Callable[[], None]:
-        return lambda: self.handle(ScaleRequested(scale.role, scale.replicas))
-
-    def _drainer(self, drain: Drain) -> Callable[[], None]:
-        return lambda: self.handle(DrainRequested(drain.node))
-
-    def _adder(self, add: Add) -> Callable[[], None]:
-        like = self.graph.cluster.nodes[0]
-        spec = NodeSpec(add.node, like.cpu, like.gpu, like.memory, like.labels)
-        return lambda: self.add_node(spec)
-
     def add_node(self, spec: NodeSpec) -> None:
         """A node comes up, for the first time or again, with a fresh agent."""
         before = self.nodes.get(spec.name)
         node = SimNode(self, spec, before.starts + 1 if before is not None else 0)
         self.nodes[spec.name] = node
+        self.listen_for(node)
         self.queue.after(0, node.connect)
 
     def bring_back(self, spec: NodeSpec) -> None:
@@ -165,7 +165,16 @@ class Simulation:
     def kill_node(self, node: SimNode) -> None:
         """Power off; a guardian that lives proves it a moment later."""
         node.die()
-        self.queue.after(PROOF_NS, lambda: self.handle(NodeGone(node.spec.name, "it was killed")))
+        self.queue.after(PROOF_NS, self.handle, NodeGone(node.spec.name, "it was killed"))
+
+    def listen_for(self, node: SimNode) -> None:
+        """Something about the node or its link has changed: is its silence something to wait for?"""
+        if self.nodes.get(node.spec.name) is not node:
+            return  # another took its place
+        if node.is_well:
+            self._unwell.pop(node.spec.name, None)
+        else:
+            self._unwell[node.spec.name] = None
 
     def hear(self, message: ToController) -> None:
         """A message of an agent arrives at the controller."""
@@ -265,23 +274,20 @@ class Simulation:
 
     def _send(self, node: SimNode, message: ToAgent) -> None:
         if not node.net.is_cut("down"):
-            link = node.link
-            self.queue.at(node.net.arrival("down", self.queue.now), lambda: node.receive(message, link))
+            self.queue.at(node.net.arrival("down", self.queue.now), node.receive, message, node.link)
 
     def plan(self) -> None:
         """Wake the controller at its deadline, or when somebody's silence may have become too long."""
         if self.is_down:
             return
-        times = [self.controller.deadline()]
-        if self.plays_heartbeats or any(not node.is_alive or not node.net.is_quiet for node in self.nodes.values()):
-            for node in self.nodes.values():
-                node.renew()
-            times.append(self.links.deadline())
-        due = min((time for time in times if time is not None), default=None)
+        due = self.controller.deadline()
+        silent = self.links.deadline() if self.plays_heartbeats else self.links.deadline_of(self._unwell)
+        if silent is not None and (due is None or silent < due):
+            due = silent
         if due is None or (self._planned is not None and self.queue.now < self._planned <= due):
             return
         self._planned = due
-        self.queue.at(due, lambda: self._wake(due))
+        self.queue.at(due, self._wake, due)
 
     def _wake(self, due: int) -> None:
         if self._planned != due or self.is_down:
