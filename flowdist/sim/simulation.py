@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import msgspec
 
@@ -21,6 +22,7 @@ from flowdist.control.links import Links
 from flowdist.control.messages import Heartbeat, ToAgent, ToController
 from flowdist.control.state import JobState
 from flowdist.control.waiting import waiting_for
+from flowdist.control.watching import Watch
 from flowdist.faults import NOTHING, Add, Drain, Fault, Plan, Scale
 from flowdist.graph import MS, Cluster, NodeSpec, RoleGraph, format_duration
 from flowdist.sim.accounts import Accounts, Bucket
@@ -77,6 +79,8 @@ class Simulation:
         play_heartbeats: Play each heartbeat, as production does, instead of taking quiet ones as played.
         schedule: In which order things happen that happen at the same time: 0 is the one in which they were planned,
             any other number another one.
+        checks: Which invariants of the job are checked after an event: `all`, or those of what `changed`, and all of
+            them every few events and at the end; see `control.watching`.
     """
 
     def __init__(
@@ -87,6 +91,7 @@ class Simulation:
         seed: int = 0,
         play_heartbeats: bool = False,
         schedule: int = 0,
+        checks: Literal["all", "changed"] = "all",
         always: Sequence[Callable[[JobState], object]] = (),
     ) -> None:
         self.graph, self.plays_heartbeats, self.seed, self.schedule = graph, play_heartbeats, seed, schedule
@@ -96,6 +101,7 @@ class Simulation:
         self.nodes: dict[NodeName, SimNode] = {}
         self.accounts = Accounts(self.job)
         self._always = always
+        self._watch = Watch() if checks == "changed" else None
         self._hits: Counter[tuple[str, str]] = Counter()
         self.work = Work(self, seed)
         self.links = Links(graph.options)
@@ -192,7 +198,8 @@ class Simulation:
 
     def handle(self, event: Event) -> None:
         """One event for the controller: record it, check, carry out what follows."""
-        if self.job.outcome is not None:
+        job = self.controller.state
+        if job.outcome is not None:
             return
         if self.is_down:  # nobody listens: whoever has something to prove says it again
             self._unheard.append(event)
@@ -203,14 +210,17 @@ class Simulation:
         line = record(self._n, self.queue.now, event, effects)
         self._lines.append(line)
         try:
-            self.job.check()
+            if self._watch is None:
+                job.check()
+            else:
+                self._watch.check(job)
         except AssertionError as error:
             raise Violation("invariant", str(error)) from error
         for check in self._always:
             self._hold(check)
         for effect in effects:
             self._carry_out(effect)
-        self.accounts.hear(self.job, line)
+        self.accounts.hear(job, line)
         self._faulting.hear(line)
         self.work.notice_who_stays_away()
         self.plan()
@@ -242,6 +252,8 @@ class Simulation:
         if fresh.state != self.job:
             raise Violation("replay", "a controller that replays the record is not where the last one was")
         self.controller, self.links, self.is_down = fresh, Links(self.graph.options), False
+        if self._watch is not None:
+            self._watch = Watch()
         self.handle(self.links.take_over(fresh.state, self.queue.now))
         unheard, self._unheard = self._unheard, []
         for event in unheard:
