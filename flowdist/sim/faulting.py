@@ -52,6 +52,11 @@ class Faulting:
                 if when.event == "step":
                     self._sim.work.wait_for_step(when.role, when.number)
 
+    @property
+    def is_waiting(self) -> bool:
+        """A fault waits for an event, whichever comes."""
+        return bool(self._waiting)
+
     def hear(self, line: Record) -> None:
         """A record was written: a fault may have waited for it."""
         for fault in list(self._waiting):

@@ -35,6 +35,10 @@ class Queue:
     def after(self, delay: int, action: Action, *args: Any) -> None:
         self.at(self.now + delay, action, *args)
 
+    def next_but(self, *actions: Action) -> int | None:
+        """When the first thing is planned that is none of these actions; None when there is none."""
+        return min((time for time, _, action, _ in self._heap if action not in actions), default=None)
+
     def step(self, until: int | None = None) -> bool:
         """Do the next thing. False when there is none, or none before `until`: then it is `until`."""
         heap = self._heap

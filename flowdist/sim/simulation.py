@@ -81,6 +81,8 @@ class Simulation:
             any other number another one.
         checks: Which invariants of the job are checked after an event: `all`, or those of what `changed`, and all of
             them every few events and at the end; see `control.watching`.
+        fast_forward: Compute quiet stretches instead of playing them, see `stretch`: the same decisions at the same
+            times, without the lines between them that say how far the workers are.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class Simulation:
         play_heartbeats: bool = False,
         schedule: int = 0,
         checks: Literal["all", "changed"] = "all",
+        fast_forward: bool = False,
         always: Sequence[Callable[[JobState], object]] = (),
     ) -> None:
         self.graph, self.plays_heartbeats, self.seed, self.schedule = graph, play_heartbeats, seed, schedule
@@ -100,12 +103,13 @@ class Simulation:
         self.controller = Controller(graph, names)
         self.nodes: dict[NodeName, SimNode] = {}
         self.accounts = Accounts(self.job)
-        self._always = always
+        self._always, self.fast_forward = always, fast_forward
         self._watch = Watch() if checks == "changed" else None
         self._hits: Counter[tuple[str, str]] = Counter()
         self.work = Work(self, seed)
         self.links = Links(graph.options)
         self.is_down = False  # the controller
+        self.until: int | None = None  # when the clock stops, if it does
         self._unheard: list[Event] = []
         self._running: dict[ReplicaId, int] = {}  # attempts with a process alive
         self._planned: int | None = None
@@ -134,6 +138,7 @@ class Simulation:
     def run(self, until: int | None = None) -> SimResult:
         """To the end of the job, or to `until`. A job that neither ends nor can go on is a violation of liveness."""
         violation = None
+        self.until = until
         try:
             while self.job.outcome is None and self.queue.step(until):
                 pass
@@ -172,6 +177,13 @@ class Simulation:
         """Power off; a guardian that lives proves it a moment later."""
         node.die()
         self.queue.after(PROOF_NS, self.handle, NodeGone(node.spec.name, "it was killed"))
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nobody waits for any news, and everybody who may be missed is well."""
+        awaited = self._always or self._faulting.is_waiting or self.work.is_awaited
+        calm = not self.is_down and not self.plays_heartbeats and self.links.deadline_of(self._unwell) is None
+        return calm and not awaited
 
     def listen_for(self, node: SimNode) -> None:
         """Something about the node or its link has changed: is its silence something to wait for?"""

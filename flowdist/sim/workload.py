@@ -176,3 +176,18 @@ class WorldModel:
         checkpoint = (self.offered + 1) * (load.checkpoint_every_ns + load.checkpoint_ns)
         end = self._position_of_step(load.steps)
         return self._time_of(min(checkpoint, end)), checkpoint < end
+
+    def checkpoints_by(self, time: int) -> int:
+        """How many of this generation will be complete by then, before its work is done."""
+        load = self.pace.workload
+        cycle = load.checkpoint_every_ns + load.checkpoint_ns
+        return min(self._position(time), self._position_of_step(load.steps) - 1) // cycle
+
+    def time_of_checkpoint(self, number: int) -> int | None:
+        """When the one of that number in this generation, from 1, will be complete; None while nobody gets on."""
+        load = self.pace.workload
+        return self._time_of(number * (load.checkpoint_every_ns + load.checkpoint_ns))
+
+    def step_of_checkpoint(self, number: int) -> int:
+        load = self.pace.workload
+        return min(load.steps, self.first_step + number * load.checkpoint_every_ns // load.step_ns)
