@@ -17,10 +17,11 @@ from flowdist.control.invariants import (
     check_sums,
     check_world,
 )
+from flowdist.control.events import CheckpointOffered, Event, NodeHeard, ReplicaProgressed
 from flowdist.control.state import JobState, Role, World
 from flowdist.graph import Capacity
 
-EVERY = 16  # events from one full check to the next
+EVERY = 64  # events from one full check to the next
 
 Key = tuple[object, ...]
 
@@ -33,10 +34,17 @@ class Watch:
         self._left = 0  # events until all is checked
         self._free: dict[str, Capacity] = {}
         self._usable: list[tuple[int, str]] = []
-        self._keys: dict[tuple[str, str], Key] = {}
+        self._worlds: dict[str, Key] = {}
+        self._roles: dict[str, Key] = {}
+        self._job: Key = ()
 
-    def check(self, job: JobState) -> None:
-        """AssertionError, with the names of what is wrong, when an invariant does not hold."""
+    def check(self, job: JobState, event: Event) -> None:
+        """AssertionError, with the names of what is wrong, when an invariant does not hold.
+
+        No invariant is about what news of progress change; what was due at their time comes up with the next event.
+        """
+        if isinstance(event, ReplicaProgressed | CheckpointOffered | NodeHeard):
+            return
         if self._left == 0 or job.outcome is not None:
             self._left = self._every
             check_job(job)
@@ -46,44 +54,52 @@ class Watch:
             check_node(job, name, job.nodes[name])
         if moved:
             check_room(job)
-        worlds = [world for world in job.worlds.values() if self._differs("world", world.name, _of_world(world))]
+        worlds = self._changed_worlds(job)
         for world in worlds:
             check_world(job, world)
+        roles = self._changed_roles(job)
         there = {replica.role for name in moved for replica in job.nodes[name].replicas}
-        roles = [role for role in job.roles.values() if self._differs("role", role.spec.name, _of_role(role))]
-        roles += [role for name, role in job.roles.items() if name in there and role not in roles]
+        roles += [job.roles[name] for name in sorted(there) if job.roles[name] not in roles]
         for role in roles:
             check_role(job, role)
-        if roles or self._differs("due", "", tuple(job.due)):
-            check_sums(job)
-        if self._differs("job", "", (len(job.incidents), *job.open, job.ending)):
+        key = (len(job.incidents), *job.open, job.ending, *job.due)
+        if key != self._job:
+            self._job = key
             check_budgets(job)
-            check_incidents(job)
-        elif job.open and worlds:
-            check_incidents(job)
-
-    def _differs(self, what: str, name: str, key: Key) -> bool:
-        if self._keys.get((what, name)) == key:
-            return False
-        self._keys[what, name] = key
-        return True
+        elif not roles and not worlds:
+            return
+        check_sums(job)
+        check_incidents(job)
 
     def _moved(self, job: JobState) -> list[str]:
         """Nodes on which a seat was given or taken, that came, went, or take no more."""
         if job.free == self._free and job.usable == self._usable:
             return []
         was, up = self._free, dict.fromkeys(self._usable)
-        moved = [name for name in job.nodes if job.free.get(name) != was.get(name)]
-        moved += [name for name, node in job.nodes.items() if node.usable != ((node.order, name) in up)]
+        moved = [
+            name
+            for name, node in job.nodes.items()
+            if job.free.get(name) != was.get(name) or node.usable != ((node.order, name) in up)
+        ]
         self._free, self._usable = dict(job.free), list(job.usable)
-        return list(dict.fromkeys(moved))
+        return moved
 
+    def _changed_worlds(self, job: JobState) -> list[World]:
+        known, changed = self._worlds, []
+        for name, world in job.worlds.items():
+            what = (world.phase, world.generation, world.incident, world.retiring, world.members, world.spoken)
+            key = (*what, world.notice is None, *world.counts.values(), *world.stalls.values())
+            if known.get(name) != key:
+                known[name] = key
+                changed.append(world)
+        return changed
 
-def _of_world(world: World) -> Key:
-    what = (world.phase, world.generation, world.incident, world.retiring, world.members, world.notice is None)
-    return (*what, world.spoken, *world.counts.values(), *world.stalls.values())
-
-
-def _of_role(role: Role) -> Key:
-    many = (role.seats, len(role.vacant), len(role.portless), len(role.waiting), len(role.leaving))
-    return (*many, *role.seated.values(), *role.unseated.values())
+    def _changed_roles(self, job: JobState) -> list[Role]:
+        known, changed = self._roles, []
+        for name, role in job.roles.items():
+            many = (len(role.vacant), len(role.portless), len(role.waiting), len(role.leaving))
+            key = (role.seats, *many, *role.seated.values(), *role.unseated.values())
+            if known.get(name) != key:
+                known[name] = key
+                changed.append(role)
+        return changed

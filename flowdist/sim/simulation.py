@@ -111,6 +111,7 @@ class Simulation:
         self.is_down = False  # the controller
         self.until: int | None = None  # when the clock stops, if it does
         self._unheard: list[Event] = []
+        self._past: tuple[Controller | None, int] = (None, 0)  # that died last, and how many lines it knew
         self._running: dict[ReplicaId, int] = {}  # attempts with a process alive
         self._planned: int | None = None
         options = {"schedule": str(schedule)} if schedule else {}
@@ -225,7 +226,7 @@ class Simulation:
             if self._watch is None:
                 job.check()
             else:
-                self._watch.check(job)
+                self._watch.check(job, event)
         except AssertionError as error:
             raise Violation("invariant", str(error)) from error
         for check in self._always:
@@ -233,7 +234,8 @@ class Simulation:
         for effect in effects:
             self._carry_out(effect)
         self.accounts.hear(job, line)
-        self._faulting.hear(line)
+        if self._faulting.is_waiting:
+            self._faulting.hear(line)
         self.work.notice_who_stays_away()
         self.plan()
 
@@ -256,11 +258,7 @@ class Simulation:
         self.queue.after(TAKE_OVER_NS, self._take_over)
 
     def _take_over(self) -> None:
-        known = tuple(node.name for node in self.graph.cluster.nodes)
-        fresh = Controller(self.graph, known)
-        for line in self._lines:
-            if isinstance(line, Record):
-                fresh.handle(line.event, line.t_ns)
+        fresh = self._replayed()
         if fresh.state != self.job:
             raise Violation("replay", "a controller that replays the record is not where the last one was")
         self.controller, self.links, self.is_down = fresh, Links(self.graph.options), False
@@ -272,6 +270,21 @@ class Simulation:
             self.handle(event)
         for node in self.nodes.values():
             node.connect()
+
+    def _replayed(self) -> Controller:
+        """A controller that has heard what is in the record.
+
+        Where not everything is checked all the time, one that is where an earlier controller was hears the rest alone.
+        """
+        fresh, heard = self._past
+        if fresh is None or self._watch is None:
+            known = tuple(node.name for node in self.graph.cluster.nodes)
+            fresh, heard = Controller(self.graph, known), 0
+        self._past = (self.controller, len(self._lines))
+        for line in self._lines.since(heard):
+            if isinstance(line, Record):
+                fresh.handle(line.event, line.t_ns)
+        return fresh
 
     def _phase(self) -> str:
         """Where the job is, as far as faults are concerned."""

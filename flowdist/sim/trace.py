@@ -50,6 +50,13 @@ class Trace(Sequence[Line]):
             yield from _unpack(block)
         yield from self._fresh
 
+    def since(self, place: int) -> Iterator[Line]:
+        """The lines from that place on."""
+        for number, block in enumerate(self._blocks):
+            if place <= (number + 1) * BLOCK:
+                yield from _unpack(block)[max(0, place - 1 - number * BLOCK) :]
+        yield from self._fresh[max(0, place - 1 - len(self._blocks) * BLOCK) :]
+
     @overload
     def __getitem__(self, index: int) -> Line: ...
 

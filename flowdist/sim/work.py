@@ -95,6 +95,8 @@ class Work:
 
     def notice_who_stays_away(self) -> None:
         """A server that has no seat any more is in nobody's list of addresses: they go on without it."""
+        if not self._away:
+            return
         for replica in [replica for replica in self._away if self._sim.job.replicas[replica].node is None]:
             del self._away[replica]
             for name in self._worlds_that_need(replica.role):
