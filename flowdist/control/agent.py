@@ -69,11 +69,12 @@ class Agent:
 
         A simulator that knows that the node is heard need not play each heartbeat: see `renew`.
         """
-        times: list[int] = []
+        due = None
         for attempt in self.attempts.values():
-            own = (attempt.kill_at_ns, attempt.unkillable_at_ns, attempt.tell_at_ns, attempt.look_at_ns)
-            times += [time for time in own if time is not None]
-        return min(times, default=None)
+            for time in (attempt.kill_at_ns, attempt.unkillable_at_ns, attempt.tell_at_ns, attempt.look_at_ns):
+                if time is not None and (due is None or time < due):
+                    due = time
+        return due
 
     def renew(self, now: int, round_trip_ns: int) -> int | None:
         """As if every heartbeat that could be sent and answered by now had been. Returns when the last was sent."""
@@ -148,12 +149,12 @@ class Agent:
 
     def _settle(self) -> None:
         """When everything is gone: join anew after a fence, say goodbye when leaving."""
-        if any(not attempt.is_over for attempt in self.attempts.values()):
+        if not (self.is_leaving or self.is_fencing) or any(not each.is_over for each in self.attempts.values()):
             return
         if self.is_leaving:
             self._send(msg.Leave(self.spec.name, self.incarnation))
             self._end("it left")
-        elif self.is_fencing:
+        else:
             self.is_fencing = False
             self.lease.drop()
             self.incarnation += 1

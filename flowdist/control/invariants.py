@@ -73,6 +73,15 @@ def check_room(job: JobState) -> None:
         assert shelf.slots == sum([abs(best[0]) for best in best_first]), f"{shelf.need} fits {shelf.slots} times"
 
 
+def check_place(job: JobState, name: str) -> None:
+    """The same for one node."""
+    node, free = job.nodes[name], job.free.get(name)
+    assert ((node.order, name) in job.usable) == node.usable, f"{name} is usable: {node.usable}, against {job.usable}"
+    for shelf in job.shelves:
+        best = candidate(job, shelf, name, free)
+        assert best == shelf.get(name), f"{shelf.need} fits on {best}, not {shelf.get(name)}"
+
+
 def check_role(job: JobState, role: Role) -> None:
     """Its replicas; and what is kept so that nobody has to count it is what counting finds."""
     name = role.spec.name

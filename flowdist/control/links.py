@@ -65,6 +65,8 @@ class Links:
         if message.incarnation < self._incarnations.get(node, 0):
             return Heard()
         match message:
+            case Report():
+                return Heard((), (message.event,)) if self._liveness.is_watched(node) else Heard()
             case Join():
                 self._incarnations[node] = message.incarnation
                 self._liveness.watch(node, now)
@@ -76,8 +78,6 @@ class Links:
                 if self._liveness.is_watched(node):
                     return Heard((Acked(self.epoch, message.incarnation, message.sent_ns),), heard)
                 return Heard((Rejoin(self.epoch, message.incarnation),), heard)
-            case Report():
-                return Heard((), (message.event,)) if self._liveness.is_watched(node) else Heard()
             case Preempted():
                 return Heard((), (NodePreempted(node, message.notice_ns),))
             case Leave():

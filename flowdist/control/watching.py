@@ -12,8 +12,8 @@ from flowdist.control.invariants import (
     check_incidents,
     check_job,
     check_node,
+    check_place,
     check_role,
-    check_room,
     check_sums,
     check_world,
 )
@@ -52,8 +52,7 @@ class Watch:
         moved = self._moved(job)
         for name in moved:
             check_node(job, name, job.nodes[name])
-        if moved:
-            check_room(job)
+            check_place(job, name)
         worlds = self._changed_worlds(job)
         for world in worlds:
             check_world(job, world)

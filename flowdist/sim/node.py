@@ -25,6 +25,7 @@ SPAWN_NS = 5 * MS
 TERM_NS = 100 * MS  # from SIGTERM to the end of a worker that obeys
 KILL_NS = 1 * MS
 BIND_NS = 200_000
+ROUND_TRIP_NS = 2 * LATENCY_NS
 FIRST_PORT = 20_000
 
 
@@ -80,8 +81,10 @@ class SimNode:
         self._plan()
 
     def _renew_lease(self, now: int) -> None:
-        if self.net.is_quiet and not self._sim.plays_heartbeats:
-            sent = self.agent.renew(now, 2 * LATENCY_NS)
+        beat_at = self.agent.lease.beat_at_ns
+        is_due = beat_at is not None and beat_at + ROUND_TRIP_NS <= now
+        if is_due and self.net.is_quiet and not self._sim.plays_heartbeats:
+            sent = self.agent.renew(now, ROUND_TRIP_NS)
             if sent is not None:
                 self._beat_ns, self._beats_wait = sent, True
 
