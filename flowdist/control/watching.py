@@ -1,4 +1,4 @@
-"""The invariants after every event of a long campaign: those of what has changed, and now and then all of them.
+"""The invariants in a long campaign: after each moment those of what has changed, and now and then all of them.
 
 What has changed is not asked of the controller, which may have forgotten to say so, but seen: each world, role and
 node has a key of what its invariants speak of, and is checked where the key is not what it was. What a key cannot show,
@@ -21,7 +21,7 @@ from flowdist.control.events import CheckpointOffered, Event, NodeHeard, Replica
 from flowdist.control.state import JobState, Role, World
 from flowdist.graph import Capacity
 
-EVERY = 64  # events from one full check to the next
+EVERY = 32  # checks from one of everything to the next
 
 Key = tuple[object, ...]
 
@@ -31,21 +31,25 @@ class Watch:
 
     def __init__(self, every: int = EVERY) -> None:
         self._every = every
-        self._left = 0  # events until all is checked
+        self._left = 0  # checks until all is looked at
+        self._is_due = True
         self._free: dict[str, Capacity] = {}
         self._usable: list[tuple[int, str]] = []
         self._worlds: dict[str, Key] = {}
         self._roles: dict[str, Key] = {}
         self._job: Key = ()
 
-    def check(self, job: JobState, event: Event) -> None:
-        """AssertionError, with the names of what is wrong, when an invariant does not hold.
+    def note(self, event: Event) -> None:
+        """An event was handled. No invariant is about what news of progress change."""
+        if not isinstance(event, ReplicaProgressed | CheckpointOffered | NodeHeard):
+            self._is_due = True
 
-        No invariant is about what news of progress change; what was due at their time comes up with the next event.
-        """
-        if isinstance(event, ReplicaProgressed | CheckpointOffered | NodeHeard):
+    def check(self, job: JobState) -> None:
+        """AssertionError, with the names of what is wrong, when an invariant does not hold."""
+        if not self._is_due:
             return
-        if self._left == 0 or job.outcome is not None:
+        self._is_due = False
+        if self._left == 0:
             self._left = self._every
             check_job(job)
         self._left -= 1

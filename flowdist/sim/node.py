@@ -98,7 +98,7 @@ class SimNode:
 
     def receive(self, message: ToAgent, link: int) -> None:
         """A message of the controller arrives, unless the link is cut or is another by now."""
-        if not self.net.is_cut("down") and link == self.link:
+        if link == self.link and (self.net.is_quiet or not self.net.is_cut("down")):
             self.tell(message)
 
     def cut(self, why: str, *directions: Direction) -> None:
@@ -229,7 +229,7 @@ class SimNode:
                 self._sim.listen_for(self)
 
     def _send(self, message: ToController) -> None:
-        if not self.net.is_cut("up"):
+        if self.net.is_quiet or not self.net.is_cut("up"):
             self._sim.queue.at(self.net.arrival("up", self._sim.queue.now), self._arrive, message, self.link)
 
     def _arrive(self, message: ToController, link: int) -> None:

@@ -18,6 +18,7 @@ from flowdist.control.effects import Effect, FinishJob, Notify
 from flowdist.control.events import DrainRequested, Event, NodeGone, ScaleRequested, TimePassed
 from flowdist.control.history import FaultLine, Header, Record, record
 from flowdist.control.ids import NodeName, ReplicaId
+from flowdist.control.invariants import check_job
 from flowdist.control.links import Links
 from flowdist.control.messages import Heartbeat, ToAgent, ToController
 from flowdist.control.state import JobState
@@ -145,6 +146,7 @@ class Simulation:
                 pass
             if self.job.outcome is None and (until is None or self.queue.now < until):
                 raise Violation("liveness", f"nothing will ever happen again; waiting for {waiting_for(self.job)}")
+            self._check(check_job)
         except Violation as error:
             violation = error
         self.accounts.close(self.work.models.values(), self.queue.now)
@@ -217,18 +219,18 @@ class Simulation:
         if self.is_down:  # nobody listens: whoever has something to prove says it again
             self._unheard.append(event)
             return
+        now = self.queue.now
+        if self._watch is not None and now > job.now:
+            self._check(self._watch.check)  # the moment before is over
         self.links.note(event)
-        effects = self.controller.handle(event, self.queue.now)
+        effects = self.controller.handle(event, now)
         self._n += 1
-        line = record(self._n, self.queue.now, event, effects)
+        line = record(self._n, now, event, effects)
         self._lines.append(line)
-        try:
-            if self._watch is None:
-                job.check()
-            else:
-                self._watch.check(job, event)
-        except AssertionError as error:
-            raise Violation("invariant", str(error)) from error
+        if self._watch is None:
+            self._check(check_job)
+        else:
+            self._watch.note(event)
         for check in self._always:
             self._hold(check)
         for effect in effects:
@@ -238,6 +240,12 @@ class Simulation:
             self._faulting.hear(line)
         self.work.notice_who_stays_away()
         self.plan()
+
+    def _check(self, check: Callable[[JobState], None]) -> None:
+        try:
+            check(self.job)
+        except AssertionError as error:
+            raise Violation("invariant", str(error)) from error
 
     def _hold(self, check: Callable[[JobState], object]) -> None:
         """A property of the user's."""
