@@ -25,6 +25,7 @@ class Queue:
         self._heap: list[tuple[int, int, Action, tuple[Any, ...]]] = []
         self._serial = 0
         self._schedule = schedule
+        self._is_stopped = False
 
     def at(self, time: int, action: Action, *args: Any) -> None:
         """Plan a call of `action`; what is planned for the past happens now."""
@@ -39,17 +40,20 @@ class Queue:
         """When the first thing is planned that is none of these actions; None when there is none."""
         return min((time for time, _, action, _ in self._heap if action not in actions), default=None)
 
-    def step(self, until: int | None = None) -> bool:
-        """Do the next thing. False when there is none, or none before `until`: then it is `until`."""
-        heap = self._heap
-        if not heap or (until is not None and heap[0][0] > until):
-            if until is not None and heap:
+    def run(self, until: int | None = None) -> None:
+        """Do one thing after the other up to `until`, or up to a `stop`."""
+        heap, pop = self._heap, heapq.heappop
+        while heap and not self._is_stopped:
+            if until is not None and heap[0][0] > until:
                 self.now = until
-            return False
-        self.now, _, action, args = heapq.heappop(heap)
-        self.handled += 1
-        action(*args)
-        return True
+                return
+            self.now, _, action, args = pop(heap)
+            self.handled += 1
+            action(*args)
+
+    def stop(self) -> None:
+        """What happens now is the last thing that does."""
+        self._is_stopped = True
 
 
 def _place(schedule: int, serial: int) -> int:

@@ -142,8 +142,7 @@ class Simulation:
         violation = None
         self.until = until
         try:
-            while self.job.outcome is None and self.queue.step(until):
-                pass
+            self.queue.run(until)
             if self.job.outcome is None and (until is None or self.queue.now < until):
                 raise Violation("liveness", f"nothing will ever happen again; waiting for {waiting_for(self.job)}")
             self._check(check_job)
@@ -233,6 +232,8 @@ class Simulation:
             self._watch.note(event)
         for check in self._always:
             self._hold(check)
+        if job.outcome is not None:
+            self.queue.stop()
         for effect in effects:
             self._carry_out(effect)
         self.accounts.hear(job, line)
