@@ -34,6 +34,7 @@ from flowdist.sim.trace import Trace
 from flowdist.sim.work import Work
 from flowdist.sim.workload import WorldModel
 
+Checks = Literal["all", "changed"]
 PROOF_NS = 10 * MS  # from the death of an agent to the guardian's proof of it
 GHOST_NS = 100 * MS  # how long what was replaced while its node was paused may go on: until it is killed
 TAKE_OVER_NS = 300 * MS  # from the death of the controller to the next one's first event
@@ -94,7 +95,7 @@ class Simulation:
         seed: int = 0,
         play_heartbeats: bool = False,
         schedule: int = 0,
-        checks: Literal["all", "changed"] = "all",
+        checks: Checks = "all",
         fast_forward: bool = False,
         always: Sequence[Callable[[JobState], object]] = (),
     ) -> None:
