@@ -25,6 +25,9 @@ TRACE_LINES = 60
 @click.option("--add", "adds", multiple=True, metavar="NODE@TIME", help="A node joins: node5@90s.")
 @click.option("--drain", "drains", multiple=True, metavar="NODE@TIME", help="Drain a node: node1@2m.")
 @click.option("--seed", type=int, help="0 (default) is nominal; others spread start-up times.")
+@click.option(
+    "--schedule", type=int, default=0, help="Another order of what happens at the same time, for each number."
+)
 @click.option("--until", metavar="TIME", help="Stop the clock there: 10m.")
 @click.option(
     "--trace", "trace_file", type=click.Path(dir_okay=False), help="Write the trace, in the journal's format."
@@ -45,6 +48,7 @@ def command(
     adds: tuple[str, ...],
     drains: tuple[str, ...],
     seed: int | None,
+    schedule: int,
     until: str | None,
     trace_file: str | None,
     html_file: str | None,
@@ -83,7 +87,7 @@ def command(
         explore(graph, named, exploration)
     plan = parse_plan(fails, scales, adds, drains)
     check_faults(plan, graph)
-    simulation = Simulation(graph, plan, seed=seed or 0)
+    simulation = Simulation(graph, plan, seed=seed or 0, schedule=schedule)
     result = simulation.run(_until_ns(until))
     if trace_file is not None:
         from flowdist.control.history import encode_line

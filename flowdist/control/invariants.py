@@ -147,7 +147,7 @@ def _check_replica(job: JobState, replica: Replica, role: Role) -> None:
 def check_world(job: JobState, world: World) -> None:
     members = [job.replicas[id] for id in world.members]
     pool = iter(world.pool)
-    ordered = all([id in pool for id in world.members])  # each is looked for behind the one before
+    ordered = all(id in pool for id in world.members)  # each is looked for behind the one before
     assert ordered, f"the members of {world.name} are out of order, or of another world"
     counts = dict.fromkeys(PHASES, 0)
     silent = []
@@ -167,10 +167,10 @@ def check_world(job: JobState, world: World) -> None:
         count = sum([id.role == role.spec.name for id in world.members])
         assert role.spec.min_replicas <= count <= role.spec.max_replicas, f"{world.name} formed with {count}"
     if world.phase == "opening":
-        assert all([replica.node is not None for replica in members]), f"{world.name} opens without seats"
+        assert all(replica.node is not None for replica in members), f"{world.name} opens without seats"
     if world.phase == "stopping" and job.ending is None:
         assert world.incident is not None or world.retiring, f"{world.name} stops, and nobody takes it from there"
-    closing = world.phase in ("running", "stopping") and any([replica.phase == "succeeded" for replica in members])
+    closing = world.phase in ("running", "stopping") and any(replica.phase == "succeeded" for replica in members)
     assert closing or Due("finish", world.name) not in job.due, f"{world.name} has to finish, but none of it has"
     if world.phase == "running":
         _check_running(job, world, members)
@@ -180,7 +180,7 @@ def _check_stalls(world: World, silent: list[Replica]) -> None:
     if silent or world.spoken or any(world.stalls.values()):
         stalls = Counter([replica.stalled for replica in silent])
         spoken = sum([replica.has_spoken for replica in silent])
-        assert all([replica.phase in UP_PHASES for replica in silent]), f"of {world.name} something stalls that is down"
+        assert all(replica.phase in UP_PHASES for replica in silent), f"of {world.name} something stalls that is down"
         assert (stalls, spoken) == (world.stalls, world.spoken), f"the stalls of {world.name} are miscounted: {stalls}"
 
 
@@ -251,7 +251,7 @@ def _check_budget(job: JobState, role: Role, paid: list[Incident], own: list[Inc
             seen = sum([window is None or other > at - window for other in opened[: i + 1]])
             assert seen <= policy.max_restarts, f"{name} is over its budget"
         policy, level = policy.wider, level + 1
-    assert all([of < level for _, of in charged]), f"{name} is charged without a budget"
+    assert all(of < level for _, of in charged), f"{name} is charged without a budget"
 
 
 def check_outcome(job: JobState) -> None:

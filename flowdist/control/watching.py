@@ -7,6 +7,7 @@ a replica say that moves while all that is counted stays as it is, comes up with
 
 from __future__ import annotations
 
+from flowdist.control.events import CheckpointOffered, Event, NodeHeard, ReplicaProgressed
 from flowdist.control.invariants import (
     check_budgets,
     check_incidents,
@@ -17,7 +18,6 @@ from flowdist.control.invariants import (
     check_sums,
     check_world,
 )
-from flowdist.control.events import CheckpointOffered, Event, NodeHeard, ReplicaProgressed
 from flowdist.control.state import JobState, Role, World
 from flowdist.graph import Capacity
 
@@ -78,12 +78,8 @@ class Watch:
         """Nodes on which a seat was given or taken, that came, went, or take no more."""
         if job.free == self._free and job.usable == self._usable:
             return []
-        was, up = self._free, dict.fromkeys(self._usable)
-        moved = [
-            name
-            for name, node in job.nodes.items()
-            if job.free.get(name) != was.get(name) or node.usable != ((node.order, name) in up)
-        ]
+        turned = {name for _, name in {*self._usable} ^ {*job.usable}}
+        moved = [name for name in job.nodes if name in turned or job.free.get(name) != self._free.get(name)]
         self._free, self._usable = dict(job.free), list(job.usable)
         return moved
 

@@ -24,7 +24,7 @@ from flowdist.control.messages import Heartbeat, ToAgent, ToController
 from flowdist.control.state import JobState
 from flowdist.control.waiting import waiting_for
 from flowdist.control.watching import Watch
-from flowdist.faults import NOTHING, Add, Drain, Fault, Plan, Scale
+from flowdist.faults import NOTHING, Fault, Plan
 from flowdist.graph import MS, Cluster, NodeSpec, RoleGraph, format_duration
 from flowdist.sim.accounts import Accounts, Bucket
 from flowdist.sim.faulting import Faulting

@@ -52,6 +52,8 @@ class Trace(Sequence[Line]):
 
     def since(self, place: int) -> Iterator[Line]:
         """The lines from that place on."""
+        if place == 0:
+            yield self._header
         for number, block in enumerate(self._blocks):
             if place <= (number + 1) * BLOCK:
                 yield from _unpack(block)[max(0, place - 1 - number * BLOCK) :]

@@ -12,7 +12,7 @@ import gc
 import json
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,7 +32,7 @@ COLLECT_AFTER = 50_000  # objects
 
 
 class Failure(NamedTuple):
-    """A broken promise. `faults` is the shortest plan found; `seed` also breaks ties and spreads start-up times."""
+    """A broken promise. `faults` is the shortest plan found; `seed` spreads start-up times, `schedule` orders ties."""
 
     seed: int
     property: str
@@ -40,6 +40,7 @@ class Failure(NamedTuple):
     faults: tuple[str, ...]
     waiting: tuple[str, ...] = ()
     divergence: str = ""
+    schedule: int = 0
 
 
 class Verdict(NamedTuple):
@@ -72,15 +73,13 @@ def horizon(graph: RoleGraph) -> int:
     return Simulation(graph).run(1000 * HOUR).now
 
 
-def judge(
-    graph: RoleGraph, plan: Plan, seed: int, until: int, *, quick: bool = False
-) -> tuple[SimResult, str, str]:
+def judge(graph: RoleGraph, plan: Plan, seed: int, until: int, *, quick: bool = False) -> tuple[SimResult, str, str]:
     """The run, and the property that does not hold with what is wrong; two empty strings when all hold.
 
     A `quick` one computes quiet stretches and checks what has changed: ten times as many in the same time.
     """
     checks: Checks = "changed" if quick else "all"
-    result = Simulation(graph, plan, seed=seed, checks=checks, fast_forward=quick).run(until)
+    result = Simulation(graph, plan, seed=seed, schedule=seed, checks=checks, fast_forward=quick).run(until)
     if result.violation is not None:
         return result, result.violation.property, str(result.violation)
     if result.job.outcome == "succeeded":
@@ -101,7 +100,9 @@ def try_seed(graph: RoleGraph, seed: int, horizon_ns: int) -> Verdict:
         if played:
             failure = _shrink(graph, plan, seed, until, played, said)
         else:
-            failure = Failure(seed, property, f"{text}; only when quiet stretches are computed", _specs(plan))
+            failure = Failure(
+                seed, property, f"{text}; only when quiet stretches are computed", _specs(plan), schedule=seed
+            )
     closed = sum(incident.result == "recovered" for incident in result.job.incidents)
     return Verdict(seed, _specs(plan), failure, dict(result.hits), closed)
 
@@ -113,7 +114,7 @@ def _specs(plan: Plan) -> tuple[str, ...]:
 def _shrink(graph: RoleGraph, plan: Plan, seed: int, until: int, property: str, text: str) -> Failure:
     """Leave out what is not needed for a failure of the same property, one fault after the other, from the last."""
     faults = list(plan.faults)
-    passing: list[Line] | None = None
+    passing: Sequence[Line] | None = None
     for fault in reversed(plan.faults):
         fewer = [other for other in faults if other is not fault]
         result, found, words = judge(graph, Plan(tuple(fewer)), seed, until)
@@ -123,10 +124,10 @@ def _shrink(graph: RoleGraph, plan: Plan, seed: int, until: int, property: str, 
             passing = result.lines
     result, _, text = judge(graph, Plan(tuple(faults)), seed, until)
     where = _divergence(passing, result.lines) if passing is not None else ""
-    return Failure(seed, property, text, tuple(fault.spec for fault in faults), tuple(result.waiting), where)
+    return Failure(seed, property, text, tuple(fault.spec for fault in faults), tuple(result.waiting), where, seed)
 
 
-def _divergence(passing: list[Line], failing: list[Line]) -> str:
+def _divergence(passing: Sequence[Line], failing: Sequence[Line]) -> str:
     """The first line in which the nearest run that passes differs."""
     ours = [line for line in failing if isinstance(line, Record)]
     theirs = [line for line in passing if isinstance(line, Record)]
@@ -204,7 +205,9 @@ def _rare_collections() -> Iterator[None]:
 
 def replay_command(target: str, options: Iterable[str], failure: Failure) -> str:
     """The one line that shows the failure again."""
-    words = ["flowdist", "simulate", *([target] if target else []), *options, "--seed", str(failure.seed)]
+    words = ["flowdist", "simulate", *([target] if target else []), *options]
+    words += ["--seed", str(failure.seed)]
+    words += ["--schedule", str(failure.schedule)] if failure.schedule else []
     for fault in failure.faults:
         words += ["--fail", fault]
     return shlex.join(words)
