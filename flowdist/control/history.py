@@ -29,7 +29,7 @@ class Header(msgspec.Struct, frozen=True, tag="header"):
     format: int = 1
 
 
-class Record(msgspec.Struct, frozen=True, tag="event"):
+class Record(msgspec.Struct, frozen=True, gc=False, tag="event"):
     """One event and what followed from it. `reason` is what the controller said about its decision."""
 
     n: int
@@ -56,8 +56,8 @@ _DECODER = msgspec.json.Decoder(Line)
 def record(n: int, t_ns: int, event: Event, effects: Iterable[Effect]) -> Record:
     """The line for one event; its reason is what the effects say in words."""
     effects = tuple(effects)
-    reason = "; ".join(effect.text for effect in effects if isinstance(effect, Notify))
-    return Record(n=n, t_ns=t_ns, event=event, effects=effects, reason=reason)
+    reason = "; ".join([effect.text for effect in effects if isinstance(effect, Notify)]) if effects else ""
+    return Record(n, t_ns, event, effects, reason)
 
 
 def encode_line(line: Line) -> bytes:

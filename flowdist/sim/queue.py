@@ -34,7 +34,10 @@ class Queue:
         heapq.heappush(self._heap, (time if time > self.now else self.now, tie, action, args))
 
     def after(self, delay: int, action: Action, *args: Any) -> None:
-        self.at(self.now + delay, action, *args)
+        """The same, so many nanoseconds from now."""
+        self._serial += 1
+        tie = _place(self._schedule, self._serial) if self._schedule else self._serial
+        heapq.heappush(self._heap, (self.now + delay if delay > 0 else self.now, tie, action, args))
 
     def next_but(self, *actions: Action) -> int | None:
         """When the first thing is planned that is none of these actions; None when there is none."""

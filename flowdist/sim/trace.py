@@ -28,12 +28,13 @@ class Trace(Sequence[Line]):
         self._read: tuple[int, list[Line]] = (-1, [])  # the block that was looked into last
 
     def append(self, line: Line) -> None:
-        self._fresh.append(line)
-        if len(self._fresh) >= BLOCK:
-            data = encode_lines(self._fresh)
+        fresh = self._fresh
+        fresh.append(line)
+        if len(fresh) == BLOCK:
+            data = encode_lines(fresh)
             self._hash.update(data)
             self._blocks.append(zlib.compress(data, 1))
-            self._fresh.clear()
+            fresh.clear()
 
     def digest(self) -> str:
         """SHA-256 of all encoded lines but the header, as hex: that of `history.digest`."""
