@@ -133,7 +133,7 @@ def seeds() -> None:
     )
     assert not any(report.failures for report in reports)
     took = quick / len(chosen)
-    print(f"\n## Seeds: 8 nodes, {format_duration(usual)} without faults, {FAULTS_MAX} faults each\n")
+    print(f"\n## Seeds: 8 nodes, {format_duration(usual)}, {FAULTS_MAX} faults each\n")
     print(f"| | seeds a second and core |\n|---|---|\n| as a campaign tries them | {1 / took:.0f} |")
     print(f"| every step played, everything checked after every event | {5 / full:.0f} |")
     print(f"\n{full / 5 / took:.1f} times as many.")
@@ -151,9 +151,8 @@ def memory() -> None:
     allocated, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     print(f"\n## Memory: {KEPT:,} events kept\n")
-    print(
-        f"{allocated / KEPT:.0f} bytes an event allocated; the process grew by {(_resident_bytes() - before) / KEPT:.0f}"
-    )
+    grown = _resident_bytes() - before
+    print(f"{allocated / KEPT:.0f} bytes an event allocated; the process grew by {grown / KEPT:.0f}")
 
 
 def four_days() -> RoleGraph:

@@ -9,6 +9,7 @@ import msgspec
 from flowdist.control.ids import Addresses, NodeName, ReplicaId, WorldName
 
 Outcome = Literal["succeeded", "failed", "cancelled"]
+Level = Literal["info", "warning", "error", "refused"]
 
 
 class OpenStore(msgspec.Struct, frozen=True, tag=True):
@@ -55,6 +56,9 @@ class StopReplica(msgspec.Struct, frozen=True, tag=True):
     """SIGTERM, then SIGKILL when `grace_ns` has passed; no SIGTERM at all when it is 0.
 
     With `dump` the first signal is SIGABRT: Python workers write the stacks of all their threads to their log (R15).
+    With `in_place` its workers are to leave their generation and wait; only who has not when `grace_ns` has passed is
+    killed. The next StartReplica of the replica on that node goes on with those who wait. Without `in_place` an attempt
+    that waits ends.
     """
 
     node: NodeName
@@ -62,6 +66,7 @@ class StopReplica(msgspec.Struct, frozen=True, tag=True):
     attempt: int
     grace_ns: int
     dump: bool = False
+    in_place: bool = False
 
 
 class AskStep(msgspec.Struct, frozen=True, tag=True):
@@ -103,10 +108,13 @@ class AnswerCheckpoint(msgspec.Struct, frozen=True, tag=True):
 
 
 class Notify(msgspec.Struct, frozen=True, tag=True):
-    """A decision or a fact in words: the same text in the terminal, the record and the tests."""
+    """A decision or a fact in words: the same text in the terminal, the record and the tests.
+
+    `refused`: the operator asked for what cannot be, and nothing changes.
+    """
 
     text: str
-    level: Literal["info", "warning", "error"] = "info"
+    level: Level = "info"
 
 
 class FinishJob(msgspec.Struct, frozen=True, tag=True):

@@ -142,6 +142,17 @@ def _check_replica(job: JobState, replica: Replica, role: Role) -> None:
         assert replica.attempt > 0 and order is not None, f"{replica.id} runs without an order"
         assert order.node == replica.node, f"{replica.id} was started elsewhere"
         assert job.nodes[order.node].usable or phase == "stopping", f"{replica.id} runs on a lost node"
+    if replica.id in job.parked:
+        _check_parked(job, replica)
+
+
+def _check_parked(job: JobState, replica: Replica) -> None:
+    name, order, world = str(replica.id), replica.order, job.worlds[replica.world]
+    assert replica.node is not None and job.nodes[replica.node].usable, f"{name} waits in place on no node"
+    assert not replica.is_live and order is not None, f"{name} waits in place, and is {replica.phase}"
+    assert order.node == replica.node, f"{name} waits in place where it did not run"
+    between = world.phase in ("stopping", "waiting", "opening") or world.notice is not None
+    assert between, f"{name} waits in place for a world that is {world.phase}"
 
 
 def check_world(job: JobState, world: World) -> None:
@@ -166,6 +177,7 @@ def check_world(job: JobState, world: World) -> None:
     for role in roles if world.phase in ("opening", "running") and roles[0].spec.gang else ():
         count = sum([id.role == role.spec.name for id in world.members])
         assert role.spec.min_replicas <= count <= role.spec.max_replicas, f"{world.name} formed with {count}"
+        assert count % role.spec.step == 0, f"{world.name} formed with {count} of {role.spec.name}: no mesh"
     if world.phase == "opening":
         assert all(replica.node is not None for replica in members), f"{world.name} opens without seats"
     if world.phase == "stopping" and job.ending is None:

@@ -9,10 +9,12 @@ from flowdist.control.effects import OpenStore, StartReplica
 from flowdist.control.events import Event, NodeJoined, ReplicaReady, ReplicaStarted, StoreOpened
 from flowdist.control.placement import explain
 from flowdist.graph import RoleGraph, RoleSpec, format_duration, format_memory
+from flowdist.graph.parallel import spelled
 from flowdist.graph.warmth import cold_because
 from flowdist.report.drawing import seating_words
 from flowdist.report.judging import policy_text
 from flowdist.report.restarts import restart_set, start_waves
+from flowdist.report.table import table
 
 
 def plan_of(graph: RoleGraph, python: str = "python", ours: str = "") -> dict[str, Any]:
@@ -91,14 +93,6 @@ def plan_text(graph: RoleGraph, plan: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def table(rows: list[tuple[str, ...]]) -> list[str]:
-    """Left-aligned columns under their headings."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return [
-        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
-
-
 def _role_row(spec: RoleSpec) -> tuple[str, ...]:
     size = str(spec.max_replicas)
     if spec.min_replicas != spec.max_replicas:
@@ -155,6 +149,10 @@ def _policy_lines(spec: RoleSpec) -> list[str]:
     lines.append("    " + ", ".join(f"{name} {format_duration(ns)}" for name, ns in times))
     if rules := seating_words(spec):
         lines.append(f"    placed {', '.join(rules)}")
+    if spec.parallel:
+        sizes = range(spec.min_replicas, spec.max_replicas + 1, spec.step)
+        shown = [str(size) for size in (sizes if len(sizes) <= 4 else (sizes[0], sizes[1], "...", sizes[-1]))]
+        lines.append(f"    mesh {spelled(spec.parallel)}: forms with {', '.join(shown)} replicas and no others")
     return lines
 
 

@@ -23,9 +23,32 @@ from flowdist.control.history import FaultLine, Header, Line, Record, encode_lin
 from flowdist.control.ids import NodeName
 from flowdist.control.links import Links
 from flowdist.control.messages import Heartbeat, Join, Leave, Preempted, Report, ToController
+from flowdist.control.status import Lately, Said, Status, status_of
 from flowdist.graph import RoleGraph, decode_graph
+from flowdist.runtime.asking import Decided, Describe, Described
 from flowdist.runtime.clock import boot_ns
-from flowdist.runtime.frames import Injected, JournalLine, Operate, Watch, encode, read_to_controller
+from flowdist.runtime.evidence import keep
+from flowdist.runtime.frames import (
+    Arrive,
+    Evidence,
+    Farewell,
+    Injected,
+    JournalLine,
+    Operate,
+    ToControllerFrame,
+    Watch,
+    encode,
+    read_to_controller,
+)
+from flowdist.runtime.handshake import TOKEN
+from flowdist.runtime.meeting import Gone
+from flowdist.runtime.metrics import serve_metrics
+from flowdist.runtime.reception import Listening, Reception
+
+# What other hosts may say: nothing of the operator's.
+FromAfar = ToController | Watch | Arrive | Gone | Evidence
+BIND_S = 10.0  # a controller that takes over waits so long for the port of the last one
+PART_S = 2.0  # for the other hosts to have read the last frames
 
 
 class ControllerConfig(msgspec.Struct, frozen=True):
@@ -40,6 +63,8 @@ class ControllerConfig(msgspec.Struct, frozen=True):
     known_nodes: tuple[NodeName, ...]
     start_ns: int  # of the job, on CLOCK_BOOTTIME
     lifeline: int
+    listening: Listening | None = None
+    metrics: int | None = None  # a socket that listens: whoever asks there is told the metrics
 
 
 class Journal:
@@ -63,8 +88,11 @@ class Journal:
 
 
 class _ControllerProcess:
-    def __init__(self, config: ControllerConfig, graph: RoleGraph) -> None:
+    def __init__(self, config: ControllerConfig, graph: RoleGraph, token: str) -> None:
         self._config = config
+        job = config.listening.job if config.listening is not None else ""
+        self._reception = Reception(graph, job, config.run_id, token, config.known_nodes)
+        self._far: dict[asyncio.StreamWriter, None] = {}  # connections of other hosts
         self._controller = Controller(graph, config.known_nodes)
         self._links = Links(graph.options)
         self._journal = Journal(Path(config.run_dir, "journal.jsonl"))
@@ -73,6 +101,8 @@ class _ControllerProcess:
         self._agents: dict[NodeName, asyncio.StreamWriter] = {}
         self._watchers: list[asyncio.StreamWriter] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._lately = Lately()
+        self._heard_ns: dict[NodeName, int] = {}
         self._took_over: ControllerStarted | None = None
         if self._journal.lines:
             self._take_over()
@@ -84,6 +114,7 @@ class _ControllerProcess:
         for line in self._journal.lines:
             if isinstance(line, Record):
                 self._controller.handle(line.event, line.t_ns)
+                self._lately.hear(line)
                 self._n, self._last_ns = line.n, line.t_ns
         self._journal.lines.clear()
         self._took_over = self._links.take_over(self._controller.state, self._now())
@@ -96,11 +127,58 @@ class _ControllerProcess:
         if self._took_over is not None:
             self._handle(self._took_over)
         Path(self._config.control_socket).unlink(missing_ok=True)
+        before = os.umask(0o177)  # there is no moment at which another user could connect
         server = await asyncio.start_unix_server(self._serve, self._config.control_socket)
-        Path(self._config.control_socket).chmod(0o600)
+        os.umask(before)
+        servers = [server]
+        if self._config.metrics is not None:
+            servers.append(await serve_metrics(self._config.metrics, self._status))
+        door = await self._open_door()
         self._set_timer()
         await self._over.wait()
-        server.close()
+        for each in servers:
+            each.close()
+        if door is not None:
+            door.close()
+            await self._part()
+
+    async def _open_door(self) -> asyncio.Server | None:
+        """Listen for other hosts, if they may come."""
+        listening = self._config.listening
+        if listening is None:
+            return None
+        until = self._loop.time() + BIND_S
+        while True:
+            try:
+                return await asyncio.start_server(self._serve_far, listening.address or None, listening.port)
+            except OSError:
+                if self._loop.time() > until:
+                    raise
+                await asyncio.sleep(0.05)
+
+    async def _serve_far(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            if await self._reception.admit(reader, writer):
+                self._far[writer] = None
+                await self._serve(reader, writer)
+        except asyncio.CancelledError:
+            pass  # this process ends, in the middle of a greeting
+        finally:
+            self._far.pop(writer, None)
+            self._reception.depart(writer)
+            writer.close()
+
+    async def _part(self) -> None:
+        """Other hosts have read all that was sent, or had the time for it."""
+        if self._controller.state.outcome is None:
+            for writer in [writer for writer in self._watchers if writer in self._far]:
+                self._send(writer, Farewell("flowdist has ended there before the job was over"))
+        for writer in self._far:
+            with contextlib.suppress(OSError, RuntimeError):
+                writer.write_eof()
+        until = self._loop.time() + PART_S
+        while self._far and self._loop.time() < until:
+            await asyncio.sleep(0.01)
 
     def _now(self) -> int:
         self._last_ns = max(self._last_ns, boot_ns() - self._config.start_ns)
@@ -109,8 +187,10 @@ class _ControllerProcess:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while (message := await read_to_controller(reader)) is not None:
+                if writer in self._far and not isinstance(message, FromAfar):
+                    raise msgspec.ValidationError(f"{type(message).__name__} is not for other hosts")
                 self._hear(message, writer)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             print(f"flowdist: a connection was closed: {error}", file=sys.stderr)
         except asyncio.CancelledError:
             pass  # this process ends: asyncio would make a traceback of it
@@ -119,7 +199,18 @@ class _ControllerProcess:
                 self._watchers.remove(writer)
             writer.close()
 
-    def _hear(self, message: ToController | Watch | Operate | Injected, writer: asyncio.StreamWriter) -> None:
+    def _status(self) -> Status:
+        now = self._now()
+        status = status_of(self._controller.state, self._lately, self._config.run_id, now)
+        nodes = [
+            msgspec.structs.replace(node, heard_s_ago=(now - self._heard_ns[node.name]) / 1e9)
+            if node.name in self._heard_ns
+            else node
+            for node in status.nodes
+        ]
+        return msgspec.structs.replace(status, nodes=tuple(nodes))
+
+    def _hear(self, message: ToControllerFrame, writer: asyncio.StreamWriter) -> None:
         match message:
             case Watch():
                 for line in self._journal.path.read_bytes().splitlines(keepends=True)[message.skip :]:
@@ -127,10 +218,24 @@ class _ControllerProcess:
                 self._watchers.append(writer)
             case Operate():
                 self._links.note(message.event)
-                self._handle(message.event)
+                done = self._handle(message.event)
+                if message.answer:
+                    texts = [effect for effect in done.effects if isinstance(effect, Notify)]
+                    said = tuple(Said(done.t_ns, effect.text, effect.level) for effect in texts)
+                    self._send(writer, Decided(done.n, said))
+            case Describe():
+                self._send(writer, Described(self._status()))
             case Injected():
                 self._write(FaultLine(self._now(), message.spec, message.target), force=False)
+            case Arrive():
+                self._send(writer, self._reception.welcome(message, self._controller.state, writer))
+            case Gone():
+                for gone in self._links.gone(message.node, message.incarnation, message.cause):
+                    self._handle(gone)
+            case Evidence():
+                keep(message, self._controller.state, Path(self._config.run_dir))
             case Join() | Heartbeat() | Report() | Preempted() | Leave():
+                self._heard_ns[message.node] = self._now()
                 heard = self._links.hear(message, self._now())
                 if isinstance(message, Join) and heard.answers:
                     self._agents[message.node] = writer
@@ -143,15 +248,18 @@ class _ControllerProcess:
             case _:
                 assert_never(message)
 
-    def _handle(self, event: Event) -> None:
+    def _handle(self, event: Event) -> Record:
         now = self._now()
         effects = self._controller.handle(event, now)
         self._n += 1
         force = any(isinstance(effect, OpenStore | FinishJob) for effect in effects)
-        self._write(record(self._n, now, event, effects), force=force)
+        line = record(self._n, now, event, effects)
+        self._write(line, force=force)
+        self._lately.hear(line)
         for effect in effects:
             self._carry_out(effect)
         self._set_timer()
+        return line
 
     def _write(self, line: Line, *, force: bool) -> None:
         data = encode_line(line)
@@ -196,7 +304,8 @@ class _ControllerProcess:
 def main() -> None:
     config = msgspec.json.decode(sys.argv[1], type=ControllerConfig)
     graph = decode_graph(Path(config.run_dir, "graph.json").read_bytes())
-    asyncio.run(_ControllerProcess(config, graph).run())
+    token = os.environ.pop(TOKEN, "")
+    asyncio.run(_ControllerProcess(config, graph, token).run())
 
 
 if __name__ == "__main__":

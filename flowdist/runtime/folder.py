@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import fcntl
 import os
 import secrets
@@ -21,6 +22,8 @@ from flowdist.control.history import Record, read_whole_lines
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph, decode_graph, encode_graph
 
+GRAPH = "graph.json"
+CONTROL = "control.sock"
 SOCKET_PATH_MAX = 100  # Linux allows 107 bytes; the longest name in the folder has its share
 
 
@@ -44,19 +47,49 @@ def make_run_dir(base: Path, topology: str, prefix: str = "") -> Path:
 def new_run(base: Path, graph: RoleGraph, prefix: str = "") -> Path:
     """The folder of a new run, with its graph. Its name begins with the prefix, if there is one."""
     run_dir = make_run_dir(base, graph.name, prefix)
-    (run_dir / "graph.json").write_bytes(encode_graph(graph))
+    (run_dir / GRAPH).write_bytes(encode_graph(graph))
     (run_dir / "checkpoints").mkdir()
     return run_dir
 
 
 def find_run(base: Path, name: str) -> tuple[Path, RoleGraph]:
-    """The folder of a run, by its path or by its name under `base`, and its graph. FlowdistError if there is none."""
-    for folder in (base / name, Path(name)):
-        if (folder / "graph.json").is_file():
-            return folder.resolve(), decode_graph((folder / "graph.json").read_bytes())
-    known = sorted(path.parent.name for path in base.glob("*/graph.json") if not path.parent.is_symlink())
-    help = f"known: {', '.join(known[-5:])}" if known else f"there are no runs in {base}"
-    raise FlowdistError(f"there is no run {name!r}", help=help)
+    """The folder of a run, and its graph.
+
+    Args:
+        base: Where the folders of runs are.
+        name: Its name there, the beginning of one that no other has, or a path; `latest` is the newest.
+
+    Raises:
+        FlowdistError: if there is none, or more than one.
+    """
+    folder = next((path for path in (base / name, Path(name)) if (path / GRAPH).is_file()), None)
+    if folder is None:
+        folder = _by_prefix(base, name)
+    try:
+        return folder.resolve(), decode_graph((folder / GRAPH).read_bytes())
+    except (OSError, msgspec.MsgspecError) as error:
+        text = f"the graph of {folder.name} cannot be read: {error}"
+        raise FlowdistError(text, help="it is of another version of flowdist, or damaged") from None
+
+
+def _by_prefix(base: Path, name: str) -> Path:
+    known = [path.name for path in run_dirs(base)]
+    found = [each for each in known if name and each.startswith(name)]
+    if len(found) == 1:
+        return base / found[0]
+    if found:
+        raise FlowdistError(f"{name!r} is more than one run: {', '.join(found[:5])}", help="write more of its name")
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    if close:
+        raise FlowdistError(f"there is no run {name!r} in {base}", help=f"did you mean {close[0]!r}?")
+    help = f"known: {', '.join(known[:5])}" if known else f"there are no runs in {base}: name their folder with --runs"
+    raise FlowdistError(f"there is no run {name!r} in {base}", help=help)
+
+
+def run_dirs(base: Path) -> list[Path]:
+    """The folders of all runs there, the newest first."""
+    graphs = [path for path in base.glob(f"*/{GRAPH}") if not path.parent.is_symlink()]
+    return [path.parent for path in sorted(graphs, key=lambda path: path.stat().st_mtime_ns, reverse=True)]
 
 
 def lock_run(run_dir: Path, wait_s: float = 0.0) -> int:
@@ -76,6 +109,21 @@ def lock_run(run_dir: Path, wait_s: float = 0.0) -> int:
                 os.close(fd)
                 raise FlowdistError(f"run {run_dir.name} is still going on", help="end it first") from None
             time.sleep(0.05)
+
+
+def is_locked(run_dir: Path) -> bool:
+    """Whether anything of the run still goes on: its supervisor, or guardians of one that was killed."""
+    try:
+        fd = os.open(run_dir / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
 
 
 class Past(NamedTuple):
@@ -111,7 +159,7 @@ def past_of(run_dir: Path) -> Past:
 
 def socket_dir(run_dir: Path, nodes: list[str]) -> Path:
     """Where the sockets of the run may be: its own folder, if their paths are short enough there."""
-    longest = max([len("control.sock"), *(len(f"{name}.sock") for name in nodes)])
+    longest = max([len(CONTROL), *(len(f"{name}.sock") for name in nodes)])
     if len(str(run_dir).encode()) + 1 + longest <= SOCKET_PATH_MAX:
         return run_dir
     base = os.environ.get("XDG_RUNTIME_DIR")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -16,23 +17,31 @@ from flowdist.control.events import DrainRequested, NodePreempted, ScaleRequeste
 from flowdist.control.history import Record
 from flowdist.control.milestones import has_come
 from flowdist.control.state import JobState, Replica
-from flowdist.faults import Fault, Plan, check_plan, refuse_misplaced, refuse_unsupported
+from flowdist.fault_rates import Arrivals, check_rates
+from flowdist.faults import ORDERS, Fault, Plan, check_plan, check_targets, refuse_misplaced, refuse_unsupported
 from flowdist.graph import RoleGraph, parse_duration
 from flowdist.runtime.frames import Operation
 from flowdist.runtime.spawning import INJECTED_EXIT
 
 KINDS = {
-    "node": ("kill", "preempt"),
-    "replica": ("kill", "exit", "hang"),
+    "node": ("kill", "preempt", "drain"),
+    "replica": ("kill", "exit", "hang", "scale"),
     "controller": ("kill",),
 }
 
 
 def check_faults(plan: Plan, graph: RoleGraph) -> None:
     """FaultError for a fault that `run` cannot carry out, or whose target is not there."""
-    refuse_unsupported(plan.faults, KINDS, "flowdist run")
+    nodes = [node.name for node in graph.cluster.nodes]
+
+    def check(faults: Sequence[Fault]) -> None:
+        refuse_unsupported(faults, KINDS, "flowdist run")
+        check_targets(faults, graph, nodes)
+        refuse_misplaced(faults, KINDS, nodes)
+
+    check(plan.faults)
     check_plan(plan, graph)
-    refuse_misplaced(plan.faults, KINDS, [node.name for node in graph.cluster.nodes])
+    check_rates(plan.rates, graph, nodes, check)
 
 
 class Hands(Protocol):
@@ -45,17 +54,18 @@ class Hands(Protocol):
 
 
 class Injector:
-    """Decides from the records when a fault, or an order of the operator, is due."""
+    """Decides from the records when a fault, or an order of the operator, is due. Rates have the draws of seed 0."""
 
-    def __init__(self, plan: Plan, run_dir: Path, hands: Hands) -> None:
+    def __init__(self, plan: Plan, graph: RoleGraph, run_dir: Path, hands: Hands) -> None:
         self._run_dir, self._hands = run_dir, hands
+        self._arrivals = Arrivals(plan.rates, graph, [node.name for node in graph.cluster.nodes], 0)
         self._waiting: list[Fault] = []  # for their event
         self._due: list[tuple[int, Fault]] = []
         self._orders: list[tuple[int, Operation]] = [
             *((scale.at_ns, ScaleRequested(scale.role, scale.replicas)) for scale in plan.scales),
             *((drain.at_ns, DrainRequested(drain.node)) for drain in plan.drains),
         ]
-        self._deaths: list[tuple[int, Fault]] = []  # of nodes that were preempted
+        self._deaths: list[tuple[int, Fault, str]] = []  # of nodes that were preempted
         self.fired: dict[str, None] = {}
         self._faults = list(plan.faults)
         for fault in plan.faults:
@@ -68,7 +78,9 @@ class Injector:
 
     def next_ns(self) -> int | None:
         """When the next fault is due, in time of the job."""
-        return min((at for at, _ in [*self._due, *self._orders, *self._deaths]), default=None)
+        drawn = self._arrivals.next_ns()
+        times = [at for at, _ in self._due] + [at for at, _ in self._orders] + [at for at, _, _ in self._deaths]
+        return min(times if drawn is None else [*times, drawn], default=None)
 
     def hear(self, job: JobState, record: Record) -> None:
         """A record was written: a fault may wait for what it says."""
@@ -84,10 +96,12 @@ class Injector:
             if at <= now:
                 self._orders.remove((at, order))
                 self._hands.operate(order)
-        for at, fault in list(self._deaths):
+        for fault in list(self._arrivals.until(now)):
+            self._carry_out(job, fault, now)
+        for at, fault, name in list(self._deaths):
             if at <= now:
-                self._deaths.remove((at, fault))
-                self._hands.kill_node(fault.target, fault.duration_ns)
+                self._deaths.remove((at, fault, name))
+                self._hands.kill_node(name, fault.duration_ns)
         for at, fault in sorted(self._due, key=lambda due: due[0]):
             if at <= now:
                 self._due.remove((at, fault))
@@ -103,22 +117,31 @@ class Injector:
             self._tell(fault, "controller")
             self._hands.kill_controller()
             return
-        if fault.target in job.nodes:
-            if job.nodes[fault.target].usable:
-                self._hit_node(fault, now)
+        if fault.kind in ORDERS:
+            self._tell(fault, fault.target)
+            if fault.kind == "scale":
+                self._hands.operate(ScaleRequested(fault.target, int(fault.arg)))
+            for name in _nodes(job, fault) if fault.kind == "drain" else ():
+                self._hands.operate(DrainRequested(name))
+            return
+        nodes = _nodes(job, fault)
+        for name in nodes:
+            if job.nodes[name].usable:
+                self._hit_node(fault, name, now)
+        if nodes:
             return
         for replica in _targets(job, fault):
             for folder in self._worker_folders(replica, fault.local_rank):
                 self._hit_worker(fault, folder)
 
-    def _hit_node(self, fault: Fault, now: int) -> None:
-        self._tell(fault, fault.target)
+    def _hit_node(self, fault: Fault, name: str, now: int) -> None:
+        self._tell(fault, name)
         if fault.kind == "preempt":
             notice_ns = parse_duration(fault.arg)
-            self._hands.operate(NodePreempted(fault.target, notice_ns))
-            self._deaths.append((now + notice_ns, fault))
+            self._hands.operate(NodePreempted(name, notice_ns))
+            self._deaths.append((now + notice_ns, fault, name))
         else:
-            self._hands.kill_node(fault.target, fault.duration_ns)
+            self._hands.kill_node(name, fault.duration_ns)
 
     def _worker_folders(self, replica: Replica, local_rank: int | None) -> list[Path]:
         base = self._run_dir / replica.id.role / str(replica.id.index) / f"attempt_{replica.attempt}"
@@ -136,6 +159,13 @@ class Injector:
     def _tell(self, fault: Fault, target: str) -> None:
         self.fired[fault.spec] = None
         self._hands.note_fault(fault.spec, target)
+
+
+def _nodes(job: JobState, fault: Fault) -> list[str]:
+    """Those that it names, or that have its label."""
+    if fault.label is not None:
+        return [name for name, node in job.nodes.items() if fault.label in node.spec.labels]
+    return [fault.target] if fault.target in job.nodes else []
 
 
 def _targets(job: JobState, fault: Fault) -> list[Replica]:

@@ -1,7 +1,8 @@
 """The link between a node and the controller: what is said on it arrives, in order, unless something is wrong with it.
 
 Wrong things are kept by their cause, so that two faults at the same time can end in any order. Over a stream a lost
-packet is not a lost message: it is sent again after a while, and what was said after it waits.
+packet is not a lost message: it is sent again after a while, and what was said after it waits. Messages that come
+twice, or overtake one another, are no stream's doing: agents and controller bear them all the same.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ Direction = Literal["up", "down"]  # to the controller, from it
 LATENCY_NS = 500_000  # one way
 RESEND_NS = 200 * MS  # until a lost packet is sent again, and again
 RESENDS_MAX = 20
+STRAY_NS = 100 * MS  # how much later at most a second copy comes, or a message that is overtaken
 
 
 class Link:
@@ -32,8 +34,11 @@ class Link:
         self._cuts: dict[str, tuple[Direction, ...]] = {}
         self._delays: dict[str, int] = {}
         self._losses: dict[str, float] = {}
+        self._copies: dict[str, float] = {}
+        self._overtakes: dict[str, float] = {}
         self._sent: dict[Direction, int] = {"up": 0, "down": 0}
         self._last: dict[Direction, int] = {"up": 0, "down": 0}
+        self._drawn: dict[tuple[Direction, str], int] = {}
 
     def is_cut(self, direction: Direction) -> bool:
         return not self.is_quiet and any(direction in directions for directions in self._cuts.values())
@@ -57,17 +62,46 @@ class Link:
         self._losses[why] = probability
         self.is_quiet = False
 
-    def heal(self, why: str) -> None:
-        self._cuts.pop(why, None)
-        self._delays.pop(why, None)
-        self._losses.pop(why, None)
-        self.is_quiet = not (self._cuts or self._delays or self._losses)
+    def duplicate(self, why: str, probability: float) -> None:
+        """So many messages arrive twice."""
+        self._copies[why] = probability
+        self.is_quiet = False
 
-    def arrival(self, direction: Direction, now: int) -> int:
-        """When what is said now is there; nothing overtakes what was said before."""
+    def reorder(self, why: str, probability: float) -> None:
+        """So many messages are overtaken by later ones."""
+        self._overtakes[why] = probability
+        self.is_quiet = False
+
+    def heal(self, why: str) -> None:
+        wrongs = (self._cuts, self._delays, self._losses, self._copies, self._overtakes)
+        for wrong in wrongs:
+            wrong.pop(why, None)
+        self.is_quiet = not any(wrongs)
+
+    def arrivals(self, direction: Direction, now: int) -> list[int]:
+        """When what is said now is there; twice, if it is doubled."""
+        at = self._arrival(direction, now)
+        copies = max(self._copies.values()) if self._copies else 0.0
+        if not copies or self._draw(direction, "copy") >= copies:
+            return [at]
+        return [at, at + self._stray(direction)]
+
+    def _draw(self, direction: Direction, purpose: str) -> float:
+        """One more number of the stream of this link, direction and purpose."""
+        n = self._drawn[direction, purpose] = self._drawn.get((direction, purpose), 0) + 1
+        return draw(self._seed, self._name, f"{direction} {purpose}", n)
+
+    def _stray(self, direction: Direction) -> int:
+        return int(self._draw(direction, "stray") * STRAY_NS)
+
+    def _arrival(self, direction: Direction, now: int) -> int:
+        """Nothing overtakes what was said before, unless the link is told to reorder."""
         at = now + LATENCY_NS if self.is_quiet else self._disturbed(direction, now)
         last = self._last[direction] + self._apart_ns
-        self._last[direction] = at = at if at > last else last
+        at = at if at > last else last
+        if self._overtakes and self._draw(direction, "overtaken") < max(self._overtakes.values()):
+            return at + self._stray(direction)
+        self._last[direction] = at
         return at
 
     def _disturbed(self, direction: Direction, now: int) -> int:

@@ -116,11 +116,12 @@ class Simulation:
         self._past: tuple[Controller | None, int] = (None, 0)  # that died last, and how many lines it knew
         self._running: dict[ReplicaId, int] = {}  # attempts with a process alive
         self._planned: int | None = None
-        options = {"schedule": str(schedule)} if schedule else {}
+        options = {"rates": " ".join(rate.spec for rate in plan.rates)} if plan.rates else {}
+        options |= {"schedule": str(schedule)} if schedule else {}
         self._lines = Trace(Header(graph, names, seed=seed, options=options))
         self._n = 0
         self._unwell: dict[NodeName, None] = {}  # nodes whose silence may become too long
-        self._faulting = Faulting(self, plan.faults)
+        self._faulting = Faulting(self, plan, seed)
         for spec in graph.cluster.nodes:
             self.add_node(spec)
         for scale in plan.scales:
@@ -128,9 +129,7 @@ class Simulation:
         for drain in plan.drains:
             self.queue.at(drain.at_ns, self.handle, DrainRequested(drain.node))
         for add in plan.adds:
-            like = graph.cluster.nodes[0]
-            spec = NodeSpec(add.node, like.cpu, like.gpu, like.memory, like.labels)
-            self.queue.at(add.at_ns, self.add_node, spec)
+            self.queue.at(add.at_ns, self.add_one, add.node)
         self._faulting.plan()
         self.plan()
 
@@ -162,6 +161,11 @@ class Simulation:
             waiting=waiting_for(self.job),
             handled=self.queue.handled,
         )
+
+    def add_one(self, name: NodeName) -> None:
+        """One more node, as large as the first."""
+        like = self.graph.cluster.nodes[0]
+        self.add_node(NodeSpec(name, like.cpu, like.gpu, like.memory, like.labels))
 
     def add_node(self, spec: NodeSpec) -> None:
         """A node comes up, for the first time or again, with a fresh agent."""
@@ -321,7 +325,8 @@ class Simulation:
 
     def _send(self, node: SimNode, message: ToAgent) -> None:
         if not node.net.is_cut("down"):
-            self.queue.at(node.net.arrival("down", self.queue.now), node.receive, message, node.link)
+            for at in node.net.arrivals("down", self.queue.now):
+                self.queue.at(at, node.receive, message, node.link)
 
     def plan(self) -> None:
         """Wake the controller at its deadline, or when somebody's silence may have become too long."""
@@ -363,7 +368,7 @@ class Simulation:
 
     def check_ghosts(self, node: SimNode) -> None:
         """A node that was paused goes on: what was replaced meanwhile has to be gone in a moment (R19)."""
-        ran = [key for key, alive in node.workers.items() if alive]
+        ran = node.running()
         for replica, attempt in ran:
             self._running.setdefault(replica, attempt)
 
