@@ -52,6 +52,7 @@ format: $(VENV)/.dev
 bench: $(VENV)/.dev  ## every benchmark, with its peer in the same run
 	$(BIN)/python benchmarks/simulate_hour.py
 	$(BIN)/python benchmarks/macro.py
+	$(BIN)/python benchmarks/simulator.py
 	$(BIN)/python benchmarks/check_large.py
 	$(BIN)/python benchmarks/controller_events.py
 	$(BIN)/python benchmarks/torchrun_restart.py

@@ -71,7 +71,7 @@ class Agent:
 
         A simulator that knows that the node is heard need not play each heartbeat: see `renew`.
         """
-        return min((time for attempt in self.attempts.values() for time in attempt.deadlines()), default=None)
+        return min([time for attempt in self.attempts.values() for time in attempt.deadlines()], default=None)
 
     def renew(self, now: int, round_trip_ns: int) -> int | None:
         """As if every heartbeat that could be sent and answered by now had been. Returns when the last was sent."""
@@ -155,12 +155,12 @@ class Agent:
             held, self.held = self.held, {}
             for order in held.values():
                 self._start(order)
-        if any(not attempt.is_over for attempt in self.attempts.values()):
+        if not (self.is_leaving or self.is_fencing) or any(not each.is_over for each in self.attempts.values()):
             return
         if self.is_leaving:
             self._send(msg.Leave(self.spec.name, self.incarnation))
             self._end("it left")
-        elif self.is_fencing:
+        else:
             self.is_fencing = False
             self.lease.drop()
             self.incarnation += 1
