@@ -148,6 +148,7 @@ async def _take_part(
     mask: Mask,
 ) -> RunResult:
     from flowdist.runtime.addresses import address_of, interface_of
+    from flowdist.runtime.folder import JOINED
     from flowdist.runtime.joined_host import JoinedHost, join_job
     from flowdist.runtime.meeting import Meeting
     from flowdist.runtime.secret_values import check_secrets
@@ -159,6 +160,7 @@ async def _take_part(
     graph = adapt(joined.welcome.graph)
     mask.learn(check_secrets(graph, os.environ))
     run_dir = _folder(here.base, joined.welcome.run_id, joined.welcome.node, graph)
+    (run_dir / JOINED).write_text(f"{place.endpoint}\n")
     write_environment(run_dir, graph, mask, __version__)
     own = address_of(place.local_addr) if place.local_addr else joined.link.own_address
     open_sink = here.opener(run_dir, console.show) if here.opener is not None else None

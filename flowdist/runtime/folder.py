@@ -25,6 +25,7 @@ from flowdist.graph import RoleGraph, decode_graph, encode_graph
 
 GRAPH = "graph.json"
 CONTROL = "control.sock"
+JOINED = "joined"  # a file: the folder is of a host that takes part in the run of another, and says where that is
 SOCKET_PATH_MAX = 100  # Linux allows 107 bytes; the longest name in the folder has its share
 
 
@@ -53,12 +54,13 @@ def new_run(base: Path, graph: RoleGraph, prefix: str = "") -> Path:
     return run_dir
 
 
-def find_run(base: Path, name: str) -> tuple[Path, RoleGraph]:
+def find_run(base: Path, name: str, *, of_one_host: bool = False) -> tuple[Path, RoleGraph]:
     """The folder of a run, and its graph.
 
     Args:
         base: Where the folders of runs are.
         name: Its name there, the beginning of one that no other has, or a path; `latest` is the newest.
+        of_one_host: Whether the logs of a host that took part in the run of another will do.
 
     Raises:
         FlowdistError: if there is none, or more than one.
@@ -66,6 +68,9 @@ def find_run(base: Path, name: str) -> tuple[Path, RoleGraph]:
     folder = next((path for path in (base / name, Path(name)) if (path / GRAPH).is_file()), None)
     if folder is None:
         folder = _by_prefix(base, name)
+    if (folder / JOINED).is_file() and not of_one_host:
+        message = f"{folder.name} has what ran on one host of a run"
+        raise FlowdistError(message, help=f"its journal is on the host of {(folder / JOINED).read_text().strip()}")
     try:
         return folder.resolve(), decode_graph((folder / GRAPH).read_bytes())
     except (OSError, msgspec.MsgspecError) as error:
@@ -88,8 +93,9 @@ def _by_prefix(base: Path, name: str) -> Path:
 
 
 def run_dirs(base: Path) -> list[Path]:
-    """The folders of all runs there, the newest first."""
+    """The folders of all runs there, the newest first; not those of hosts that took part in the run of another."""
     graphs = [path for path in base.glob(f"*/{GRAPH}") if not path.parent.is_symlink()]
+    graphs = [path for path in graphs if not (path.parent / JOINED).exists()]
     return [path.parent for path in sorted(graphs, key=lambda path: path.stat().st_mtime_ns, reverse=True)]
 
 

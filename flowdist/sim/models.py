@@ -82,6 +82,10 @@ class UserCode:
         return world in self._playing
 
     @property
+    def plays_any(self) -> bool:
+        return bool(self._playing)
+
+    @property
     def is_saving(self) -> bool:
         return any(writer.is_busy for writers in self._writers.values() for writer in writers)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,6 +12,7 @@ from flowdist.graph import RoleSpec
 from flowdist.sim.checkpoints import Damage
 from flowdist.sim.models import UserCode
 from flowdist.sim.streams import spread
+from flowdist.sim.stretch import skip_quiet
 from flowdist.sim.workload import WorldModel
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class Work:
         self._parted: dict[str, tuple[str, list[str]]] = {}  # nodes that cannot speak to each other, by the fault
         self._stops: dict[str, list[_Stop]] = {}  # of worlds that are to stop at a step
         self._step_waits: list[tuple[str, int]] = []  # steps of roles that a fault waits for
+        self.checkpoint_moment = self._checkpoint  # the same each time: the queue is asked for what is none of these
 
     def wait_for_step(self, role: str, step: int) -> None:
         """Have the role report that step when it gets there: something waits for it."""
@@ -62,7 +63,7 @@ class Work:
                 self._stops.pop(start.world, None)
             model.start(start, kept=bool(kept))
             delay += load.restore_ns if model.durable and not kept else 0
-        self._queue.after(delay, lambda: self._started_up(node, start))
+        self._queue.after(delay, self._started_up, node, start)
 
     def _pace_of(self, role: RoleSpec) -> RoleSpec:
         """The role whose workload says how its world steps: of a joint world the one that takes longest."""
@@ -121,6 +122,8 @@ class Work:
 
     def notice_who_stays_away(self) -> None:
         """A server that has no seat any more is in nobody's list of addresses: they go on without it."""
+        if not self._away:
+            return
         for replica in [replica for replica in self._away if self._sim.job.replicas[replica].node is None]:
             del self._away[replica]
             for name in self._worlds_that_need(replica.role):
@@ -239,23 +242,22 @@ class Work:
         for step in dict.fromkeys(stop.step for stop in self._stops.get(world, [])):
             at = model.time_of_step(min(step, model.pace.workload.steps))
             if at is not None:
-                self._queue.at(at, self._unless_changed(model, model.version, lambda: self._stop(world, model)))
+                self._queue.at(at, self._stop, world, model, model.version)
 
-    def _stop(self, world: str, model: WorldModel) -> None:
+    def _stop(self, world: str, model: WorldModel, version: int) -> None:
         """It is: what it saves there is not lost."""
+        if model.version != version or model.begun_ns is None:
+            return
         stops = self._stops.pop(world, [])
         self.code.save_at_once(world)
         model.save(max(stop.step for stop in stops))
         self._halt(model)
         for stop in stops:
-            self._queue.after(model.pace.workload.checkpoint_ns, self._leaving(stop))
+            self._queue.after(model.pace.workload.checkpoint_ns, self._leave, stop)
 
-    def _leaving(self, stop: _Stop) -> Callable[[], None]:
-        def leave() -> None:
-            for local_rank in range(self._graph.role(stop.replica.role).procs):
-                stop.node.tell(io.WorkerLeftStep(stop.replica, stop.attempt, local_rank))
-
-        return leave
+    def _leave(self, stop: _Stop) -> None:
+        for local_rank in range(self._graph.role(stop.replica.role).procs):
+            stop.node.tell(io.WorkerLeftStep(stop.replica, stop.attempt, local_rank))
 
     def _plan(self, world: str, model: WorldModel) -> None:
         """The next moment of a world that steps: a checkpoint, or its end; and the steps that somebody waits for.
@@ -266,21 +268,21 @@ class Work:
         at, is_checkpoint = model.next_moment()
         if at is None:
             return
-        version = model.version
-        do = self._checkpoint if is_checkpoint else self._work_done
-        self._queue.at(at, self._unless_changed(model, version, lambda: do(world, model)))
+        do = self.checkpoint_moment if is_checkpoint else self._work_done
+        self._queue.at(at, do, world, model, model.version)
         begins = model.next_save() if self.code.plays(world) or model.pace.name in self._slow_disk else None
         if begins is not None:
-            self._queue.at(begins, self._unless_changed(model, version, lambda: self._save(world, model)))
+            self._queue.at(begins, self._save, world, model, model.version)
         self.code.plan(world, model)
         for role, step in self._step_waits:
             if role in (start.replica.role for start in model.members.values()):
                 step_at = model.time_of_step(step) if model.step_at(self._queue.now) < step else None
                 if step_at is not None and step_at < at:
-                    self._queue.at(step_at, self._unless_changed(model, version, lambda: self.report_steps(model)))
+                    self._queue.at(step_at, self._step_done, model, model.version)
 
-    def _unless_changed(self, model: WorldModel, version: int, action: Callable[[], None]) -> Callable[[], None]:
-        return lambda: action() if model.version == version and model.begun_ns is not None else None
+    def _step_done(self, model: WorldModel, version: int) -> None:
+        if model.version == version and model.begun_ns is not None:
+            self.report_steps(model)
 
     def report_steps(self, model: WorldModel) -> None:
         """Every worker of the world tells how far it is."""
@@ -292,8 +294,10 @@ class Work:
         for local_rank in range(self._graph.role(start.replica.role).procs):
             self._sim.nodes[start.node].tell(io.WorkerProgressed(start.replica, start.attempt, local_rank, step))
 
-    def _save(self, world: str, model: WorldModel) -> None:
+    def _save(self, world: str, model: WorldModel, version: int) -> None:
         """A checkpoint begins."""
+        if model.version != version or model.begun_ns is None:
+            return
         model.saves_begun = model.offered + 1
         slow = self._slow_disk.get(model.pace.name)
         if slow is not None:
@@ -302,7 +306,17 @@ class Work:
         if slow is not None and model.begun_ns is not None:
             self._plan(world, model)
 
-    def _checkpoint(self, world: str, model: WorldModel) -> None:
+    @property
+    def is_awaited(self) -> bool:
+        """Somebody waits for a step, a role cannot save or takes long to, or user code does: each moment matters."""
+        return bool(self._step_waits or self.code.disk.full or self._slow_disk or self.code.plays_any)
+
+    def _checkpoint(self, world: str, model: WorldModel, version: int) -> None:
+        if model.version != version or model.begun_ns is None:
+            return
+        if self._sim.fast_forward and skip_quiet(self._sim, model):
+            self._plan(world, model)
+            return
         self.code.catch_up(world)
         model.offered += 1
         if model.saving != 1:
@@ -348,8 +362,8 @@ class Work:
             model.save(answer.step)
         self.code.answered(answer)
 
-    def _work_done(self, world: str, model: WorldModel) -> None:
-        if not self.code.finish(world):
+    def _work_done(self, world: str, model: WorldModel, version: int) -> None:
+        if model.version != version or model.begun_ns is None or not self.code.finish(world):
             return
         self.report_steps(model)
         model.save(model.pace.workload.steps)
