@@ -209,6 +209,17 @@ def test_a_node_that_falls_silent_holds_nobody_in_a_collective(tmp_path: Path) -
         end(run)
 
 
+def test_r21_a_controller_that_dies_with_a_worker_costs_the_others_nothing(tmp_path: Path) -> None:
+    with job(tmp_path, "3") as run:
+        first = begun(run, 1, 3)
+        warm(run, 3)
+        os.kill(run.named("flowdist.runtime.controller_main")[0], signal.SIGKILL)
+        os.kill(int(first["trainer/2.0"]["pid"]), signal.SIGKILL)
+        second = begun(run, 2, 3)
+        assert kept(first, second) == ["trainer/0.0", "trainer/1.0"]
+        end(run)
+
+
 def test_each_attempt_in_one_process_has_its_own_log(tmp_path: Path) -> None:
     with job(tmp_path, "2") as run:
         first = begun(run, 1, 2)
