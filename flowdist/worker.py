@@ -8,6 +8,7 @@
     worker.progress(step)               # resets the row of free incidents, lets faults wait for a step
     path = worker.latest()              # the checkpoint to resume from, or None
     if worker.commit(path, step=step):  # publish a complete checkpoint, unless this generation is over
+    worker.elastic(train, state)        # survive re-formations in this process: see flowdist/elastic.py
 
 Without flowdist around, as under plain python or torchrun, every function does the sensible nothing.
 """
