@@ -51,10 +51,13 @@ format: $(VENV)/.dev
 
 bench: $(VENV)/.dev  ## every benchmark, with its peer in the same run
 	$(BIN)/python benchmarks/simulate_hour.py
+	$(BIN)/python benchmarks/macro.py
+	$(BIN)/python benchmarks/simulator.py
 	$(BIN)/python benchmarks/check_large.py
 	$(BIN)/python benchmarks/controller_events.py
 	$(BIN)/python benchmarks/torchrun_restart.py
-	$(BIN)/python benchmarks/warm_restart.py
+	$(BIN)/python benchmarks/recovery.py --slow-trials 3
+	$(BIN)/python benchmarks/overhead.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info runs

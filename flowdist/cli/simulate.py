@@ -29,6 +29,9 @@ TRACE_LINES = 60
 @click.option("--rate", "rates", multiple=True, metavar="RATE", help="Faults at random: node-kill=6.5e-3/node-day/15m.")
 @click.option("--faults", "files", multiple=True, metavar="FILE", help="Faults from a file, one a line, or TOML.")
 @click.option("--seed", type=int, help="0 (default) is nominal; others spread start-up times.")
+@click.option(
+    "--schedule", type=int, default=0, help="Another order of what happens at the same time, for each number."
+)
 @click.option("--until", metavar="TIME", help="Stop the clock there: 10m.")
 @click.option(
     "--trace", "trace_file", type=click.Path(dir_okay=False), help="Write the trace, in the journal's format."
@@ -53,6 +56,7 @@ def command(
     rates: tuple[str, ...],
     files: tuple[str, ...],
     seed: int | None,
+    schedule: int,
     until: str | None,
     trace_file: str | None,
     html_file: str | None,
@@ -104,7 +108,7 @@ def command(
         _refuse_in_macro(scenario=scenario is not None, html=html_file is not None, explore=count is not None)
         macro(graph, plan, named, MacroWanted(wanted, _until_ns(until), cross_check, trace))
     check_faults(plan, graph)
-    simulation = Simulation(graph, plan, seed=seed or 0)
+    simulation = Simulation(graph, plan, seed=seed or 0, schedule=schedule)
     result = simulation.run(_until_ns(until))
     if trace_file is not None:
         from flowdist.control.history import encode_line

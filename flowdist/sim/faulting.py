@@ -76,6 +76,11 @@ class Faulting:
         self._fire(self._arrivals.pop())
         self._plan_arrival()
 
+    @property
+    def is_waiting(self) -> bool:
+        """A fault waits for an event, whichever comes."""
+        return bool(self._waiting)
+
     def hear(self, line: Record) -> None:
         """A record was written: a fault may have waited for it."""
         for fault in list(self._waiting):

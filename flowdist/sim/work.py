@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from flowdist.control.effects import StartReplica
 from flowdist.control.ids import ReplicaId
 from flowdist.graph import RoleSpec
 from flowdist.sim.streams import spread
+from flowdist.sim.stretch import skip_quiet
 from flowdist.sim.workload import WorldModel
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ class Work:
         self._disk_full: dict[str, None] = {}  # roles that cannot save
         self._parted: dict[str, tuple[str, list[str]]] = {}  # nodes that cannot speak to each other, by the fault
         self._step_waits: list[tuple[str, int]] = []  # steps of roles that a fault waits for
+        self.checkpoint_moment = self._checkpoint  # the same each time: the queue is asked for what is none of these
 
     def wait_for_step(self, role: str, step: int) -> None:
         """Have the role report that step when it gets there: something waits for it."""
@@ -47,7 +48,7 @@ class Work:
                 model = self.models[start.world] = WorldModel(self._pace_of(role))
             model.start(start, kept=bool(kept))
             delay += load.restore_ns if model.durable and not kept else 0
-        self._queue.after(delay, lambda: self._started_up(node, start))
+        self._queue.after(delay, self._started_up, node, start)
 
     def _pace_of(self, role: RoleSpec) -> RoleSpec:
         """The role whose workload says how its world steps: of a joint world the one that takes longest."""
@@ -99,6 +100,8 @@ class Work:
 
     def notice_who_stays_away(self) -> None:
         """A server that has no seat any more is in nobody's list of addresses: they go on without it."""
+        if not self._away:
+            return
         for replica in [replica for replica in self._away if self._sim.job.replicas[replica].node is None]:
             del self._away[replica]
             for name in self._worlds_that_need(replica.role):
@@ -223,17 +226,17 @@ class Work:
         at, is_checkpoint = model.next_moment()
         if at is None:
             return
-        version = model.version
-        do = self._checkpoint if is_checkpoint else self._work_done
-        self._queue.at(at, self._unless_changed(model, version, lambda: do(world, model)))
+        do = self.checkpoint_moment if is_checkpoint else self._work_done
+        self._queue.at(at, do, world, model, model.version)
         for role, step in self._step_waits:
             if role in (start.replica.role for start in model.members.values()):
                 step_at = model.time_of_step(step) if model.step_at(self._queue.now) < step else None
                 if step_at is not None and step_at < at:
-                    self._queue.at(step_at, self._unless_changed(model, version, lambda: self.report_steps(model)))
+                    self._queue.at(step_at, self._step_done, model, model.version)
 
-    def _unless_changed(self, model: WorldModel, version: int, action: Callable[[], None]) -> Callable[[], None]:
-        return lambda: action() if model.version == version and model.begun_ns is not None else None
+    def _step_done(self, model: WorldModel, version: int) -> None:
+        if model.version == version and model.begun_ns is not None:
+            self.report_steps(model)
 
     def report_steps(self, model: WorldModel) -> None:
         """Every worker of the world tells how far it is."""
@@ -245,7 +248,17 @@ class Work:
         for local_rank in range(self._graph.role(start.replica.role).procs):
             self._sim.nodes[start.node].tell(io.WorkerProgressed(start.replica, start.attempt, local_rank, step))
 
-    def _checkpoint(self, world: str, model: WorldModel) -> None:
+    @property
+    def is_awaited(self) -> bool:
+        """Somebody waits for a step, or a role cannot save: each moment matters."""
+        return bool(self._step_waits or self._disk_full)
+
+    def _checkpoint(self, world: str, model: WorldModel, version: int) -> None:
+        if model.version != version or model.begun_ns is None:
+            return
+        if self._sim.fast_forward and skip_quiet(self._sim, model):
+            self._plan(world, model)
+            return
         model.offered += 1
         self.report_steps(model)
         first = min(model.members)
@@ -269,7 +282,9 @@ class Work:
         if answer.accepted:
             self.models[self._sim.job.replicas[answer.replica].world].save(answer.step)
 
-    def _work_done(self, world: str, model: WorldModel) -> None:
+    def _work_done(self, world: str, model: WorldModel, version: int) -> None:
+        if model.version != version or model.begun_ns is None:
+            return
         self.report_steps(model)
         model.save(model.pace.workload.steps)
         for start in list(model.members.values()):

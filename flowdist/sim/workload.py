@@ -14,6 +14,8 @@ from flowdist.control.effects import StartReplica
 from flowdist.control.ids import ReplicaId
 from flowdist.graph import RoleSpec
 
+AT_FULL_SPEED = Fraction(1)
+
 
 @dataclass(slots=True)
 class WorldModel:
@@ -149,7 +151,7 @@ class WorldModel:
         self.version += 1
 
     def _factor(self) -> Fraction:
-        return max(self.slow.values(), default=Fraction(1))
+        return max(self.slow.values()) if self.slow else AT_FULL_SPEED
 
     def _position(self, now: int) -> int:
         if self.is_stalled or self.begun_ns is None:
@@ -190,3 +192,18 @@ class WorldModel:
         checkpoint = (self.offered + 1) * (load.checkpoint_every_ns + load.checkpoint_ns)
         end = self._position_of_step(load.steps)
         return self._time_of(min(checkpoint, end)), checkpoint < end
+
+    def checkpoints_by(self, time: int) -> int:
+        """How many of this generation will be complete by then, before its work is done."""
+        load = self.pace.workload
+        cycle = load.checkpoint_every_ns + load.checkpoint_ns
+        return min(self._position(time), self._position_of_step(load.steps) - 1) // cycle
+
+    def time_of_checkpoint(self, number: int) -> int | None:
+        """When the one of that number in this generation, from 1, will be complete; None while nobody gets on."""
+        load = self.pace.workload
+        return self._time_of(number * (load.checkpoint_every_ns + load.checkpoint_ns))
+
+    def step_of_checkpoint(self, number: int) -> int:
+        load = self.pace.workload
+        return min(load.steps, self.first_step + number * load.checkpoint_every_ns // load.step_ns)

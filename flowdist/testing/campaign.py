@@ -1,16 +1,20 @@
 """A campaign: many seeds, each with a plan of faults that the topology has to survive; what fails is made small.
 
-Safety is checked after every event of every run. Liveness: the faults end, what they broke heals, and the job has to
-succeed. A failing plan is shrunk by leaving faults out for as long as it goes on failing.
+Safety is checked after every moment of every run: split brain always, the invariants where something has changed, and
+all of them now and then and at the end. Quiet stretches are computed. Liveness: the faults end, what they broke heals,
+and the job has to succeed. A seed that fails is run again, every step played and everything checked after every event,
+and its plan is shrunk by leaving faults out for as long as it goes on failing.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,15 +23,16 @@ from flowdist.faults import Plan
 from flowdist.graph import HOUR, RoleGraph, format_duration
 from flowdist.report.trace import trace_lines
 from flowdist.sim.nemesis import Nemesis
-from flowdist.sim.simulation import SimResult, Simulation
+from flowdist.sim.simulation import Checks, SimResult, Simulation
 
 PATIENCE = 50  # times as long as without faults: whoever takes longer has not recovered
 MUST_SEE = ("steady", "starting", "in recovery")
 CHUNK = 20
+COLLECT_AFTER = 50_000  # objects
 
 
 class Failure(NamedTuple):
-    """A broken promise. `faults` is the shortest plan found; `seed` also breaks ties and spreads start-up times."""
+    """A broken promise. `faults` is the shortest plan found; `seed` spreads start-up times, `schedule` orders ties."""
 
     seed: int
     property: str
@@ -35,6 +40,7 @@ class Failure(NamedTuple):
     faults: tuple[str, ...]
     waiting: tuple[str, ...] = ()
     divergence: str = ""
+    schedule: int = 0
 
 
 class Verdict(NamedTuple):
@@ -67,9 +73,13 @@ def horizon(graph: RoleGraph) -> int:
     return Simulation(graph).run(1000 * HOUR).now
 
 
-def judge(graph: RoleGraph, plan: Plan, seed: int, until: int) -> tuple[SimResult, str, str]:
-    """The run, and the property that does not hold with what is wrong; two empty strings when all hold."""
-    result = Simulation(graph, plan, seed=seed).run(until)
+def judge(graph: RoleGraph, plan: Plan, seed: int, until: int, *, quick: bool = False) -> tuple[SimResult, str, str]:
+    """The run, and the property that does not hold with what is wrong; two empty strings when all hold.
+
+    A `quick` one computes quiet stretches and checks what has changed: ten times as many in the same time.
+    """
+    checks: Checks = "changed" if quick else "all"
+    result = Simulation(graph, plan, seed=seed, schedule=seed, checks=checks, fast_forward=quick).run(until)
     if result.violation is not None:
         return result, result.violation.property, str(result.violation)
     if result.job.outcome == "succeeded":
@@ -83,17 +93,28 @@ def try_seed(graph: RoleGraph, seed: int, horizon_ns: int) -> Verdict:
     """Draw a plan, run it, and make it small if it fails."""
     plan = Nemesis(graph, horizon_ns).plan(seed)
     until = PATIENCE * horizon_ns
-    result, property, text = judge(graph, plan, seed, until)
-    failure = _shrink(graph, plan, seed, until, property, text) if property else None
-    specs = tuple(fault.spec for fault in plan.faults)
+    result, property, text = judge(graph, plan, seed, until, quick=True)
+    failure = None
+    if property:
+        _, played, said = judge(graph, plan, seed, until)  # what is wrong may be seen earlier
+        if played:
+            failure = _shrink(graph, plan, seed, until, played, said)
+        else:
+            failure = Failure(
+                seed, property, f"{text}; only when quiet stretches are computed", _specs(plan), schedule=seed
+            )
     closed = sum(incident.result == "recovered" for incident in result.job.incidents)
-    return Verdict(seed, specs, failure, dict(result.hits), closed)
+    return Verdict(seed, _specs(plan), failure, dict(result.hits), closed)
+
+
+def _specs(plan: Plan) -> tuple[str, ...]:
+    return tuple(fault.spec for fault in plan.faults)
 
 
 def _shrink(graph: RoleGraph, plan: Plan, seed: int, until: int, property: str, text: str) -> Failure:
     """Leave out what is not needed for a failure of the same property, one fault after the other, from the last."""
     faults = list(plan.faults)
-    passing: list[Line] | None = None
+    passing: Sequence[Line] | None = None
     for fault in reversed(plan.faults):
         fewer = [other for other in faults if other is not fault]
         result, found, words = judge(graph, Plan(tuple(fewer)), seed, until)
@@ -103,10 +124,10 @@ def _shrink(graph: RoleGraph, plan: Plan, seed: int, until: int, property: str, 
             passing = result.lines
     result, _, text = judge(graph, Plan(tuple(faults)), seed, until)
     where = _divergence(passing, result.lines) if passing is not None else ""
-    return Failure(seed, property, text, tuple(fault.spec for fault in faults), tuple(result.waiting), where)
+    return Failure(seed, property, text, tuple(fault.spec for fault in faults), tuple(result.waiting), where, seed)
 
 
-def _divergence(passing: list[Line], failing: list[Line]) -> str:
+def _divergence(passing: Sequence[Line], failing: Sequence[Line]) -> str:
     """The first line in which the nearest run that passes differs."""
     ours = [line for line in failing if isinstance(line, Record)]
     theirs = [line for line in passing if isinstance(line, Record)]
@@ -152,7 +173,8 @@ def campaign(
 
 def _verdicts(graph: RoleGraph, seeds: list[int], horizon_ns: int, jobs: int) -> Iterator[Verdict]:
     if jobs <= 1:
-        yield from (try_seed(graph, seed, horizon_ns) for seed in seeds)
+        with _rare_collections():
+            yield from (try_seed(graph, seed, horizon_ns) for seed in seeds)
         return
     with ProcessPoolExecutor(jobs) as pool:
         chunks = [seeds[i : i + CHUNK] for i in range(0, len(seeds), CHUNK)]
@@ -166,12 +188,26 @@ def _verdicts(graph: RoleGraph, seeds: list[int], horizon_ns: int, jobs: int) ->
 
 
 def _try_all(graph: RoleGraph, seeds: list[int], horizon_ns: int) -> list[Verdict]:
-    return [try_seed(graph, seed, horizon_ns) for seed in seeds]
+    with _rare_collections():
+        return [try_seed(graph, seed, horizon_ns) for seed in seeds]
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Nearly all that a run makes is needed up to its end: looking for garbage all the time finds none."""
+    before = gc.get_threshold()
+    gc.set_threshold(COLLECT_AFTER, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def replay_command(target: str, options: Iterable[str], failure: Failure) -> str:
     """The one line that shows the failure again."""
-    words = ["flowdist", "simulate", *([target] if target else []), *options, "--seed", str(failure.seed)]
+    words = ["flowdist", "simulate", *([target] if target else []), *options]
+    words += ["--seed", str(failure.seed)]
+    words += ["--schedule", str(failure.schedule)] if failure.schedule else []
     for fault in failure.faults:
         words += ["--fail", fault]
     return shlex.join(words)
