@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, NoReturn
 
 from flowdist.errors import FlowdistError
-from flowdist.graph import RoleGraph, RoleSpec, parse_duration
+from flowdist.graph import NodeSpec, RoleGraph, RoleSpec, parse_duration
 
 Event = Literal["start", "ready", "generation", "step", "checkpoint"]
 EVENTS: tuple[str, ...] = ("start", "ready", "generation", "step", "checkpoint")
@@ -244,9 +244,14 @@ def parse_drain(text: str) -> Drain:
 
 def check_plan(plan: Plan, graph: RoleGraph) -> None:
     """FaultError for a role, a node or a replica that the job does not have."""
-    nodes = [node.name for node in graph.cluster.nodes] + [add.node for add in plan.adds]
-    check_targets(plan.faults, graph, nodes)
     roles = [role.name for role in graph.roles]
+    nodes = [node.name for node in graph.cluster.nodes]
+    for add in plan.adds:
+        if add.node in (*nodes, *roles, "all", "controller"):
+            help = "a node that is to come back is written node1@30s/60s: it is away for 60 s"
+            _refuse(add.node, 0, len(add.node), f"there is a {add.node!r} already", help)
+        nodes.append(add.node)
+    check_targets(plan.faults, graph, nodes)
     for scale in plan.scales:
         if scale.role not in roles:
             text = f"{scale.role}={scale.replicas}"
@@ -254,6 +259,12 @@ def check_plan(plan: Plan, graph: RoleGraph) -> None:
     for drain in plan.drains:
         if drain.node not in nodes:
             _refuse(drain.node, 0, len(drain.node), f"there is no node {drain.node!r}", _hint(drain.node, nodes))
+
+
+def added_node(add: Add, graph: RoleGraph) -> NodeSpec:
+    """What joins: a node like the first one of the job."""
+    like = graph.cluster.nodes[0]
+    return NodeSpec(add.node, like.cpu, like.gpu, like.memory, like.labels)
 
 
 def check_targets(faults: Sequence[Fault], graph: RoleGraph, nodes: Iterable[str]) -> None:
@@ -316,6 +327,11 @@ def refuse_unsupported(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str
             whom = f" of {fault.target}" if what != "any" else ""
             message = f"{where} cannot carry out {fault.kind!r}{whom} yet"
             _refuse(fault.spec, *_kind_place(fault), message, f"it can: {', '.join(known)}")
+
+
+def refuse_fault(fault: Fault, message: str, help: str) -> NoReturn:
+    """FaultError with the kind of the fault underlined: for reasons that whoever carries it out has."""
+    _refuse(fault.spec, *_kind_place(fault), message, help)
 
 
 def refuse_misplaced(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str]], nodes: Iterable[str]) -> None:

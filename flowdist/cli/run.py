@@ -46,6 +46,7 @@ class _Run(click.Command):
 @click.option("--max-restarts", type=click.IntRange(min=0), help="For a script: how often it may fail.")
 @click.option("--fail", "fails", multiple=True, metavar="FAULT", help="Make it fail: ps/0@20s, node1@30s/60s.")
 @click.option("--scale", "scales", multiple=True, metavar="ROLE=N@WHEN", help="Scale a role: trainer=4@60s.")
+@click.option("--add", "adds", multiple=True, metavar="NODE@WHEN", help="A node joins, like the first one: node5@90s.")
 @click.option("--drain", "drains", multiple=True, metavar="NODE@WHEN", help="Drain a node: node1@2m.")
 @click.option("--resume", metavar="RUN", help="Go on with a run that was killed: its folder, or its name under --runs.")
 @click.option("--runs", "base", default="runs", metavar="DIR", help="Where the folders of runs are (default: runs).")
@@ -58,6 +59,7 @@ def command(
     max_restarts: int | None,
     fails: tuple[str, ...],
     scales: tuple[str, ...],
+    adds: tuple[str, ...],
     drains: tuple[str, ...],
     resume: str | None,
     base: str,
@@ -75,7 +77,7 @@ def command(
     flowdist run --resume latest                        go on where a run was when it was killed
     """
     needs_linux("run")
-    plan = parse_plan(fails, scales, drains=drains)
+    plan = parse_plan(fails, scales, adds, drains)
     if resume is not None and (named.target or named.params or named.sets or named.nodes):
         raise FlowdistError("--resume takes the topology of that run", help=f"write flowdist run --resume {resume}")
     graph = None if resume is not None else _load(named, replicas, max_restarts, args).graph
@@ -116,7 +118,7 @@ def carry_out(
         run_dir, graph = find_run(base, resume)
         warnings: list[str] = []
     else:
-        graph, warnings = settle_cluster(graph, gpus)
+        graph, warnings = settle_cluster(graph, gpus, len(plan.adds))
         run_dir = None
     check_faults(plan, graph)
     mask = Mask(check_secrets(graph, os.environ))

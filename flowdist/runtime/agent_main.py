@@ -308,13 +308,15 @@ class _AgentProcess:
         if code == 0:
             return io.WorkerExited(start.replica, start.attempt, local_rank)
         detail = one_line(self._places.attempt_dir(start) / str(local_rank), self._mask)
-        kind = "oom" if is_out_of_memory(detail) or self._was_oom_killed(start, name) else None
+        kind = "oom" if is_out_of_memory(detail) or self._was_oom_killed(start, local_rank, name) else None
         return io.WorkerExited(start.replica, start.attempt, local_rank, max(code, 0), name, kind, detail)  # type: ignore[arg-type]
 
-    def _was_oom_killed(self, start: StartReplica, name: str | None) -> bool:
-        """A SIGKILL that was not ours while the kernel counted one for want of memory."""
+    def _was_oom_killed(self, start: StartReplica, local_rank: int, name: str | None) -> bool:
+        """A SIGKILL that was not ours while the kernel counted one for want of memory, or a fault said so."""
         before, self._oom_kills = self._oom_kills, _oom_kills()
-        return name == "KILL" and (start.replica, start.attempt) not in self._killed and self._oom_kills > before
+        said = (self._places.attempt_dir(start) / str(local_rank) / spawner.INJECTED_OOM).exists()
+        is_ours = (start.replica, start.attempt) in self._killed
+        return name == "KILL" and not is_ours and (said or self._oom_kills > before)
 
     def _attempt_dir(self, replica: ReplicaId, attempt: int) -> Path:
         return Path(self._config.run_dir, replica.role, str(replica.index), f"attempt_{attempt}")

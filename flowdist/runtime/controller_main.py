@@ -22,10 +22,19 @@ from flowdist.control.events import ControllerStarted, Event, TimePassed
 from flowdist.control.history import FaultLine, Header, Line, Record, encode_line, read_whole_lines, record
 from flowdist.control.ids import NodeName
 from flowdist.control.links import Links
-from flowdist.control.messages import Heartbeat, Join, Leave, Preempted, Report, ToController
+from flowdist.control.messages import Heartbeat, Join, Leave, Preempted, Report, ToAgent, ToController
 from flowdist.graph import RoleGraph, decode_graph
 from flowdist.runtime.clock import boot_ns
-from flowdist.runtime.frames import Injected, JournalLine, Operate, Watch, encode, read_to_controller
+from flowdist.runtime.disturbances import Disturb, Disturbances, Heal
+from flowdist.runtime.frames import (
+    FromSupervisor,
+    Injected,
+    JournalLine,
+    Operate,
+    Watch,
+    encode,
+    read_to_controller,
+)
 
 
 class ControllerConfig(msgspec.Struct, frozen=True):
@@ -40,6 +49,7 @@ class ControllerConfig(msgspec.Struct, frozen=True):
     known_nodes: tuple[NodeName, ...]
     start_ns: int  # of the job, on CLOCK_BOOTTIME
     lifeline: int
+    disturbed: tuple[Disturb, ...] = ()  # connections, by a plan of faults
 
 
 class Journal:
@@ -71,6 +81,7 @@ class _ControllerProcess:
         self._n = 0
         self._last_ns = 0
         self._agents: dict[NodeName, asyncio.StreamWriter] = {}
+        self._disturbances = Disturbances(config.disturbed)
         self._watchers: list[asyncio.StreamWriter] = []
         self._timer: asyncio.TimerHandle | None = None
         self._took_over: ControllerStarted | None = None
@@ -119,7 +130,7 @@ class _ControllerProcess:
                 self._watchers.remove(writer)
             writer.close()
 
-    def _hear(self, message: ToController | Watch | Operate | Injected, writer: asyncio.StreamWriter) -> None:
+    def _hear(self, message: ToController | FromSupervisor, writer: asyncio.StreamWriter) -> None:
         match message:
             case Watch():
                 for line in self._journal.path.read_bytes().splitlines(keepends=True)[message.skip :]:
@@ -130,18 +141,25 @@ class _ControllerProcess:
                 self._handle(message.event)
             case Injected():
                 self._write(FaultLine(self._now(), message.spec, message.target), force=False)
+            case Disturb():
+                self._disturbances.disturb(message)
+            case Heal():
+                self._disturbances.heal(message)
             case Join() | Heartbeat() | Report() | Preempted() | Leave():
-                heard = self._links.hear(message, self._now())
-                if isinstance(message, Join) and heard.answers:
-                    self._agents[message.node] = writer
-                    if self._controller.state.outcome is not None:
-                        self._send(writer, self._links.dismiss(message.node))
-                for answer in heard.answers:
-                    self._send(writer, answer)
-                for event in heard.events:
-                    self._handle(event)
+                self._disturbances.carry(message.node, "up", writer, lambda: self._hear_agent(message, writer))
             case _:
                 assert_never(message)
+
+    def _hear_agent(self, message: ToController, writer: asyncio.StreamWriter) -> None:
+        heard = self._links.hear(message, self._now())
+        if isinstance(message, Join) and heard.answers:
+            self._agents[message.node] = writer
+            if self._controller.state.outcome is not None:
+                self._send_agent(message.node, writer, self._links.dismiss(message.node))
+        for answer in heard.answers:
+            self._send_agent(message.node, writer, answer)
+        for event in heard.events:
+            self._handle(event)
 
     def _handle(self, event: Event) -> None:
         now = self._now()
@@ -165,11 +183,14 @@ class _ControllerProcess:
                 pass  # the watcher reads it from the journal
             case FinishJob():
                 for node, writer in self._agents.items():
-                    self._send(writer, self._links.dismiss(node))
+                    self._send_agent(node, writer, self._links.dismiss(node))
             case _:
                 agent = self._agents.get(effect.node)
                 if agent is not None:
-                    self._send(agent, self._links.order(effect))
+                    self._send_agent(effect.node, agent, self._links.order(effect))
+
+    def _send_agent(self, node: NodeName, writer: asyncio.StreamWriter, message: ToAgent) -> None:
+        self._disturbances.carry(node, "down", writer, lambda: self._send(writer, message))
 
     def _send(self, writer: asyncio.StreamWriter, message: Any) -> None:
         with contextlib.suppress(ConnectionError, RuntimeError):

@@ -17,6 +17,7 @@ from flowdist.control.events import (
     UncordonRequested,
 )
 from flowdist.control.messages import ToAgent, ToController
+from flowdist.runtime.disturbances import Disturb, Heal
 
 LENGTH_MAX = 64 << 20
 
@@ -51,7 +52,9 @@ class JournalLine(msgspec.Struct, frozen=True, tag=True):
     line: bytes
 
 
-_TO_CONTROLLER = msgspec.msgpack.Decoder(ToController | Watch | Operate | Injected)
+FromSupervisor = Watch | Operate | Injected | Disturb | Heal
+
+_TO_CONTROLLER = msgspec.msgpack.Decoder(ToController | FromSupervisor)
 _FROM_CONTROLLER = msgspec.msgpack.Decoder(ToAgent | JournalLine)
 _ENCODER = msgspec.msgpack.Encoder()
 
@@ -62,7 +65,7 @@ def encode(message: Any) -> bytes:
     return len(body).to_bytes(4, "big") + body
 
 
-async def read_to_controller(reader: asyncio.StreamReader) -> ToController | Watch | Operate | Injected | None:
+async def read_to_controller(reader: asyncio.StreamReader) -> ToController | FromSupervisor | None:
     """The next frame for the controller; None at the end of the connection."""
     body = await _read(reader)
     return None if body is None else _TO_CONTROLLER.decode(body)

@@ -25,11 +25,12 @@ from flowdist.control.history import FaultLine, Header, Line, Record, decode_lin
 from flowdist.control.ids import ReplicaId
 from flowdist.control.state import JobState
 from flowdist.errors import JobFailed
-from flowdist.faults import Fault, Plan
+from flowdist.faults import Fault, Plan, added_node
 from flowdist.graph import NodeSpec, RoleGraph
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.controller_main import ControllerConfig
 from flowdist.runtime.devices import share_devices
+from flowdist.runtime.disturbances import Disturb, Heal
 from flowdist.runtime.folder import lock_run, past_of, socket_dir
 from flowdist.runtime.frames import Injected, JournalLine, Operate, Operation, Watch, encode, read_from_controller
 from flowdist.runtime.guardian import KILL_NODE, NodeConfig
@@ -75,14 +76,17 @@ class Supervisor:
         self._graph, self._show, self._run_dir, self._run_id = graph, show, run_dir, run_dir.name
         self._lock = lock_run(run_dir, RESUME_WAIT_S)
         self._past = past_of(run_dir)
-        self._nodes = {node.name: node for node in graph.cluster.nodes}
+        self._known = tuple(node.name for node in graph.cluster.nodes)
+        nodes = [*graph.cluster.nodes, *(added_node(add, graph) for add in plan.adds)]
+        self._nodes = {node.name: node for node in nodes}
         self._sockets = socket_dir(self._run_dir, list(self._nodes))
         self._control_socket = str(self._sockets / "control.sock")
-        self._devices = dict(zip(self._nodes, share_devices(graph.cluster.nodes, gpus), strict=True))
-        self._mirror = Controller(graph, tuple(self._nodes))
+        self._devices = dict(zip(self._nodes, share_devices(nodes, gpus), strict=True))
+        self._mirror = Controller(graph, self._known)
         self._seen = 0  # lines of the journal
         self._follower = Follower(self._run_dir, show, open_sink)
-        self._injector = Injector(plan, self._run_dir, self)
+        checkpoints = Path(graph.checkpoint_dir or self._run_dir / "checkpoints")
+        self._injector = Injector(plan, graph, nodes, self._run_dir, checkpoints, self)
         self._hooks = Hooks(graph, self._run_dir)
         self._guardians: dict[str, asyncio.subprocess.Process] = {}
         self._starts = {name: self._past.starts.get(name, 0) for name in self._nodes}
@@ -96,6 +100,9 @@ class Supervisor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._writer: asyncio.StreamWriter | None = None
         self._gone: dict[str, NodeGone] = {}  # nodes that are proven dead, until they are started again
+        lost = [name for name in self._past.starts if name not in self._known]  # had been added
+        self._gone |= {name: NodeGone(name, "the run was killed, and it with it") for name in lost}
+        self._disturbed: dict[tuple[str, str], Disturb] = {}  # connections, by node and fault
         self._unsent: list[msgspec.Struct] = []  # while no controller listens
 
     @property
@@ -116,8 +123,8 @@ class Supervisor:
             await self._hooks.start()
             await self._start_controller()
             self._background(self._keep_controller())
-            for node in self._nodes.values():
-                await self._start_node(node)
+            for name in self._known:
+                await self._start_node(self._nodes[name])
             await self._until_over()
         finally:
             await self._wind_down(held)
@@ -159,15 +166,19 @@ class Supervisor:
             str(self._run_dir),
             self._run_id,
             self._control_socket,
-            tuple(self._nodes),
+            self._known,
             self._start_ns,
             self._lifeline,
+            tuple(self._disturbed.values()),
         )
         self._controller = await self._spawn("flowdist.runtime.controller_main", config, "controller.log")
 
     async def _start_node(self, node: NodeSpec) -> None:
         self._starts[node.name] += 1
         self._gone.pop(node.name, None)
+        for name, why in list(self._disturbed):
+            if name == node.name:
+                self.heal(name, why)  # it has a new connection
         config = NodeConfig(
             node=node,
             number=list(self._nodes).index(node.name),
@@ -333,6 +344,29 @@ class Supervisor:
             self._back_after_ns[name] = back_after_ns
             guardian.send_signal(KILL_NODE)
 
+    def send_away(self, name: str, back_after_ns: int | None) -> None:
+        """A polite end: its agent stops what runs there, and leaves."""
+        guardian = self._guardians.get(name)
+        if guardian is not None and guardian.returncode is None:
+            self._back_after_ns[name] = back_after_ns
+            guardian.terminate()
+
+    def add_node(self, name: str) -> None:
+        self._show("event", f"{name}: its agent is started")
+        self._background(self._start_node(self._nodes[name]))
+
+    def guardian_of(self, name: str) -> int | None:
+        guardian = self._guardians.get(name)
+        return guardian.pid if guardian is not None and guardian.returncode is None else None
+
+    def disturb(self, wrong: Disturb) -> None:
+        self._disturbed[wrong.node, wrong.why] = wrong
+        self._send(wrong)
+
+    def heal(self, node: str, why: str) -> None:
+        if self._disturbed.pop((node, why), None) is not None:
+            self._send(Heal(node, why))
+
     def kill_controller(self) -> None:
         if self._controller.returncode is None:
             self._controller.kill()
@@ -354,6 +388,7 @@ class Supervisor:
     async def _wind_down(self, held: int) -> None:
         """Agents that were dismissed go by themselves; whatever is left after a moment does not have the choice."""
         self._over.set()
+        self._injector.let_go()
         if self._finished is not None:
             waits = [asyncio.create_task(guardian.wait()) for guardian in self._guardians.values()]
             if waits:

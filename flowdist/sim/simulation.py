@@ -21,7 +21,7 @@ from flowdist.control.links import Links
 from flowdist.control.messages import Heartbeat, ToAgent, ToController
 from flowdist.control.state import JobState
 from flowdist.control.waiting import waiting_for
-from flowdist.faults import NOTHING, Add, Drain, Fault, Plan, Scale
+from flowdist.faults import NOTHING, Add, Drain, Fault, Plan, Scale, added_node
 from flowdist.graph import MS, Cluster, NodeSpec, RoleGraph, format_duration
 from flowdist.sim.accounts import Accounts, Bucket
 from flowdist.sim.faulting import Faulting
@@ -146,9 +146,7 @@ class Simulation:
         return lambda: self.handle(DrainRequested(drain.node))
 
     def _adder(self, add: Add) -> Callable[[], None]:
-        like = self.graph.cluster.nodes[0]
-        spec = NodeSpec(add.node, like.cpu, like.gpu, like.memory, like.labels)
-        return lambda: self.add_node(spec)
+        return lambda: self.add_node(added_node(add, self.graph))
 
     def add_node(self, spec: NodeSpec) -> None:
         """A node comes up, for the first time or again, with a fresh agent."""
