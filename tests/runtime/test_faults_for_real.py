@@ -113,7 +113,7 @@ def test_what_is_only_slow_or_stands_still_for_a_while_is_no_failure(tmp_path: P
 
 
 def test_a_node_joins_later(tmp_path: Path) -> None:
-    summary, sizes, _ = both(tmp_path, 3, ["aaa@generation=trainer,2+300ms"], adds=["aaa@3s"])
+    summary, sizes, _ = both(tmp_path, 3, ["aaa@generation=trainer,2+300ms"], adds=["aaa@6s"])
     assert sizes == [2, 3, 2] and kinds(summary) == ["joined", "node_lost"]
 
 
