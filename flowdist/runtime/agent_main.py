@@ -171,7 +171,7 @@ class _AgentProcess:
 
     def _spawn(self, start: StartReplica) -> None:
         role = self._graph.role(start.replica.role)
-        self._killed.pop((start.replica, start.attempt), None)
+        self._forget_before(start)
         try:
             ports = self._ports.of(str(start.replica), role.ports)
             envs = [self._env(start, role, local_rank, ports) for local_rank in range(role.procs)]
@@ -190,6 +190,13 @@ class _AgentProcess:
             spawning.ids[self._next_id] = local_rank
             server = fork_server(role, argv, os.environ, env, values)
             self._channel_send(spawner.Spawn(self._next_id, argv, env, role.workdir, folder, server))
+
+    def _forget_before(self, start: StartReplica) -> None:
+        """Earlier attempts of the replica are over: an agent that runs for weeks must not keep all of them."""
+        over = [key for key in self._spawning if key[0] == start.replica and key[1] < start.attempt]
+        for key in over:
+            del self._spawning[key]
+            self._killed.pop(key, None)
 
     def _prepare(self) -> None:
         """Where all workers want the same imports, they begin before the first of them is ordered."""

@@ -42,6 +42,11 @@ class WorkerSocket:
         except (ValueError, KeyError, TypeError, ConnectionError):
             pass  # no worker of ours, or one that ended in the middle of a line
         finally:
+            self._asking = {
+                key: others
+                for key, asking in self._asking.items()
+                if (others := [w for w in asking if w is not writer])
+            }
             writer.close()
 
     def _hear(
