@@ -299,11 +299,16 @@ class Soak:
         """It replays, and tells what happened; so do the workers' own files."""
         beats = sorted((self._folder / "beats").iterdir())
         wrong = [f"{path.name}: {text}" for path in beats for text in overlaps(path.read_text())]
-        output = (self._folder / "output").read_text(errors="replace").splitlines()
-        wrong += [
-            line for line in output if any(word in line for word in ("went back", "not replay", "outlive", "Traceback"))
-        ]
-        lines, _ = read_whole_lines((self._folder / "runs/latest/journal.jsonl").read_bytes())
+        run = self._folder / "runs/latest"
+        said = (self._folder / "output").read_text(errors="replace").splitlines()
+        ours = [
+            line for line in said if not line.startswith("[") or "went back" in line
+        ]  # workers may fall over others
+        for path in run.glob("*.log"):
+            ours += path.read_text(errors="replace").splitlines()
+        bad = ("went back", "not replay", "outlive", "Traceback")
+        wrong += [line for line in ours if any(word in line for word in bad)]
+        lines, _ = read_whole_lines((run / "journal.jsonl").read_bytes())
         assert isinstance(lines[0], Header)
         controller = Controller(lines[0].graph, lines[0].known_nodes)
         for line in lines:
