@@ -6,6 +6,7 @@ The trainers of one gang wait for ever in each generation but the last; what end
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -115,6 +116,20 @@ def test_what_is_only_slow_or_stands_still_for_a_while_is_no_failure(tmp_path: P
 def test_a_node_joins_later(tmp_path: Path) -> None:
     summary, sizes, _ = both(tmp_path, 3, ["aaa@generation=trainer,2+300ms"], adds=["aaa@6s"])
     assert sizes == [2, 3, 2] and kinds(summary) == ["joined", "node_lost"]
+
+
+def test_a_run_that_is_resumed_does_not_wait_for_a_node_that_had_been_added(tmp_path: Path) -> None:
+    gang(tmp_path, 99)
+    with Job(tmp_path, "--add", "aaa@1s") as job:
+        job.until("of 3 from", 3)
+        with Deaths(job.alive()) as deaths:
+            job.process.kill()
+            assert deaths.survivors(5.0) == []
+    with Job(tmp_path, "--resume", "latest") as again:
+        again.until("of 2 from", 2)
+        again.process.send_signal(signal.SIGINT)
+        again.process.send_signal(signal.SIGINT)
+        assert again.finish() == 130 and again.alive() == []
 
 
 def test_whoever_resumes_from_a_torn_checkpoint_finds_half_of_it(tmp_path: Path) -> None:
