@@ -293,7 +293,8 @@ class Soak:
         wrong += [f"socket {path} is left" for path in self._folder.rglob("*") if path.is_socket()]
         sockets = Path("/proc/net/unix").read_text().split()
         wrong += [f"socket {name} is open" for name in sockets if str(self._folder) in name]
-        return wrong + [f"/dev/shm/{name} is left" for name in sorted(shared_memory() - self._shared_before)]
+        new = shared_memory() - self._shared_before
+        return wrong + [f"/dev/shm/{name} is left" for name in sorted(new) if not is_in_use(name)]
 
     def _read_journal(self) -> list[str]:
         """It replays, and tells what happened; so do the workers' own files."""
@@ -351,6 +352,15 @@ def command_of(pid: int) -> str:
 def shared_memory() -> set[str]:
     """The names of all that there is on this machine."""
     return {path.name for path in Path("/dev/shm").iterdir()}
+
+
+def is_in_use(name: str) -> bool:
+    """By somebody who lives, and so is none of ours: other jobs on this machine have shared memory, too."""
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and f"/dev/shm/{name}" in (entry / "maps").read_text(errors="replace"):
+                return True
+    return False
 
 
 def main() -> None:

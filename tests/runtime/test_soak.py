@@ -6,6 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from types import ModuleType
 
@@ -60,6 +61,17 @@ def test_growth_is_the_slope_of_a_straight_line(soak: ModuleType) -> None:
 def test_an_attempt_that_works_beside_its_successor_is_seen(soak: ModuleType) -> None:
     assert soak.overlaps("1 10.0\n1 11.0\n2 11.5\n1 11.8\n2 20.0\n3 20.5\n3") == []
     assert soak.overlaps("1 10.0\n2 11.5\n1 13.0\n") == ["attempt 1 worked for 1.50 s beside attempt 2"]
+
+
+def test_shared_memory_that_somebody_else_uses_is_not_ours(soak: ModuleType) -> None:
+    before = soak.shared_memory()
+    theirs = SharedMemory(create=True, size=16)
+    try:
+        assert theirs.name in soak.shared_memory() - before and soak.is_in_use(theirs.name)
+        theirs.close()
+        assert not soak.is_in_use(theirs.name)
+    finally:
+        theirs.unlink()
 
 
 @pytest.mark.real
