@@ -286,7 +286,7 @@ def check_targets(faults: Sequence[Fault], graph: RoleGraph, nodes: Iterable[str
                 start = fault.spec.index(f":{fault.kind}=") + len(fault.kind) + 2
                 message = f"there is no node {other!r}"
                 _refuse(fault.spec, start, start + len(fault.arg), message, _hint(other, [*nodes, "controller"]))
-        if name in roles:
+        if name in roles or name == "all":  # every replica
             _refuse_duration(fault)  # only here it is known what is a role and what a node
         if fault.replica is not None:
             _check_replica(fault, roles)

@@ -17,7 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, Literal, TypeVar
 
 from flowdist.dsl.load import compile_loaded
 from flowdist.dsl.oneline import name_from, written_at
@@ -52,6 +52,8 @@ def launch(
     procs: int = 1,
     setup: Callable[[], Any] | None = None,
     max_restarts: int = 0,
+    start: Literal["forkserver", "spawn"] = "forkserver",
+    parallel: Mapping[str, int | Literal["elastic"]] | None = None,
     env: Mapping[str, str] | None = None,
     runs: str | Path = "runs",
     quiet: bool = False,
@@ -67,6 +69,10 @@ def launch(
         procs: How many processes.
         setup: Called before it in each process, without arguments.
         max_restarts: How often a failure restarts all of them; results are those of the last time.
+        start: `forkserver` forks the processes from one that has torch imported, if this one has; `spawn` starts each
+            afresh. They are never forked from this process: of its threads and its CUDA context only broken halves
+            would arrive.
+        parallel: The dimensions of their mesh, for `flowdist.worker.mesh()`.
         env: Added to their environment.
         runs: Where the folder of the run is made: logs, journal, results. Nothing is made with procs=1.
         quiet: Not their output.
@@ -81,18 +87,23 @@ def launch(
         raise FlowdistError("flowdist.launch was called in one of its own workers", help=help)
     if isinstance(procs, bool) or not isinstance(procs, int) or not 1 <= procs <= PROCS_MAX:
         raise FlowdistError(f"procs={procs!r} is no number from 1 to {PROCS_MAX:,}", help="write procs=4")
+    if start not in ("forkserver", "spawn"):
+        help = 'write start="forkserver", which is as fast and inherits neither threads nor CUDA, or start="spawn"'
+        raise FlowdistError(f"start={start!r} is no way to start processes here", help=help)
     if procs == 1:
         if max_restarts:
             help = "leave max_restarts out, or write procs=2"
             raise FlowdistError("procs=1 runs in this process, which nothing can restart", help=help)
-        with _world_of_one(env or {}):
+        with _world_of_one({**_mesh_of_one(parallel), **(env or {})}):
             if setup is not None:
                 setup()
             return [function(*args, **(kwargs or {}))]
     if platform.system() != "Linux":
         raise FlowdistError("launch with several processes needs Linux", help="write procs=1")
     call = _pack(function, tuple(args), dict(kwargs or {}), setup)
-    run_dir = _new_run(function, procs, max_restarts, env or {}, Path(runs))
+    warm = start == "forkserver"
+    made = _role(function, procs, env=env or {}, max_restarts=max_restarts, warm=warm, parallel=parallel)
+    run_dir = _new_run(made, Path(runs))
     (run_dir / CALL).write_bytes(pickle.dumps(tuple(call)))
     outcome = _supervise(run_dir, quiet)
     return _results(run_dir, procs, outcome)
@@ -114,6 +125,15 @@ def _world_of_one(env: Mapping[str, str]) -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+def _mesh_of_one(parallel: Mapping[str, int | Literal["elastic"]] | None) -> dict[str, str]:
+    if parallel is None:
+        return {}
+    if any(size not in (1, "elastic") for size in parallel.values()):
+        help = "write procs= with the product of its sizes"
+        raise FlowdistError(f"parallel={dict(parallel)} forms no mesh of one process", help=help)
+    return {"FLOWDIST_MESH": ",".join(f"{name}=1" for name in parallel)}
 
 
 def _pack(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], setup: Any) -> Call:
@@ -151,7 +171,9 @@ def _by_value(content: tuple[Any, ...], why: str) -> bytes:
     return packed
 
 
-def _new_run(function: Any, procs: int, max_restarts: int, env: Mapping[str, str], runs: Path) -> Path:
+def _role(
+    function: Any, procs: int, *, env: Mapping[str, str], max_restarts: int, warm: bool, parallel: Any
+) -> Topology:
     name = name_from(getattr(function, "__name__", "job").replace("_", "-"))
     t = Topology(name)
     t.role(
@@ -161,7 +183,14 @@ def _new_run(function: Any, procs: int, max_restarts: int, env: Mapping[str, str
         workdir=str(Path.cwd()),
         env={**{key: value.replace("${", "${$}{") for key, value in env.items()}, INSIDE: "1"},
         restart=Restart("role", max_restarts=max_restarts) if max_restarts else None,
+        preload=["torch"] if warm and "torch" in sys.modules else [],  # whoever has imported it here wants it there
+        warm=warm,
+        parallel=parallel,
     )
+    return t
+
+
+def _new_run(t: Topology, runs: Path) -> Path:
     loaded = compile_loaded(written_at(t, call_site((), depth=3)))
     graph, _ = settle_cluster(loaded.graph, machine_gpus(os.environ))
     return new_run(runs, graph)

@@ -127,6 +127,7 @@ def test_did_you_mean() -> None:
         ("trianer/0@3s", "trianer", "there is no 'trianer'", "did you mean 'trainer'?"),
         ("zzz@3s", "zzz", "there is no 'zzz'", "known: trainer, ps, node0, all, controller"),
         ("trainer@3s/5s", "/5s", "kill of a replica has no duration", "leave it out; its policy decides what follows"),
+        ("all@3s/5s", "/5s", "kill of a replica has no duration", "leave it out; its policy decides what follows"),
         ("trainer/2@3s", "trainer/2", "trainer has 2 replicas at most", "write trainer/0 to trainer/1"),
         ("ps/0.4@3s", "ps/0.4", "a replica of ps has 4 workers", "write ps/0.0 to ps/0.3"),
         ("node0/1@3s", "node0/1", "node0 is no role: it has no replicas", "write node0@..."),

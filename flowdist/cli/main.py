@@ -14,6 +14,7 @@ VERBS = {
     "graph": "Draw the role graph: Mermaid, dot, svg or png.",
     "explain": "Explain an error code; or tell what a failure restarts, in which order, and who pays.",
     "run": "Run a topology, or a script, on this machine.",
+    "join": "Take part, as a node, in the job of another host.",
     "torchrun": "Run a command line of torchrun as it is.",
     "simulate": "Run a topology, or a scenario, in virtual time, with failures.",
     "replay": "Feed the journal of a run to a fresh controller: event by event, as a log, or the state after one.",

@@ -9,6 +9,7 @@ import click
 
 from flowdist.cli.common import guarded, print_json
 from flowdist.cli.records import find_record, read_journal
+from flowdist.cli.whatif import answer, read_question
 from flowdist.control.controller import Controller
 from flowdist.control.history import FaultLine, Line, Record, digest
 from flowdist.control.state import JobState
@@ -26,9 +27,32 @@ __all__ = ["command", "read_journal"]
 @click.option("--until", metavar="TIME", help="Only what happened until then: 3m10s.")
 @click.option("--state", "wants_state", is_flag=True, help="Show the state at the end, with --until the one then.")
 @click.option("--log", "as_log", is_flag=True, help="One line an event: a mark, generation, steps, members.")
+@click.option("--fail", "fails", multiple=True, metavar="FAULT", help="What if this had failed, too: node2@30s.")
+@click.option("--scale", "scales", multiple=True, metavar="ROLE=N@TIME", help="What if the role had been scaled.")
+@click.option("--add", "adds", multiple=True, metavar="NODE@TIME", help="What if a node had joined.")
+@click.option("--drain", "drains", multiple=True, metavar="NODE@TIME", help="What if a node had been drained.")
+@click.option("--with", "topology", metavar="TOPOLOGY", help="What if its policies had been those of this file.")
+@click.option("-p", "params", multiple=True, metavar="NAME=VALUE", help="A parameter of that topology.")
+@click.option("--set", "sets", multiple=True, metavar="[ROLE.]FIELD=VALUE", help="Override a field of that topology.")
+@click.option("--trace", "trace_file", type=click.Path(dir_okay=False), help="Write the trace of what would have been.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @guarded
-def command(journal: str, step: int | None, until: str | None, wants_state: bool, as_log: bool, as_json: bool) -> None:
+def command(
+    journal: str,
+    step: int | None,
+    until: str | None,
+    wants_state: bool,
+    as_log: bool,
+    fails: tuple[str, ...],
+    scales: tuple[str, ...],
+    adds: tuple[str, ...],
+    drains: tuple[str, ...],
+    topology: str | None,
+    params: tuple[str, ...],
+    sets: tuple[str, ...],
+    trace_file: str | None,
+    as_json: bool,
+) -> None:
     """Feed the journal of a run (or a trace) to a fresh controller and show it event by event.
 
     \b
@@ -36,11 +60,19 @@ def command(journal: str, step: int | None, until: str | None, wants_state: bool
     flowdist replay runs/latest --log              one line an event, to be read by eye
     flowdist replay runs/latest --step 20          all that the controller knew after event 20
     flowdist replay runs/latest --until 3m --state
+    flowdist replay runs/latest --fail node1@3m    what if: the same faults and one more, simulated
+    flowdist replay runs/latest --with topology.py --set trainer.restart.max_restarts=5
 
-    JOURNAL is journal.jsonl or the folder of a run. Exit code 3 if the controller decides otherwise than it did then.
+    JOURNAL is journal.jsonl or the folder of a run. Exit code 3 if the controller decides otherwise than it did then;
+    of a what-if, that of flowdist simulate.
     """
     _refuse_mixtures(step, until, wants_state, as_log, as_json)
+    question = read_question(fails, scales, adds, drains, topology, params, sets, trace_file)
+    if question is not None and (step is not None or until is not None or wants_state or as_log):
+        raise FlowdistError("a what-if goes with --json only", help="leave out --step, --until, --state and --log")
     header, lines, raw = read_journal(find_record(journal))
+    if question is not None:
+        answer(header, lines, journal, question, as_json)
     lines = list(_chosen(lines, step, until))
     raw = raw[: len(lines) + 1]  # with the header
     play = _Play(Controller(header.graph, header.known_nodes))

@@ -21,7 +21,8 @@ from flowdist.graph import RoleGraph
 
 if TYPE_CHECKING:
     from flowdist.runtime.logs import OpenSink
-    from flowdist.runtime.supervisor import Show
+    from flowdist.runtime.supervisor import Hosting
+    from flowdist.runtime.teller import Show
 
 COMPONENTS = ("dist.ddp", "dist.spmd")
 EXIT_CODES = {"succeeded": 0, "failed": 1, "cancelled": 130}
@@ -50,6 +51,8 @@ class _Run(click.Command):
 @click.option("--drain", "drains", multiple=True, metavar="NODE@WHEN", help="Drain a node: node1@2m.")
 @click.option("--resume", metavar="RUN", help="Go on with a run that was killed: its folder, or its name under --runs.")
 @click.option("--runs", "base", default="runs", metavar="DIR", help="Where the folders of runs are (default: runs).")
+@click.option("--listen", metavar="HOST:PORT", help="Let other hosts in, by flowdist join; each is a node.")
+@click.option("--id", "job_id", metavar="ID", help="With --listen: the name by which they ask for this job.")
 @click.option("--quiet", "-q", is_flag=True, help="Not the workers' output: only what flowdist does.")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @guarded
@@ -63,10 +66,12 @@ def command(
     drains: tuple[str, ...],
     resume: str | None,
     base: str,
+    listen: str | None,
+    job_id: str | None,
     quiet: bool,
     args: tuple[str, ...],
 ) -> None:
-    """Run a topology, or a script, on this machine.
+    """Run a topology, or a script, on this machine, or with --listen on several.
 
     \b
     flowdist run                                        topology.py of this folder
@@ -75,12 +80,23 @@ def command(
                                                         a script, as torchrun would; its own arguments after --
     flowdist run dist.ddp -j 2:4x8 --script main.py     a builtin of TorchX; dist.ddp --help has its options
     flowdist run --resume latest                        go on where a run was when it was killed
+    flowdist run --listen host0:29400                   with the hosts on which flowdist join host0:29400 is typed
     """
     needs_linux("run")
     plan = parse_plan(fails, scales, adds, drains)
     if resume is not None and (named.target or named.params or named.sets or named.nodes):
         raise FlowdistError("--resume takes the topology of that run", help=f"write flowdist run --resume {resume}")
+    if listen is None and job_id is not None:
+        raise FlowdistError("--id goes with --listen", help="write --listen host0:29400, or leave --id out")
+    if listen is not None and (resume is not None or plan.faults or plan.adds or named.as_json):
+        message = "--listen goes with none of --resume, --fail, --add and --json"
+        raise FlowdistError(message, help="leave --listen out, or the others")
     graph = None if resume is not None else _load(named, replicas, max_restarts, args).graph
+    if listen is not None:
+        from flowdist.cli.hosts import listen_for_hosts  # it imports this module
+
+        assert graph is not None
+        listen_for_hosts(graph, listen, job_id, Path(base), quiet=quiet)
     carry_out(graph, plan, Path(base), resume=resume or "", quiet=quiet, as_json=named.as_json)
 
 
@@ -99,6 +115,7 @@ def carry_out(
     as_json: bool = False,
     prefix: str = "",
     opener: Callable[[Path, Show], OpenSink] | None = None,
+    hosting: Hosting | None = None,
 ) -> NoReturn:
     """Run the graph, or the run to resume, and end with its exit code.
 
@@ -106,6 +123,7 @@ def carry_out(
         base: Where the folders of runs are.
         prefix: What the name of the run's folder begins with, if not with that of the topology.
         opener: Makes, for the folder and the terminal, what says where the workers' output goes.
+        hosting: Lets other hosts in; the graph has the node of this one.
     """
     from flowdist.runtime.devices import machine_gpus, settle_cluster  # asyncio and more: not for --help
     from flowdist.runtime.folder import find_run, new_run
@@ -118,21 +136,22 @@ def carry_out(
         run_dir, graph = find_run(base, resume)
         warnings: list[str] = []
     else:
-        graph, warnings = settle_cluster(graph, gpus, len(plan.adds))
+        settled = settle_cluster(graph, gpus, len(plan.adds)) if hosting is None else (graph, [])
+        graph, warnings = settled
         run_dir = None
     check_faults(plan, graph)
     mask = Mask(check_secrets(graph, os.environ))
-    console = _Console(quiet, as_json, mask)
+    console = Console(quiet, as_json, mask)
     for warning in warnings:
         console.show("warning", warning)
     run_dir = run_dir or new_run(base, graph, prefix)
     open_sink = opener(run_dir, console.show) if opener is not None else None
-    supervisor = Supervisor(graph, gpus, plan, run_dir, console.show, open_sink)
+    supervisor = Supervisor(graph, gpus, plan, run_dir, console.show, open_sink, hosting)
     console.show("event", f"run {supervisor.run_dir}")
     result = asyncio.run(supervisor.run())
     for fault in result.unfired:
         console.show("warning", f"fault {fault.spec} never fired")
-    _finish(result, as_json, mask)
+    finish(result, as_json, mask)
     sys.exit(EXIT_CODES[result.outcome])
 
 
@@ -163,7 +182,7 @@ def _load(named: Named, replicas: str | None, max_restarts: int | None, args: tu
     return loaded
 
 
-class _Console:
+class Console:
     """Lines for people: what flowdist does on stderr with the time, what workers print where they printed it."""
 
     def __init__(self, quiet: bool, as_json: bool, mask: Callable[[str], str]) -> None:
@@ -184,7 +203,7 @@ class _Console:
         click.secho(line, fg=colours[kind], err=True)
 
 
-def _finish(result: Any, as_json: bool, mask: Callable[[str], str]) -> None:
+def finish(result: Any, as_json: bool, mask: Callable[[str], str]) -> None:
     from flowdist.report.summary import summary_of, summary_text  # after the run: it delays nothing
     from flowdist.runtime.root_cause import root_cause_text
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,7 +12,11 @@ from flowdist.cli.common import guarded, write
 from flowdist.cli.records import find_record, read_journal
 from flowdist.errors import FlowdistError
 
-FORMATS = {"html": ".html", "perfetto": ".json"}
+if TYPE_CHECKING:
+    from flowdist.report.timeline import Timeline
+
+FORMATS = {"html": ".html", "perfetto": ".json", "text": ".txt"}
+PLAIN_WIDTH = 120  # of what is no terminal
 
 
 @click.command(name="timeline")
@@ -26,6 +31,7 @@ def command(file: str, output: str | None, form: str | None) -> None:
     flowdist timeline runs/latest                      writes timeline.html into that folder
     flowdist timeline trace.jsonl -o out.html          of flowdist simulate --trace trace.jsonl
     flowdist timeline trace.jsonl --format perfetto    trace.json, for ui.perfetto.dev or chrome://tracing
+    flowdist timeline runs/latest --format text        in the terminal, as wide as it is
 
     FILE is journal.jsonl, the folder of a run, or a trace. The page needs no network: everything is in it. Exit code 3
     if this version decides otherwise than is recorded; the timeline ends there.
@@ -33,21 +39,41 @@ def command(file: str, output: str | None, form: str | None) -> None:
     path = find_record(file)
     form = form or _format_of(output)
     header, lines, _ = read_journal(path)
-    from flowdist.report.page import timeline_page
-    from flowdist.report.perfetto import perfetto_json
     from flowdist.report.timeline import timeline_of
 
     timeline = timeline_of(header, lines)
-    content = timeline_page(timeline).encode() if form == "html" else perfetto_json(timeline)
-    if output == "-":
-        click.echo(content, nl=False)
+    if form == "text" and output is None:
+        _print(timeline)
+    elif output == "-":
+        click.echo(_content(timeline, form), nl=False)
     else:
-        target = Path(output) if output is not None else _beside(path, form)
+        target, content = Path(output) if output is not None else _beside(path, form), _content(timeline, form)
         write(target, content)
         click.echo(f"{target}: {len(timeline.attempts)} attempts, {len(content) / 1e6:.1f} MB", err=True)
     if timeline.differs_at is not None:
         click.echo(f"event {timeline.differs_at} is decided otherwise by now; the timeline ends there", err=True)
         sys.exit(3)
+
+
+def _content(timeline: Timeline, form: str) -> bytes:
+    from flowdist.report.page import timeline_page
+    from flowdist.report.perfetto import perfetto_json
+    from flowdist.report.terminal import terminal_timeline
+
+    if form == "text":
+        return "".join(f"{line.plain.rstrip()}\n" for line in terminal_timeline(timeline, PLAIN_WIDTH)).encode()
+    return timeline_page(timeline).encode() if form == "html" else perfetto_json(timeline)
+
+
+def _print(timeline: Timeline) -> None:
+    """In colours, and as wide as the window, where there is one."""
+    from rich.console import Console
+
+    from flowdist.report.terminal import terminal_timeline
+
+    console = Console(highlight=False, soft_wrap=True)
+    for line in terminal_timeline(timeline, console.width if console.is_terminal else PLAIN_WIDTH):
+        console.print(line)
 
 
 def _format_of(output: str | None) -> str:

@@ -5,15 +5,21 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from flowdist.cli.common import guarded, show_problems
+from flowdist.cli.hosts import Here, meet
 from flowdist.cli.run import carry_out, needs_linux
 from flowdist.dsl.load import compile_loaded
 from flowdist.errors import FlowdistError
 from flowdist.faults import Plan
 from flowdist.torchrun.options import HelpAsked, help_text, read_options
+
+if TYPE_CHECKING:
+    from flowdist.runtime.logs import OpenSink
+    from flowdist.runtime.teller import Show
 
 
 class _Command(click.Command):
@@ -50,9 +56,10 @@ def command(ctx: click.Context, words: tuple[str, ...]) -> None:
     needs_linux("torchrun")
     from flowdist.runtime.devices import machine_cpus, machine_gpus  # not for --help
     from flowdist.torchrun.output import Output
-    from flowdist.torchrun.settle import settle
+    from flowdist.torchrun.settle import as_here, settle
 
-    launch = settle(given, os.environ, machine_gpus(os.environ), machine_cpus())
+    gpus = machine_gpus(os.environ)
+    launch = settle(given, os.environ, gpus, machine_cpus())
     loaded = compile_loaded(launch.topology)
     show_problems(loaded.warnings)
     for note in launch.notes:
@@ -60,13 +67,16 @@ def command(ctx: click.Context, words: tuple[str, ...]) -> None:
     prefix = re.sub(r"[^\w.-]", "_", launch.run_id)[:100] if launch.run_id else ""
     if launch.log_dir:
         _check_log_dir(launch.log_dir)
-    carry_out(
-        loaded.graph,
-        Plan(()),
-        Path(launch.log_dir or "runs"),
-        prefix=(prefix or loaded.graph.name) if launch.log_dir else "",
-        opener=lambda run_dir, show: Output(launch.streams, run_dir, show).open,
-    )
+    base = Path(launch.log_dir or "runs")
+    prefix = (prefix or loaded.graph.name) if launch.log_dir else ""
+
+    def opener(run_dir: Path, show: Show) -> OpenSink:
+        return Output(launch.streams, run_dir, show).open
+
+    if launch.rendezvous is None:
+        carry_out(loaded.graph, Plan(()), base, prefix=prefix, opener=opener)
+    here = Here(base, prefix, opener=opener)
+    meet(loaded.graph, launch.rendezvous, here, lambda graph: as_here(graph, loaded.graph), gpus)
 
 
 def _check_log_dir(folder: str) -> None:

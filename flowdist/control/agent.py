@@ -12,7 +12,7 @@ from typing import assert_never
 from flowdist.control import agent_io as io
 from flowdist.control import events as ev
 from flowdist.control import messages as msg
-from flowdist.control import signs
+from flowdist.control import parking, signs
 from flowdist.control.attempts import Attempt, exit_event
 from flowdist.control.effects import (
     AnswerCheckpoint,
@@ -36,6 +36,7 @@ class Agent:
     def __init__(self, spec: NodeSpec, graph: RoleGraph, address: str = "127.0.0.1", incarnation: int = 1) -> None:
         self.spec, self.graph, self.address, self.incarnation = spec, graph, address, incarnation
         self.attempts: dict[ReplicaId, Attempt] = {}
+        self.held: dict[ReplicaId, StartReplica] = {}  # until those who were parked here are gone
         self.stores: dict[tuple[WorldName, int], int | None] = {}  # port, once bound
         self.dead_stores: dict[tuple[WorldName, int], str] = {}  # that nobody has closed, with what is known of it
         self.epoch = 0
@@ -69,11 +70,7 @@ class Agent:
 
         A simulator that knows that the node is heard need not play each heartbeat: see `renew`.
         """
-        times: list[int] = []
-        for attempt in self.attempts.values():
-            own = (attempt.kill_at_ns, attempt.unkillable_at_ns, attempt.tell_at_ns, attempt.look_at_ns)
-            times += [time for time in own if time is not None]
-        return min(times, default=None)
+        return min((time for attempt in self.attempts.values() for time in attempt.deadlines()), default=None)
 
     def renew(self, now: int, round_trip_ns: int) -> int | None:
         """As if every heartbeat that could be sent and answered by now had been. Returns when the last was sent."""
@@ -120,6 +117,8 @@ class Agent:
                 self._send(msg.Preempted(self.spec.name, self.incarnation, event.notice_ns))
             case (
                 io.WorkerReady()
+                | io.WorkerElastic()
+                | io.WorkerParked()
                 | io.ProbePassed()
                 | io.WorkerProgressed()
                 | io.WorkerOffered()
@@ -147,7 +146,11 @@ class Agent:
                 assert_never(event)
 
     def _settle(self) -> None:
-        """When everything is gone: join anew after a fence, say goodbye when leaving."""
+        """What waited for an end begins. When everything is gone: join anew after a fence, say goodbye when leaving."""
+        if self.held and not any(attempt.holds_up for attempt in self.attempts.values()):
+            held, self.held = self.held, {}
+            for order in held.values():
+                self._start(order)
         if any(not attempt.is_over for attempt in self.attempts.values()):
             return
         if self.is_leaving:
@@ -163,10 +166,7 @@ class Agent:
     def _join(self) -> None:
         if not self.is_connected or self.is_fencing:
             return
-        items = tuple(
-            ev.InventoryItem(attempt.order.replica, attempt.order.attempt, attempt.phase, attempt.ports, attempt.exited)
-            for attempt in self.attempts.values()
-        )
+        items = tuple(attempt.item() for attempt in self.attempts.values())
         self._send(msg.Join(self.spec.name, self.incarnation, self.spec, self.address, self._now, items))
         self.lease.beat(self._now)
         self._say_again()
@@ -176,23 +176,13 @@ class Agent:
         for (world, generation), detail in self.dead_stores.items():
             self._report(ev.StoreLost(world, generation, detail))
         for attempt in self.attempts.values():
-            key = (attempt.order.replica, attempt.order.attempt)
-            if attempt.is_over:
-                continue
-            if attempt.step >= 0:
-                signs.tell_step(attempt, self._now, self._report)
-            for offer in attempt.offers.values():
-                self._report(offer)
-            if attempt.stalled is not None:
-                self._report(attempt.stalled)
-            if attempt.is_unkillable:
-                self._report(ev.ReplicaUnkillable(*key))
-            if attempt.has_left():
-                self._report(ev.ReplicaLeftStep(*key))
+            if not attempt.is_over:
+                signs.say_again(attempt, self._now, self._report)
 
     def _fence(self) -> None:
         """Stop everything now, without grace: somebody else may soon run it."""
         self.is_fencing, self.lease.beat_at_ns = True, None
+        self.held.clear()
         for attempt in self.attempts.values():
             self._stop(attempt, 0)
         self._close_stores()
@@ -238,11 +228,7 @@ class Agent:
             case StartReplica():
                 self._start(order)
             case StopReplica():
-                attempt = self._attempt(order.replica, order.attempt)
-                if attempt is not None and not attempt.is_over:
-                    self._stop(attempt, order.grace_ns, dump=order.dump)
-                elif attempt is None or attempt.phase == "stopped":
-                    self._report(ev.ReplicaStopped(order.replica, order.attempt))
+                self._stop_as_told(order)
             case AskStep() | StopAtStep():
                 self._give_notice(order)
             case TellPeers():
@@ -259,17 +245,20 @@ class Agent:
             case _:
                 assert_never(order)
 
+    def _stop_as_told(self, order: StopReplica) -> None:
+        self.held.pop(order.replica, None)
+        attempt = self._attempt(order.replica, order.attempt)
+        if attempt is None or attempt.phase == "stopped":
+            self._report(ev.ReplicaStopped(order.replica, order.attempt))
+        elif order.in_place and attempt.phase == "parked" and attempt.exited is None:
+            self._report(ev.ReplicaStopped(order.replica, order.attempt, parked=True))
+        elif not (order.in_place and attempt.phase == "parked"):
+            self._stop(attempt, order.grace_ns, dump=order.dump, in_place=order.in_place)
+
     def _give_notice(self, order: AskStep | StopAtStep) -> None:
         attempt = self._attempt(order.replica, order.attempt)
-        if attempt is None or attempt.is_over:
-            return
-        attempt.is_noticed = True
-        if isinstance(order, StopAtStep):
-            self._out.append(io.TellWorkers(order.replica, order.attempt, order.step))
-        elif attempt.phase == "starting":
-            self._report(ev.StepTold(order.replica, order.attempt, None))
-        else:
-            self._out.append(io.AskWorkers(order.replica, order.attempt))
+        if attempt is not None and not attempt.is_over:
+            self._out += signs.give_notice(attempt, order, self._report)
 
     def _open_store(self, order: OpenStore) -> None:
         key = (order.world, order.generation)
@@ -283,45 +272,45 @@ class Agent:
         before = self.attempts.get(order.replica)
         if before is not None and before.order.attempt >= order.attempt:
             return
-        if before is not None and not before.is_over:
-            detail = f"attempt {before.order.attempt} still runs"
+        if any(attempt.holds_up for attempt in self.attempts.values()):
+            self.held[order.replica] = order
+            return
+        if (other := parking.in_the_way(self.attempts, order)) is not None:
+            detail = f"attempt {other.order.attempt} of {other.order.replica} still runs"
             self._report(ev.ReplicaExited(order.replica, order.attempt, "start_failed", detail=detail))
             return
         role = self.graph.role(order.replica.role)
+        kept = tuple(before.alive) if before is not None else ()  # parked: they go on
         self.attempts[order.replica] = Attempt(
-            order, role, alive=dict.fromkeys(range(role.procs)), started_ns=self._now
+            order, role, dict.fromkeys(range(role.procs)), dict.fromkeys(kept), started_ns=self._now
         )
-        self._out.append(io.SpawnWorkers(order))
+        self._out.append(io.SpawnWorkers(order, kept))
 
     def _attempt(self, replica: ReplicaId, attempt: int) -> Attempt | None:
         """That attempt, if it is the latest of the replica here."""
         found = self.attempts.get(replica)
         return found if found is not None and found.order.attempt == attempt else None
 
-    def _stop(self, attempt: Attempt, grace_ns: int, *, dump: bool = False) -> None:
-        """A first signal and a date for SIGKILL. Told again, only an earlier date counts."""
+    def _stop(self, attempt: Attempt, grace_ns: int, *, dump: bool = False, in_place: bool = False) -> None:
+        """A first signal and a date for SIGKILL; with `in_place`, for those who can, leaving instead of a signal."""
         if attempt.is_over:
             return
-        first = attempt.stop_grace_ns is None
-        attempt.look_at_ns = None
-        attempt.first_signal = "ABRT" if dump else "TERM"
-        if first or grace_ns < (attempt.stop_grace_ns or 0):
-            attempt.stop_grace_ns = grace_ns
-            kill_at = self._now + grace_ns
-            if attempt.unkillable_at_ns is None:
-                attempt.kill_at_ns = min(kill_at, attempt.kill_at_ns or kill_at)
+        stays, was_leaving = in_place and attempt.may_leave, attempt.is_leaving
+        first = attempt.told_to_stop(grace_ns, self._now, dump=dump, stays=stays)
         if attempt.phase == "starting":
             attempt.term_due = True  # nobody is there to hear it
             self._out.append(io.HurrySpawn(attempt.order.replica, attempt.order.attempt))
         elif grace_ns == 0:
             self._kill(attempt)
-        elif first and attempt.failure is None:
+        elif stays and not was_leaving:
+            self._out.append(io.LeaveGeneration(attempt.order.replica, attempt.order.attempt))
+        elif first and not stays and (attempt.failure is None or was_leaving):
             self._signal(attempt, attempt.first_signal)
 
     def _kill(self, attempt: Attempt) -> None:
         if attempt.phase == "starting":
             return  # killed as soon as its workers run: see WorkersSpawned
-        attempt.kill_at_ns = None
+        attempt.kill_at_ns, attempt.is_leaving = None, False
         if attempt.unkillable_at_ns is None:
             attempt.unkillable_at_ns = self._now + self.graph.options.unkillable_after_ns
         self._signal(attempt, "KILL")
@@ -360,37 +349,48 @@ class Agent:
         attempt.started_ns = self._now
         attempt.look_at_ns = attempt.next_look()
         self._check_ready(attempt)
+        parking.check_elastic(attempt, self._report)
 
     def _worker_exited(self, attempt: Attempt, event: io.WorkerExited) -> None:
         attempt.alive.pop(event.local_rank, None)
         failed = event.exit_code != 0 or event.signal is not None or event.kind is not None
+        if attempt.phase == "parked":
+            if not attempt.alive:
+                self._finish(attempt)
+            return
         if failed and attempt.failure is None and attempt.stop_grace_ns is None:
             attempt.failure = event
             if attempt.alive:  # its peers wait for it in vain
                 attempt.kill_at_ns = self._now + attempt.role.stop_grace_ns
-                self._signal(attempt, "TERM")
-        if not attempt.alive:
+                attempt.is_leaving = attempt.may_leave
+                if attempt.is_leaving:
+                    self._out.append(io.LeaveGeneration(event.replica, event.attempt))
+                else:
+                    self._signal(attempt, "TERM")
+        if not attempt.alive or attempt.is_parked:
             self._finish(attempt)
         elif attempt.is_noticed:
             signs.check_left(attempt, self._report)
 
     def _finish(self, attempt: Attempt) -> None:
-        """All workers are gone. What failed before anybody asked has failed, whatever came after (R16)."""
-        order = attempt.order
+        """All workers are gone, or wait in place. What failed before anybody asked has failed (R16)."""
+        order, is_parked, was_parked = attempt.order, bool(attempt.alive), attempt.phase == "parked"
         attempt.kill_at_ns = attempt.unkillable_at_ns = attempt.look_at_ns = None
         if attempt.tell_at_ns is not None:
             signs.tell_step(attempt, self._now, self._report)
-        if attempt.is_noticed or (attempt.stop_grace_ns is not None and attempt.failure is None):
-            attempt.phase = "stopped"
-            self._report(ev.ReplicaStopped(order.replica, order.attempt))
+        attempt.phase = "parked" if is_parked else "stopped"
+        if was_parked or attempt.is_noticed or (attempt.stop_grace_ns is not None and attempt.failure is None):
+            self._report(ev.ReplicaStopped(order.replica, order.attempt, is_parked))
             return
-        attempt.phase = "exited"
-        attempt.exited = exit_event(order, attempt.failure)
+        attempt.phase = "parked" if is_parked else "exited"
+        attempt.exited = exit_event(order, attempt.failure, is_parked)
         self._report(attempt.exited)
 
     def _record_news(
         self,
         event: io.WorkerReady
+        | io.WorkerElastic
+        | io.WorkerParked
         | io.ProbePassed
         | io.WorkerProgressed
         | io.WorkerOffered
@@ -399,12 +399,20 @@ class Agent:
         | io.WorkerLeftStep,
     ) -> None:
         attempt = self._attempt(event.replica, event.attempt)
-        if attempt is None or attempt.is_over:
+        if attempt is None or attempt.is_over or attempt.phase == "parked":
             return
         match event:
             case io.WorkerReady():
                 attempt.ready_ranks[event.local_rank] = None
                 self._check_ready(attempt)
+            case io.WorkerElastic():
+                if parking.note_elastic(attempt, event, self._report):
+                    attempt.is_leaving = False
+                    self._signal(attempt, "TERM")
+            case io.WorkerParked():
+                attempt.parked_ranks[event.local_rank] = None
+                if attempt.is_parked:
+                    self._finish(attempt)
             case io.ProbePassed():
                 attempt.is_probed = True
                 self._check_ready(attempt)

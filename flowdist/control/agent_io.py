@@ -66,6 +66,23 @@ class WorkerReady(msgspec.Struct, frozen=True, tag=True):
     local_rank: int
 
 
+class WorkerElastic(msgspec.Struct, frozen=True, tag=True):
+    """A worker has entered flowdist.worker.elastic(), or with `inside` false is about to leave it."""
+
+    replica: ReplicaId
+    attempt: int
+    local_rank: int
+    inside: bool = True
+
+
+class WorkerParked(msgspec.Struct, frozen=True, tag=True):
+    """A worker has left its generation, and waits to be told of the next."""
+
+    replica: ReplicaId
+    attempt: int
+    local_rank: int
+
+
 class ProbePassed(msgspec.Struct, frozen=True, tag=True):
     """The readiness check of the attempt (tcp, http, file, log) passed."""
 
@@ -154,6 +171,8 @@ AgentInput = (
     | SpawnFailed
     | WorkerExited
     | WorkerReady
+    | WorkerElastic
+    | WorkerParked
     | ProbePassed
     | WorkerProgressed
     | WorkerOffered
@@ -177,9 +196,20 @@ class Send(msgspec.Struct, frozen=True, tag=True):
 
 
 class SpawnWorkers(msgspec.Struct, frozen=True, tag=True):
-    """Start all workers of the attempt, answer WorkersSpawned or SpawnFailed; watch its readiness check, if any."""
+    """Start all workers of the attempt, answer WorkersSpawned or SpawnFailed; watch its readiness check, if any.
+
+    The local ranks in `kept` run already: they have left their generation, and are told of this one.
+    """
 
     start: StartReplica
+    kept: tuple[int, ...] = ()
+
+
+class LeaveGeneration(msgspec.Struct, frozen=True, tag=True):
+    """Have the workers of the attempt leave their generation; each answers WorkerParked."""
+
+    replica: ReplicaId
+    attempt: int
 
 
 class HurrySpawn(msgspec.Struct, frozen=True, tag=True):
@@ -260,6 +290,7 @@ class EndAgent(msgspec.Struct, frozen=True, tag=True):
 AgentOutput = (
     Send
     | SpawnWorkers
+    | LeaveGeneration
     | HurrySpawn
     | SignalWorkers
     | WritePeers

@@ -14,7 +14,7 @@ from flowdist.graph import FailureKind, RoleSpec
 SIGNALS = {1: "HUP", 2: "INT", 3: "QUIT", 4: "ILL", 6: "ABRT", 7: "BUS", 8: "FPE", 9: "KILL", 11: "SEGV", 13: "PIPE"}
 SIGNALS |= {14: "ALRM", 15: "TERM", 10: "USR1", 12: "USR2", 24: "XCPU", 31: "SYS"}
 
-Phase = Literal["starting", "running", "ready", "stopped", "exited"]
+Phase = Literal["starting", "running", "ready", "parked", "stopped", "exited"]
 Missed = Literal["progress", "output", "start"]
 
 
@@ -24,8 +24,9 @@ class Attempt:
 
     order: StartReplica
     role: RoleSpec
+    alive: dict[int, None]
+    elastic_ranks: dict[int, None] = field(default_factory=dict)  # are in elastic code
     phase: Phase = "starting"
-    alive: dict[int, None] = field(default_factory=dict)
     ports: tuple[tuple[str, int], ...] = ()
     stop_grace_ns: int | None = None  # of the stop that it was told; None: nobody asked
     first_signal: Literal["TERM", "ABRT"] = "TERM"  # of that stop
@@ -35,6 +36,10 @@ class Attempt:
     is_unkillable: bool = False
     failure: io.WorkerExited | None = None  # of the first worker that failed
     ready_ranks: dict[int, None] = field(default_factory=dict)
+    is_elastic_told: bool = False  # the controller knows that all are
+    is_leaving: bool = False  # they were told to leave their generation
+    parked_ranks: dict[int, None] = field(default_factory=dict)  # have done so
+    is_dismissed: bool = False  # they are to end all the same: until then nothing starts on the node
     is_probed: bool = False
     steps: dict[int, int] = field(default_factory=dict)
     signs: dict[int, int] = field(default_factory=dict)  # when each rank last got further
@@ -54,6 +59,25 @@ class Attempt:
         return self.phase in ("stopped", "exited")
 
     @property
+    def holds_up(self) -> bool:
+        """Its workers were parked, and are about to end: what they hold may be wanted by whatever starts next."""
+        return self.is_dismissed and not self.is_over and not self.is_unkillable
+
+    @property
+    def may_leave(self) -> bool:
+        """All its workers are in elastic code, and nobody has told them to end."""
+        return (
+            self.phase in ("running", "ready")
+            and all(rank in self.elastic_ranks for rank in self.alive)
+            and (self.stop_grace_ns is None or self.is_leaving)
+        )
+
+    @property
+    def is_parked(self) -> bool:
+        """Whoever of it runs has left its generation, as it was told."""
+        return self.is_leaving and all(rank in self.parked_ranks for rank in self.alive)
+
+    @property
     def step(self) -> int:
         """A replica is as far as its least advanced worker; -1 until all have reported."""
         return min(self.steps.values()) if len(self.steps) == self.role.procs else -1
@@ -63,6 +87,28 @@ class Attempt:
         if step > self.steps.get(local_rank, -1):
             self.steps[local_rank] = step
             self.signs[local_rank] = now
+
+    def item(self) -> ev.InventoryItem:
+        return ev.InventoryItem(self.order.replica, self.order.attempt, self.phase, self.ports, self.exited)
+
+    def deadlines(self) -> list[int]:
+        own = (self.kill_at_ns, self.unkillable_at_ns, self.tell_at_ns, self.look_at_ns)
+        return [time for time in own if time is not None]
+
+    def told_to_stop(self, grace_ns: int, now: int, *, dump: bool, stays: bool) -> bool:
+        """Write down what it was told. Returns whether that is news: told again, only an earlier date counts.
+
+        `stays`: its workers are to leave their generation instead of ending.
+        """
+        first = self.stop_grace_ns is None or (self.is_leaving and not stays)
+        self.is_leaving, self.is_dismissed = stays, self.phase == "parked"
+        self.look_at_ns = None
+        self.first_signal = "ABRT" if dump else "TERM"
+        if first or grace_ns < (self.stop_grace_ns or 0):
+            self.stop_grace_ns = grace_ns
+            if self.unkillable_at_ns is None:
+                self.kill_at_ns = min(now + grace_ns, self.kill_at_ns or now + grace_ns)
+        return first
 
     def has_left(self) -> bool:
         return all(rank in self.left_ranks for rank in self.alive)
@@ -95,8 +141,8 @@ class Attempt:
         return "output" if last + role.hang_after_ns <= now else None
 
 
-def exit_event(order: StartReplica, failure: io.WorkerExited | None) -> ev.ReplicaExited:
-    """How the attempt ended, by its first failing worker."""
+def exit_event(order: StartReplica, failure: io.WorkerExited | None, parked: bool = False) -> ev.ReplicaExited:
+    """How the attempt ended, by its first failing worker. `parked`: others of it wait in place."""
     if failure is None:
         return ev.ReplicaExited(order.replica, order.attempt)
     signal = failure.signal
@@ -104,4 +150,5 @@ def exit_event(order: StartReplica, failure: io.WorkerExited | None) -> ev.Repli
         signal = SIGNALS.get(failure.exit_code - 128)  # a shell says it this way (R16)
     kind: FailureKind = failure.kind or ("signal" if signal else "exit")
     code = failure.exit_code
-    return ev.ReplicaExited(order.replica, order.attempt, kind, code, signal, failure.local_rank, failure.detail)
+    rank, detail = failure.local_rank, failure.detail
+    return ev.ReplicaExited(order.replica, order.attempt, kind, code, signal, rank, detail, parked)

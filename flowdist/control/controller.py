@@ -18,6 +18,7 @@ from flowdist.control.effects import AnswerCheckpoint, Effect
 from flowdist.control.ending import begin_ending, close_store, forget_store, judge_success, settle_ending
 from flowdist.control.hanging import judge_hang, note_revived, note_stalled
 from flowdist.control.ids import NodeName, ReplicaId
+from flowdist.control.in_place import park
 from flowdist.control.judge import Failure
 from flowdist.control.leaving import go, note_left, note_step, preempt
 from flowdist.control.membership import (
@@ -40,7 +41,10 @@ SETTLE_ROUNDS_MAX = 1000  # each round gives up a seat, a world or an incident: 
 
 
 class Controller:
-    """`known_nodes` are expected to join: a gang below its maximum waits `join_window` for them, not for others."""
+    """`known_nodes` are expected to join: a gang below its maximum waits `join_window` for them, not for others.
+
+    Those of `ids.unnamed_nodes` stand for nodes of any name.
+    """
 
     def __init__(self, graph: RoleGraph, known_nodes: tuple[NodeName, ...] = ()) -> None:
         self.state = new_job(graph, known_nodes)
@@ -121,6 +125,7 @@ def _record_of_replica(
     | ev.ReplicaStartsCold
     | ev.ReplicaReady
     | ev.ReplicaProgressed
+    | ev.ReplicaElastic
     | ev.ReplicaExited
     | ev.ReplicaStopped
     | ev.ReplicaUnkillable
@@ -137,10 +142,12 @@ def _record_of_replica(
             if not role.is_cold:
                 role.is_cold = True
                 job.notify(f"{role.spec.name} starts cold on {replica.node}: {event.detail}", "warning")
+        case ev.ReplicaElastic():
+            replica.is_elastic = True
         case ev.ReplicaExited():
             _exited(job, replica, event)
         case ev.ReplicaStopped():
-            _stopped(job, replica)
+            _stopped(job, replica, event)
         case ev.ReplicaUnkillable():
             give_up_node(job, replica)
         case ev.ReplicaStalled():
@@ -207,6 +214,8 @@ def _record_item(job: JobState, item: ev.InventoryItem) -> None:
         _record(job, ev.ReplicaStarted(item.replica, item.attempt, item.ports))
     if item.phase == "ready":
         _record(job, ev.ReplicaReady(item.replica, item.attempt))
+    if item.phase == "parked" and item.exited is None:
+        _record(job, ev.ReplicaStopped(item.replica, item.attempt, parked=True))
     if item.phase == "stopped":
         _record(job, ev.ReplicaStopped(item.replica, item.attempt))
     if item.exited is not None:
@@ -245,6 +254,8 @@ def _record_running(
 def _exited(job: JobState, replica: Replica, event: ev.ReplicaExited) -> None:
     role, world = job.role_of(replica.id), job.worlds[replica.world]
     was_up = replica.is_up
+    if event.parked:
+        park(job, replica)
     if job.ending is not None:
         succeeded = event.kind is None and role.spec.kind == "task" and was_up
         job.end_attempt(replica, "succeeded" if succeeded else "gone")
@@ -288,9 +299,13 @@ def _why(event: ev.ReplicaExited, role_kind: str) -> str:
     return f"{what}: {event.detail}" if event.detail else what
 
 
-def _stopped(job: JobState, replica: Replica) -> None:
+def _stopped(job: JobState, replica: Replica, event: ev.ReplicaStopped) -> None:
     was_up, world = replica.is_up, job.worlds[replica.world]
     job.end_attempt(replica)
+    if event.parked:
+        park(job, replica)
+    elif replica.in_place and job.ending is None:
+        job.notify(f"{replica.id} has not left its generation in place: it is restarted", "warning")
     if not was_up or job.ending is not None:
         return
     if world.notice is not None:

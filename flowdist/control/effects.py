@@ -55,6 +55,9 @@ class StopReplica(msgspec.Struct, frozen=True, tag=True):
     """SIGTERM, then SIGKILL when `grace_ns` has passed; no SIGTERM at all when it is 0.
 
     With `dump` the first signal is SIGABRT: Python workers write the stacks of all their threads to their log (R15).
+    With `in_place` its workers are to leave their generation and wait; only who has not when `grace_ns` has passed is
+    killed. The next StartReplica of the replica on that node goes on with those who wait. Without `in_place` an attempt
+    that waits ends.
     """
 
     node: NodeName
@@ -62,6 +65,7 @@ class StopReplica(msgspec.Struct, frozen=True, tag=True):
     attempt: int
     grace_ns: int
     dump: bool = False
+    in_place: bool = False
 
 
 class AskStep(msgspec.Struct, frozen=True, tag=True):

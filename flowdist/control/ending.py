@@ -40,20 +40,22 @@ def hurry(job: JobState) -> None:
         stop(job, replica, 0, again=True)
 
 
-def stop(job: JobState, replica: Replica, grace_ns: int, *, again: bool = False) -> None:
+def stop(job: JobState, replica: Replica, grace_ns: int, *, again: bool = False, in_place: bool = False) -> None:
     """Tell one replica to stop, unless it does not run, or was told already and is not to hear it `again`."""
     if not (replica.is_up or (again and replica.is_live)):
         return
     assert replica.node is not None
     job.set_phase(replica, "stopping")
-    replica.stop_grace_ns = grace_ns
+    replica.stop_grace_ns, replica.in_place = grace_ns, in_place
     job.due.clear(Due("ready", str(replica.id)))
     hangs = job.worlds[replica.world].hangs
-    job.emit(StopReplica(replica.node, replica.id, replica.attempt, grace_ns, hangs))
+    job.emit(StopReplica(replica.node, replica.id, replica.attempt, grace_ns, hangs, in_place))
 
 
 def settle_ending(job: JobState) -> None:
     """Stop what is next to stop; finish when nothing runs."""
+    for name in list(job.parked):
+        _end_parked(job, job.replicas[name])
     deepest = max((depth for depth, live in job.live_at.items() if live), default=None)
     if deepest is None:
         _finish(job)
@@ -63,6 +65,16 @@ def settle_ending(job: JobState) -> None:
         if up and (job.ending_at_once or role.depth == deepest):
             for replica in job.replicas_of(role):
                 stop(job, replica, _grace(job, role))
+
+
+def _end_parked(job: JobState, replica: Replica) -> None:
+    """What waits in place runs, as far as the end of the job is concerned (R18)."""
+    del job.parked[replica.id]
+    assert replica.node is not None
+    job.turn(job.worlds[replica.world], "stopping")
+    job.set_phase(replica, "stopping")
+    replica.stop_grace_ns, replica.in_place = 0, False
+    job.emit(StopReplica(replica.node, replica.id, replica.attempt, 0))
 
 
 def _grace(job: JobState, role: Role) -> int:

@@ -23,6 +23,7 @@ class ReplicaExited(msgspec.Struct, frozen=True, tag=True):
     signal: str | None = None  # without SIG: "KILL"
     local_rank: int = 0
     detail: str = ""
+    parked: bool = False  # some of its workers have left their generation and wait, as in ReplicaStopped
 
 
 class InventoryItem(msgspec.Struct, frozen=True):
@@ -30,7 +31,7 @@ class InventoryItem(msgspec.Struct, frozen=True):
 
     replica: ReplicaId
     attempt: int
-    phase: str  # "starting" | "running" | "ready" | "stopped" | "exited"
+    phase: str  # "starting" | "running" | "ready" | "parked" | "stopped" | "exited"
     ports: tuple[tuple[str, int], ...] = ()
     exited: ReplicaExited | None = None
 
@@ -117,11 +118,22 @@ class ReplicaProgressed(msgspec.Struct, frozen=True, tag=True):
     step: int
 
 
-class ReplicaStopped(msgspec.Struct, frozen=True, tag=True):
-    """All workers of the replica ended after a stop that it was told: neither success nor failure (R16)."""
+class ReplicaElastic(msgspec.Struct, frozen=True, tag=True):
+    """All workers of the replica are in elastic code: they can leave their generation and stay what they are."""
 
     replica: ReplicaId
     attempt: int
+
+
+class ReplicaStopped(msgspec.Struct, frozen=True, tag=True):
+    """All workers of the replica ended after a stop that it was told: neither success nor failure (R16).
+
+    `parked`: some of them did not end, but have left their generation, and wait for the next start of the replica.
+    """
+
+    replica: ReplicaId
+    attempt: int
+    parked: bool = False
 
 
 class ReplicaUnkillable(msgspec.Struct, frozen=True, tag=True):
@@ -242,6 +254,7 @@ Event = (
     | ReplicaStartsCold
     | ReplicaReady
     | ReplicaProgressed
+    | ReplicaElastic
     | ReplicaExited
     | ReplicaStopped
     | ReplicaUnkillable

@@ -18,3 +18,13 @@ class ReplicaId(NamedTuple):
 NodeName = str
 WorldName = str  # the role of a gang, `ps/0` for a replica that is a world of its own
 Addresses = tuple[tuple[str, str], ...]  # ("ps:rpc", "host:port,host:port"): all replicas of a role, in order
+
+
+def unnamed_nodes(first: int, total: int) -> tuple[NodeName, ...]:
+    """Nodes that are expected, and whose names nobody knows before they come: from the `first` one on."""
+    return tuple(f"host {number} of {total}" for number in range(first, total + 1))
+
+
+def is_unnamed(name: NodeName) -> bool:
+    """Whether it stands for a node of any name. No node's own name has a space in it."""
+    return " " in name

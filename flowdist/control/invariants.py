@@ -71,6 +71,13 @@ def _check_replica(job: JobState, replica: Replica) -> None:
         assert replica.attempt > 0 and replica.order is not None, f"{name} runs without an order"
         assert replica.order.node == replica.node, f"{name} was started elsewhere"
         assert job.nodes[replica.order.node].usable or replica.phase == "stopping", f"{name} runs on a lost node"
+    if replica.id in job.parked:
+        assert replica.node is not None and job.nodes[replica.node].usable, f"{name} waits in place on no node"
+        assert not replica.is_live and replica.order is not None, f"{name} waits in place, and is {replica.phase}"
+        assert replica.order.node == replica.node, f"{name} waits in place where it did not run"
+        world = job.worlds[replica.world]
+        between = world.phase in ("stopping", "waiting", "opening") or world.notice is not None
+        assert between, f"{name} waits in place for a world that is {world.phase}"
     waits_for_ready = replica.phase == "running" and role.spec.ready is not None and job.ending is None
     assert (Due("ready", name) in job.due) == waits_for_ready, f"{name}: ready deadline while {replica.phase}"
 
@@ -122,6 +129,7 @@ def _check_world(job: JobState, world: World) -> None:
     for role in roles if world.phase in ("opening", "running") and roles[0].spec.gang else ():
         count = sum(replica.id.role == role.spec.name for replica in members)
         assert role.spec.min_replicas <= count <= role.spec.max_replicas, f"{world.name} formed with {count}"
+        assert count % role.spec.step == 0, f"{world.name} formed with {count} of {role.spec.name}: no mesh"
     if world.phase == "opening":
         assert all(replica.node is not None for replica in members), f"{world.name} opens without seats"
     if world.phase == "stopping" and job.ending is None:

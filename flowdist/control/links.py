@@ -102,6 +102,17 @@ class Links:
         if isinstance(event, NodeGone):
             self._liveness.forget(event.node)
 
+    def gone(self, node: NodeName, incarnation: int, cause: str) -> tuple[NodeGone, ...]:
+        """The guardian of a node on another host says with its last words that nothing of it runs any more.
+
+        It speaks of its own time only, up to that incarnation: of one that came later it knows nothing (R20).
+        """
+        if incarnation < self._incarnations.get(node, 0):
+            return ()
+        event = NodeGone(node, cause)
+        self.note(event)
+        return (event,)
+
     def expire(self, now: int) -> list[NodeSilent]:
         return self._liveness.expire(now)
 

@@ -13,6 +13,7 @@ from flowdist.control.deadlines import Due
 from flowdist.control.effects import OpenStore, StartReplica
 from flowdist.control.ending import close_store
 from flowdist.control.ids import ReplicaId, WorldName
+from flowdist.control.in_place import take_up
 from flowdist.control.peers import addresses_for
 from flowdist.control.placement import admit, before_success, explain, fill, seated, short_of_room, unplace
 from flowdist.control.recovery import end_ignored, open_incident, was_healthy
@@ -104,6 +105,11 @@ def _form_gang(job: JobState, world: World, roles: list[Role]) -> None:
     have = [_has_minimum(job, role, role.seats) for role in roles]  # each says what it lacks
     if not all(have):
         return
+    for role in roles:
+        whole = role.seats - role.seats % role.spec.step  # of others the ranks form no mesh: the highest wait
+        for replica in seated(job, role)[whole:] if whole < role.seats else ():
+            unplace(job, replica)
+            job.hungry[role.spec.name] = None
     _open(job, world, [replica for role in roles for replica in seated(job, role)])
 
 
@@ -237,17 +243,19 @@ def start_members(job: JobState, world: World) -> None:
     for replica in members:
         first_ranks[replica.id] = rank
         rank += job.role_of(replica.id).spec.procs
+    orders: list[StartReplica] = []  # of those who have only to go on
     for i, replica in enumerate(members):
         role = job.role_of(replica.id)
         procs = role.spec.procs
         assert replica.node is not None
+        replica.told = addresses_for(job, role)
+        goes_on = take_up(job, replica)
         replica.attempt += 1
         replica.started_ns, replica.step = job.now, -1
         job.set_phase(replica, "starting")
         # A replica without gang keeps its number: the others know it by that, and do not restart with it.
         role_rank = role_ranks.get(role.spec.name, 0) if role.spec.gang else replica.id.index * procs
         role_ranks[role.spec.name] = role_rank + procs
-        replica.told = addresses_for(job, role)
         replica.order = StartReplica(
             node=replica.node,
             replica=replica.id,
@@ -268,7 +276,12 @@ def start_members(job: JobState, world: World) -> None:
         )
         if world.incident is not None:
             job.incident(world.incident).restarted[replica.id] = None
-        job.emit(replica.order)
+        if goes_on:
+            orders.append(replica.order)
+        else:
+            job.emit(replica.order)  # first: it has furthest to go
+    for order in orders:
+        job.emit(order)
 
 
 def abandon_opening(job: JobState, world: World) -> None:
@@ -293,7 +306,7 @@ def _grow(job: JobState, world: World, roles: list[Role]) -> None:
         return
     for role in growing:
         job.hungry[role.spec.name] = None
-    if not any(short_of_room(job, [role], extra=1) is None for role in growing):
+    if not any(short_of_room(job, [role], extra=role.spec.step) is None for role in growing):
         job.due.clear(cooldown)
         return
     earliest = _may_grow_from(job, roles, world)

@@ -14,6 +14,7 @@ from flowdist.control.effects import Order
 from flowdist.control.events import (
     CheckpointOffered,
     InventoryItem,
+    ReplicaElastic,
     ReplicaExited,
     ReplicaLeftStep,
     ReplicaProgressed,
@@ -38,6 +39,7 @@ Reported = (
     | ReplicaStartsCold
     | ReplicaReady
     | ReplicaProgressed
+    | ReplicaElastic
     | ReplicaExited
     | ReplicaStopped
     | ReplicaUnkillable

@@ -12,7 +12,7 @@ from flowdist.control.bad_nodes import note_loss, shun_if_it_flaps
 from flowdist.control.effects import AskStep, OpenStore, StopAtStep, StopReplica, TellPeers
 from flowdist.control.ending import forget_store
 from flowdist.control.events import InventoryItem, NodeJoined, ReplicaExited
-from flowdist.control.ids import NodeName
+from flowdist.control.ids import NodeName, is_unnamed
 from flowdist.control.judge import Failure
 from flowdist.control.membership import abandon_opening
 from flowdist.control.placement import forget_ports, unplace, update_free
@@ -30,7 +30,10 @@ def join(job: JobState, event: NodeJoined) -> list[InventoryItem]:
     same = known is not None and known.usable and event.incarnation == known.incarnation
     if known is not None and not same:
         lose_node(job, event.node, f"{event.node} came back without what it ran")
-    job.missing.pop(event.node, None)
+    if event.node in job.missing:
+        del job.missing[event.node]
+    elif known is None and (unnamed := next((name for name in job.missing if is_unnamed(name)), None)) is not None:
+        del job.missing[unnamed]
     if not same:
         _add(job, event, known)
     job.nodes[event.node].is_unheard = False
@@ -55,7 +58,7 @@ def _add(job: JobState, event: NodeJoined, known: Node | None) -> None:
 def _refuse_strays(job: JobState, event: NodeJoined) -> list[InventoryItem]:
     """A node that starts anew should run nothing; what it runs all the same is stopped."""
     for item in event.inventory:
-        if item.phase in ("starting", "running", "ready"):
+        if item.phase in ("starting", "running", "ready", "parked"):
             job.emit(StopReplica(event.node, item.replica, item.attempt, 0))
     return []
 
@@ -69,7 +72,7 @@ def _reconcile(job: JobState, event: NodeJoined) -> list[InventoryItem]:
         if replica is not None and replica.node == event.node and replica.attempt == item.attempt and replica.is_live:
             news.append(item)
             _repeat_orders(job, replica, item)
-        elif item.phase in ("starting", "running", "ready"):
+        elif item.phase in ("starting", "running", "ready") or (item.phase == "parked" and not _waits(job, item)):
             job.emit(StopReplica(event.node, item.replica, item.attempt, 0))
     for name in list(job.nodes[event.node].replicas):
         replica = job.replicas[name]
@@ -81,13 +84,23 @@ def _reconcile(job: JobState, event: NodeJoined) -> list[InventoryItem]:
     return news
 
 
+def _waits(job: JobState, item: InventoryItem) -> bool:
+    """Whether parked workers wait for a start that is to come, or was lost with the connection."""
+    replica = job.replicas.get(item.replica)
+    if replica is None or replica.node is None:
+        return False
+    lost = replica.phase == "starting" and replica.attempt == item.attempt + 1
+    return lost or (replica.id in job.parked and replica.attempt == item.attempt)
+
+
 def _repeat_orders(job: JobState, replica: Replica, item: InventoryItem) -> None:
     """Orders about an attempt that runs: each may be heard twice."""
-    if item.phase in ("stopped", "exited") or replica.node is None:
+    if item.phase in ("parked", "stopped", "exited") or replica.node is None:
         return
     notice = job.worlds[replica.world].notice
     if replica.phase == "stopping":
-        job.emit(StopReplica(replica.node, replica.id, replica.attempt, replica.stop_grace_ns))
+        grace_ns = replica.stop_grace_ns
+        job.emit(StopReplica(replica.node, replica.id, replica.attempt, grace_ns, in_place=replica.in_place))
     elif notice is not None and replica.id in notice.asked:
         job.emit(AskStep(replica.node, replica.id, replica.attempt))
     elif notice is not None:
@@ -170,6 +183,8 @@ def give_up_node(job: JobState, replica: Replica) -> None:
     name, gpus = replica.node, replica.gpus
     assert name is not None
     node = job.nodes[name]
+    for mate in node.replicas:
+        job.dismiss(job.replicas[mate])
     _give_up(job, name)
     job.end_attempt(replica)
     replica.member_since = 0

@@ -11,6 +11,7 @@ from flowdist.control.leaving import drain
 from flowdist.control.placement import unplace
 from flowdist.control.recovery import open_incident, retire
 from flowdist.control.state import JobState, Role, World
+from flowdist.graph.parallel import spelled
 
 Operation = ev.ScaleRequested | ev.CancelRequested | ev.DrainRequested | ev.CordonRequested | ev.UncordonRequested
 
@@ -46,6 +47,10 @@ def _scale(job: JobState, event: ev.ScaleRequested) -> None:
     if not low <= event.replicas <= high:
         text = f"scale {event.role}={event.replicas} is refused: {event.role} has replicas={low}:{high}"
         job.notify(text, "warning")
+        return
+    if event.replicas % role.spec.step:
+        mesh = f"its mesh {spelled(role.spec.parallel)} needs multiples of {role.spec.step}"
+        job.notify(f"scale {event.role}={event.replicas} is refused: {mesh}", "warning")
         return
     role.target = event.replicas
     job.notify(f"{event.role}: scaled to {event.replicas} replicas by the operator")

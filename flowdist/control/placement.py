@@ -12,6 +12,7 @@ import heapq
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Collection, Iterable
+from itertools import islice
 
 from flowdist.control.ids import NodeName, ReplicaId
 from flowdist.control.shelf import Candidate, Shelf
@@ -150,6 +151,7 @@ def unplace(job: JobState, replica: Replica) -> None:
     """Take the seat away. What the replica told of its ports stays, for the case that it comes back there."""
     if replica.node is None:
         return
+    job.dismiss(replica)
     role, node = job.role_of(replica.id), job.nodes[replica.node]
     role.seated[replica.phase] -= 1
     role.unseated[replica.phase] += 1
@@ -189,30 +191,51 @@ def update_free(job: JobState, name: NodeName) -> None:
 def fill(job: JobState, role: Role, count: int) -> int:
     """Place up to `count` of the replicas that wait, lowest first, beyond the minima of roles that are yet to come.
 
-    Returns how many found a place; the role is hungry if there were any, and not so many did.
+    Returns how many found a place; the role is hungry if there were any, and not so many did. Seats are given by as
+    many as a mesh of the role's ranks needs, one by one where it has none.
     """
     if count <= 0 or not role.vacant:
         return 0
     placed = passed = 0
     wanting = False
     short = _short_roles(job, role)
-    chooser = Chooser(job, role, {})
-    while placed < count and passed < len(role.vacant):
+    trial: Trial = {}
+    chooser = Chooser(job, role, trial)
+    block = role.spec.step - role.seats % role.spec.step
+    while placed + block <= count and passed < len(role.vacant):
         replica = job.replicas[role.replicas[role.vacant[passed]]]
         if replica.phase != "waiting":
             passed += 1
             continue
         wanting = True
-        name = chooser.take(replica.ports_node, avoided(job, replica)) or chooser.take(replica.ports_node)
-        if name is None or (short and not leaves_room(job, role, name, short)):
+        seats = _choose_block(job, role, chooser, islice(role.vacant, passed, None), block)
+        left = {name: trial[name] for _, name in seats}
+        if len(seats) < block or (short and not leaves_room(job, role, left, seats, short)):
             break
         if all(_returns_its_seats(job, role, other) for other in short):
             short = []  # what holds for one of its seats holds for all
-        place(job, replica, name)
-        placed += 1
+        for chosen, name in seats:
+            place(job, job.replicas[chosen], name)
+        placed, block = placed + block, role.spec.step
     if wanting and placed < count:
         job.hungry[role.spec.name] = None
     return placed
+
+
+def _choose_block(job: JobState, role: Role, chooser: Chooser, vacant: Iterable[int], block: int) -> list[Seat]:
+    """So many seats for the first that wait; fewer when there are no more."""
+    seats: list[Seat] = []
+    for index in vacant:
+        replica = job.replicas[role.replicas[index]]
+        if replica.phase != "waiting":
+            continue
+        name = chooser.take(replica.ports_node, avoided(job, replica)) or chooser.take(replica.ports_node)
+        if name is None:
+            break
+        seats.append((replica.id, name))
+        if len(seats) == block:
+            break
+    return seats
 
 
 def avoided(job: JobState, replica: Replica) -> list[NodeName]:
@@ -299,23 +322,24 @@ def _short_roles(job: JobState, grower: Role) -> list[Role]:
     ]
 
 
-def leaves_room(job: JobState, grower: Role, seat: NodeName, short: list[Role]) -> bool:
-    """Whether the minima of the roles that are yet to come could still be seated with one more `seat` of `grower`.
+def leaves_room(job: JobState, grower: Role, taken: Trial, seats: list[Seat], short: list[Role]) -> bool:
+    """Whether the minima of the roles that are yet to come could still be seated with these more `seats` of `grower`.
 
-    A role that waits for others to succeed may count on their seats: they are gone by then.
+    `taken` is what they leave of their nodes. A role that waits for others to succeed may count on their seats: they
+    are gone by then.
     """
-    free: Trial = {seat: subtract(job.free[seat], grower.need)}
+    free = taken
     for role in short:
         missing = role.spec.min_replicas - role.occupied
         trial = dict(free)
         earlier = before_success(job, role.spec)
-        if grower.spec.name in earlier:
+        for _, seat in seats if grower.spec.name in earlier else ():
             _free_up(job, trial, seat, grower)
         for name in earlier:
             for replica in seated(job, job.roles[name]):
                 assert replica.node is not None
                 _free_up(job, trial, replica.node, job.roles[name])
-        chooser = Chooser(job, role, trial, [(ReplicaId(grower.spec.name, 0), seat)])
+        chooser = Chooser(job, role, trial, seats)
         if chooser.lacks(missing) or not all(chooser.take() is not None for _ in range(missing)):
             return False
         if not earlier:

@@ -15,6 +15,7 @@ from flowdist.control.closure import closure, scope_worlds
 from flowdist.control.deadlines import Due
 from flowdist.control.ending import begin_ending, close_store, stop
 from flowdist.control.ids import NodeName, ReplicaId, WorldName
+from flowdist.control.in_place import leaves_in_place, may_stay, recall
 from flowdist.control.judge import Failure, Verdict, judge
 from flowdist.control.placement import unplace
 from flowdist.control.state import Charge, Incident, JobState, Replica, Role, World
@@ -182,6 +183,7 @@ def extend(job: JobState, incident: Incident, seeds: list[WorldName]) -> None:
         job.worlds[name].incident = incident.number
         job.touch(job.worlds[name])
     stop_set(job, incident, new if incident.phase == "stopping" else incident.worlds)
+    recall(job, incident)
 
 
 def stop_set(job: JobState, incident: Incident, worlds: Iterable[WorldName]) -> None:
@@ -194,9 +196,11 @@ def stop_set(job: JobState, incident: Incident, worlds: Iterable[WorldName]) -> 
             continue
         job.turn(world, "stopping")
         drop_notice(job, world)
+        stays = may_stay(job, incident, world)
         for replica in job.members_of(world):
             spec = job.role_of(replica.id).spec
-            stop(job, replica, spec.grace_ns if chosen else spec.stop_grace_ns)
+            in_place = stays and leaves_in_place(job, replica)
+            stop(job, replica, spec.grace_ns if chosen else spec.stop_grace_ns, in_place=in_place)
 
 
 def drop_notice(job: JobState, world: World) -> None:

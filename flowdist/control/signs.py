@@ -10,6 +10,7 @@ from collections.abc import Callable
 from flowdist.control import agent_io as io
 from flowdist.control import events as ev
 from flowdist.control.attempts import Attempt
+from flowdist.control.effects import AskStep, StopAtStep
 from flowdist.control.messages import Reported
 
 Say = Callable[[Reported], None]
@@ -52,6 +53,17 @@ def _revive(attempt: Attempt, say: Say) -> None:
     say(ev.ReplicaRevived(attempt.order.replica, attempt.order.attempt))
 
 
+def give_notice(attempt: Attempt, order: AskStep | StopAtStep, say: Say) -> list[io.AgentOutput]:
+    """Its workers are to stop soon: whatever of it ends from now on has stopped (R16)."""
+    attempt.is_noticed = True
+    if isinstance(order, StopAtStep):
+        return [io.TellWorkers(order.replica, order.attempt, order.step)]
+    if attempt.phase == "starting":
+        say(ev.StepTold(order.replica, order.attempt, None))
+        return []
+    return [io.AskWorkers(order.replica, order.attempt)]
+
+
 def check_left(attempt: Attempt, say: Say) -> None:
     """The last worker has left the agreed step; whoever has ended has left as well."""
     if attempt.has_left():
@@ -78,3 +90,20 @@ def tell_step(attempt: Attempt, now: int, say: Say) -> None:
     attempt.step_told = attempt.step
     attempt.told_ns, attempt.tell_at_ns = now, None
     say(ev.ReplicaProgressed(attempt.order.replica, attempt.order.attempt, attempt.step_told))
+
+
+def say_again(attempt: Attempt, now: int, say: Say) -> None:
+    """What an inventory does not hold, and may have been lost with the connection."""
+    key = (attempt.order.replica, attempt.order.attempt)
+    if attempt.step >= 0:
+        tell_step(attempt, now, say)
+    for offer in attempt.offers.values():
+        say(offer)
+    if attempt.stalled is not None:
+        say(attempt.stalled)
+    if attempt.is_elastic_told:
+        say(ev.ReplicaElastic(*key))
+    if attempt.is_unkillable:
+        say(ev.ReplicaUnkillable(*key))
+    if attempt.has_left():
+        say(ev.ReplicaLeftStep(*key))

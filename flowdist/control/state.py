@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from flowdist.control.deadlines import Deadlines, Due
-from flowdist.control.effects import Effect, Notify, Outcome, StartReplica
+from flowdist.control.effects import Effect, Notify, Outcome, StartReplica, StopReplica
 from flowdist.control.events import CheckpointOffered
 from flowdist.control.ids import Addresses, NodeName, ReplicaId, WorldName
 from flowdist.control.shelf import Shelf
@@ -99,6 +99,8 @@ class Replica:
     order: StartReplica | None = None  # that of its present attempt
     started_ns: int = 0  # when that was given
     stop_grace_ns: int = 0  # of the stop that it was told last
+    is_elastic: bool = False  # its workers can leave their generation and stay what they are
+    in_place: bool = False  # that is what the stop that it was told last wants of them
     stalled: str = ""  # what was missed of it: progress, output or start (R15)
     stalled_ns: int = 0  # when that was reported
     has_spoken: bool = False  # there was output of it before it stalled
@@ -274,6 +276,7 @@ class JobState:
     ending_reason: str = ""
     ending_at_once: bool = False  # no grace and no order: a failure, or an operator in a hurry
     outcome: Outcome | None = None
+    parked: dict[ReplicaId, None] = field(default_factory=dict)  # have workers that wait in place for their next start
     live_at: dict[int, int] = field(default_factory=dict)  # how many replicas live, by the depth of their role
     effects: list[Effect] = field(default_factory=list)  # of the event that is being handled
     touched: dict[WorldName, None] = field(default_factory=dict)  # worlds that settling has to visit
@@ -371,6 +374,17 @@ class JobState:
         """Nothing of its attempt runs any more."""
         self.set_phase(replica, phase)
         self.due.clear(Due("ready", str(replica.id)))
+
+    def dismiss(self, replica: Replica) -> None:
+        """Workers that wait in place end: the seat is wanted, or the replica is to begin afresh.
+
+        Its agent starts nothing before they are gone.
+        """
+        if replica.id in self.parked:
+            del self.parked[replica.id]
+            assert replica.node is not None
+            if self.nodes[replica.node].usable:
+                self.emit(StopReplica(replica.node, replica.id, replica.attempt, 0))
 
     def emit(self, effect: Effect) -> None:
         self.effects.append(effect)

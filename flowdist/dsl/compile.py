@@ -14,6 +14,7 @@ from flowdist.dsl.checks import check_graph
 from flowdist.dsl.commands import MACROS, check_found, macros_of, read_command, read_hook, way_of
 from flowdist.dsl.env import read_env
 from flowdist.dsl.fields import NAME, Fields
+from flowdist.dsl.parallel import check_parallel, read_parallel
 from flowdist.dsl.placing import read_placement
 from flowdist.dsl.policy import compile_restart
 from flowdist.dsl.preload import read_preload, warn_if_cold
@@ -88,6 +89,7 @@ def compile_topology(topology: Topology, problems: Problems) -> RoleGraph:
         source=topology.site.file,
     )
     check_worlds(topology, graph, problems)
+    check_parallel(topology, graph, problems)
     check_graph(topology, graph, problems)
     return graph
 
@@ -214,6 +216,7 @@ class _RoleCompiler:
             start_timeout_ns=_optional(fields, "start_timeout"),
             preload=read_preload(fields, command, self._folder / workdir),
             warm=fields.flag("warm", True),
+            parallel=read_parallel(fields),
             workload=self._workload(fields, kind),
             address_edges=_roles_in(macros),
         )
@@ -339,6 +342,7 @@ class _RoleCompiler:
             checkpoint_every_ns=work.duration("checkpoint_every", MINUTE, zero=False),
             checkpoint_ns=work.duration("checkpoint_time", SECOND),
             restore_ns=work.duration("restore_time", 0),
+            rejoin_ns=None if given.rejoin_time is None else work.duration("rejoin_time", 0),
         )
 
 

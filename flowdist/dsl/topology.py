@@ -117,6 +117,8 @@ class Workload:
         checkpoint_every: Interval between checkpoints.
         checkpoint_time: How long a checkpoint blocks.
         restore_time: How long a restart takes to read its checkpoint.
+        rejoin_time: Its workers call `worker.elastic()`: how long until they train on in a new generation, in the same
+            process. None: they are restarted.
     """
 
     def __init__(
@@ -128,13 +130,11 @@ class Workload:
         checkpoint_every: Duration = "1m",
         checkpoint_time: Duration = "1s",
         restore_time: Duration = "0s",
+        rejoin_time: Duration | None = None,
     ) -> None:
         self.steps, self.step_time, self.startup = steps, step_time, startup
-        self.checkpoint_every, self.checkpoint_time, self.restore_time = (
-            checkpoint_every,
-            checkpoint_time,
-            restore_time,
-        )
+        self.checkpoint_every, self.checkpoint_time = checkpoint_every, checkpoint_time
+        self.restore_time, self.rejoin_time = restore_time, rejoin_time
         self.site = call_site(())
 
 
@@ -192,6 +192,7 @@ class RoleFields(TypedDict, total=False):
     start_timeout: Duration | None
     preload: Sequence[str]
     warm: bool | None
+    parallel: Mapping[str, int | Literal["elastic"]] | str | None
     workload: Workload | None
 
 
@@ -398,6 +399,7 @@ class Topology:
             start_timeout: So long after its start without a first `progress()` is one, too.
             preload: Modules that are imported before its workers are forked; torch is, if its code imports it.
             warm: False: its workers are started by exec, never forked.
+            parallel: The dimensions of its mesh, `{"pp": 2, "dp": "elastic", "tp": 2}`, for `flowdist.worker.mesh()`.
             workload: How the simulator plays it.
         """
         site = call_site(("name", "command"))

@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from flowdist.graph.parallel import Parallel, replica_step
 from flowdist.graph.units import MINUTE, MS, SECOND
 
 RoleKind = Literal["task", "service"]
@@ -117,6 +118,7 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
     checkpoint_every_ns: int = 1 * MINUTE
     checkpoint_ns: int = 1 * SECOND
     restore_ns: int = 0
+    rejoin_ns: int | None = None  # in place; None: its workers are not elastic
 
 
 class SecretRef(msgspec.Struct, frozen=True):
@@ -163,8 +165,14 @@ class RoleSpec(msgspec.Struct, frozen=True):
     start_timeout_ns: int | None = None
     preload: tuple[str, ...] = ()
     warm: bool = True
+    parallel: Parallel = ()
     workload: WorkloadSpec = WorkloadSpec()
     address_edges: tuple[str, ...] = ()  # roles whose addresses stand in my command or env
+
+    @property
+    def step(self) -> int:
+        """A gang of it has a multiple of so many replicas: of others the ranks form no mesh."""
+        return replica_step(self.parallel, self.procs) if self.parallel else 1
 
     def gate_on(self, role: str) -> Gate | None:
         return next((gate for gate in self.gates if gate.role == role), None)

@@ -9,6 +9,7 @@ from flowdist.control.effects import OpenStore, StartReplica
 from flowdist.control.events import Event, NodeJoined, ReplicaReady, ReplicaStarted, StoreOpened
 from flowdist.control.placement import explain
 from flowdist.graph import RoleGraph, RoleSpec, format_duration, format_memory
+from flowdist.graph.parallel import spelled
 from flowdist.graph.warmth import cold_because
 from flowdist.report.drawing import seating_words
 from flowdist.report.judging import policy_text
@@ -155,6 +156,10 @@ def _policy_lines(spec: RoleSpec) -> list[str]:
     lines.append("    " + ", ".join(f"{name} {format_duration(ns)}" for name, ns in times))
     if rules := seating_words(spec):
         lines.append(f"    placed {', '.join(rules)}")
+    if spec.parallel:
+        sizes = range(spec.min_replicas, spec.max_replicas + 1, spec.step)
+        shown = [str(size) for size in (sizes if len(sizes) <= 4 else (sizes[0], sizes[1], "...", sizes[-1]))]
+        lines.append(f"    mesh {spelled(spec.parallel)}: forms with {', '.join(shown)} replicas and no others")
     return lines
 
 

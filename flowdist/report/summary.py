@@ -61,7 +61,7 @@ def _incident(incident: Incident) -> dict[str, Any]:
 
 def summary_text(summary: dict[str, Any]) -> str:
     """For people. Shown at the end of `run` and `simulate`."""
-    lines = [f"{(summary['outcome'] or 'unfinished').upper()} after {_seconds(summary['lasted_s'])}"]
+    lines = [f"{(summary['outcome'] or 'unfinished').upper()} after {rounded(summary['lasted_s'])}"]
     if summary["reason"]:
         lines[0] += f": {summary['reason']}"
     simulated = any("lost_work_s" in role for role in summary["roles"].values())
@@ -71,7 +71,7 @@ def summary_text(summary: dict[str, Any]) -> str:
         budget = "-" if role["budget"] is None else f"{role['charged']} of {role['budget']}"
         step = str(role["step"]) if role["step"] >= 0 else "-"
         row = (name, role["outcome"] or "running", str(role["generations"]), str(role["restarts"]), budget, step)
-        lost = _seconds(role["lost_work_s"]) if "lost_work_s" in role else "-"
+        lost = rounded(role["lost_work_s"]) if "lost_work_s" in role else "-"
         rows.append((*row, lost) if simulated else row)
     lines += ["", *table(rows)]
     if "time_s" in summary:
@@ -97,18 +97,18 @@ def _time_rows(times: dict[str, dict[str, float]]) -> list[tuple[str, ...]]:
 
 
 def _incident_lines(incident: dict[str, Any]) -> list[str]:
-    took = f" after {_seconds(incident['took_s'])}" if incident["took_s"] is not None else ""
+    took = f" after {rounded(incident['took_s'])}" if incident["took_s"] is not None else ""
     if incident.get("steps_again_s") is not None:
-        took += f", steps again after {_seconds(incident['steps_again_s'])}"
+        took += f", steps again after {rounded(incident['steps_again_s'])}"
     charge = f", charged to {incident['charged_to']}" if incident["charged_to"] else ", not counted"
     restarted = ", ".join(incident["restarted"]) or "nothing"
     return [
-        f"  {incident['number']}. at {_seconds(incident['t_s'])}: {incident['reason']}",
+        f"  {incident['number']}. at {rounded(incident['t_s'])}: {incident['reason']}",
         f"     restarted {restarted}; {incident['result']}{took}{charge}",
     ]
 
 
-def _seconds(seconds: float) -> str:
+def rounded(seconds: float) -> str:
     """Rounded to what people read: hundredths below a minute, seconds above."""
     ns = round(seconds * 1e9)
     return format_duration(round(ns, -7) if ns < 60 * 10**9 else round(ns, -9))

@@ -13,21 +13,27 @@ from collections import deque
 from pathlib import Path
 from typing import assert_never
 
+import msgspec
+
 from flowdist.control import agent_io as io
 from flowdist.control.agent import Agent
 from flowdist.control.effects import StartReplica
 from flowdist.control.ids import Addresses, ReplicaId
+from flowdist.control.messages import Acked, Dismissed, Ordered, Rejoin
 from flowdist.graph import RoleSpec, decode_graph
 from flowdist.runtime import notice
 from flowdist.runtime import spawning as spawner
 from flowdist.runtime.clock import boot_ns
+from flowdist.runtime.dialing import dial
 from flowdist.runtime.environment import Places, fork_server, macro_values, worker_argv, worker_env
 from flowdist.runtime.errors_of_workers import is_out_of_memory, one_line
-from flowdist.runtime.frames import JournalLine, encode, read_from_controller
+from flowdist.runtime.evidence import gather
+from flowdist.runtime.frames import encode, read_from_controller
 from flowdist.runtime.guardian import NodeConfig
+from flowdist.runtime.handshake import TurnedAway
 from flowdist.runtime.logs import last_output_ns
 from flowdist.runtime.ports import Ports
-from flowdist.runtime.readiness import until_ready
+from flowdist.runtime.readiness import Listener, until_ready
 from flowdist.runtime.secret_values import Mask
 from flowdist.runtime.stores import Stores
 from flowdist.runtime.worker_socket import WorkerSocket
@@ -35,33 +41,39 @@ from flowdist.runtime.worker_socket import WorkerSocket
 CONNECT_PAUSE_S = 0.02
 
 
-def run_agent(config: NodeConfig, channel: socket.socket) -> None:
-    """Until the job is over or the node leaves."""
+def run_agent(config: NodeConfig, channel: socket.socket, token: str = "") -> None:
+    """Until the job is over or the node leaves. The token is for a controller on another host."""
+    for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME") if config.interface else ():
+        os.environ.setdefault(name, config.interface)  # else they look up the host's name, and may fail to
     with contextlib.suppress(asyncio.CancelledError):
-        asyncio.run(_AgentProcess(config, channel).run())
+        asyncio.run(_AgentProcess(config, channel, token).run())
 
 
-def write_atomically(path: Path, content: str) -> None:
-    """Whoever reads it sees the old content or the new, never a part, after a crash of the machine too."""
+def write_atomically(path: Path, content: str, *, lasts: bool = True) -> None:
+    """Whoever reads it sees the old content or the new, never a part; if it `lasts`, after a crash of the machine too.
+
+    That takes some milliseconds: what is of no use after a crash need not.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with temporary.open("w") as file:
         file.write(content)
         file.flush()
-        os.fsync(file.fileno())
+        if lasts:
+            os.fsync(file.fileno())
     temporary.rename(path)
 
 
 class _AgentProcess:
-    def __init__(self, config: NodeConfig, channel: socket.socket) -> None:
-        self._config, self._channel = config, channel
+    def __init__(self, config: NodeConfig, channel: socket.socket, token: str) -> None:
+        self._config, self._channel, self._token = config, channel, token
         graph = decode_graph(Path(config.run_dir, "graph.json").read_bytes())
         self._graph = graph
-        self._agent = Agent(config.node, graph, incarnation=config.incarnation)
+        self._agent = Agent(config.node, graph, config.address, config.incarnation)
         checkpoints = graph.checkpoint_dir or str(Path(config.run_dir, "checkpoints"))
         socket_path = str(Path(config.socket_dir, f"{config.node.name}.sock"))
         self._places = Places(config.run_dir, config.run_id, checkpoints, socket_path)
-        self._ports = Ports(config.run_id, config.number)
+        self._ports = Ports(config.run_id, config.number, config.address)
         self._inputs: deque[io.AgentInput] = deque()
         self._is_pumping = False
         self._timer: asyncio.TimerHandle | None = None
@@ -77,7 +89,7 @@ class _AgentProcess:
     async def run(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
-        self._stores = Stores(self._loop, self._store_exited)
+        self._stores = Stores(self._loop, self._store_exited, self._config.address)
         self._sockets = WorkerSocket(self._tell)
         self._answers = spawner.answers()
         self._channel.setblocking(False)
@@ -96,20 +108,27 @@ class _AgentProcess:
     async def _talk_to_controller(self) -> None:
         while True:
             try:
-                reader, self._writer = await asyncio.open_unix_connection(self._config.control_socket)
+                reader, self._writer = await self._connect()
             except (ConnectionRefusedError, FileNotFoundError):
                 self._tell(io.Refused())  # this host is up, and nobody listens
                 await asyncio.sleep(CONNECT_PAUSE_S)
                 continue
-            except OSError:
+            except (OSError, TurnedAway):
                 await asyncio.sleep(CONNECT_PAUSE_S)
                 continue
             self._tell(io.Connected())
-            while (message := await read_from_controller(reader)) is not None:
-                if not isinstance(message, JournalLine):
-                    self._tell(message)
+            with contextlib.suppress(msgspec.MsgspecError):  # whoever sends that is better met anew
+                while (message := await read_from_controller(reader)) is not None:
+                    if isinstance(message, Acked | Rejoin | Ordered | Dismissed):
+                        self._tell(message)
+            self._writer.close()
             self._writer = None
             self._tell(io.Disconnected())
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._config.meeting is not None:
+            return await dial(self._config.meeting, self._token)
+        return await asyncio.open_unix_connection(self._config.control_socket)
 
     def _tell(self, event: io.AgentInput) -> None:
         """One input after the other: carrying out an output may bring the next."""
@@ -137,7 +156,9 @@ class _AgentProcess:
                 if self._writer is not None:
                     self._writer.write(encode(output.message))
             case io.SpawnWorkers():
-                self._spawn(output.start)
+                self._spawn(output.start, output.kept)
+            case io.LeaveGeneration():
+                self._sockets.leave(output.replica, output.attempt)
             case io.HurrySpawn():
                 for id in self._ids(output.replica, output.attempt):
                     self._channel_send(spawner.Hurry(id))
@@ -169,9 +190,8 @@ class _AgentProcess:
     def _store_exited(self, key: tuple[str, int], detail: str) -> None:
         self._tell(io.StoreExited(*key, detail))
 
-    def _spawn(self, start: StartReplica) -> None:
+    def _spawn(self, start: StartReplica, kept: tuple[int, ...]) -> None:
         role = self._graph.role(start.replica.role)
-        self._forget_before(start)
         try:
             ports = self._ports.of(str(start.replica), role.ports)
             envs = [self._env(start, role, local_rank, ports) for local_rank in range(role.procs)]
@@ -181,7 +201,17 @@ class _AgentProcess:
         self._write_peers(start.replica, start.attempt, start.addresses)
         spawning = _Spawning(start, ports, time.time_ns(), {}, set(range(role.procs)))
         self._spawning[start.replica, start.attempt] = spawning
-        for local_rank, env in enumerate(envs):
+        for id, (before, local_rank) in list(self._workers.items()):
+            if before.replica == start.replica and local_rank in kept:
+                spawning.ids[id] = local_rank
+                spawning.missing.discard(local_rank)
+                self._workers[id] = (start, local_rank)
+                self._resume(id, before, start, local_rank, envs[local_rank])
+        self._forget_before(start)
+        if not spawning.missing:
+            self._all_spawned(start)
+        for local_rank in sorted(spawning.missing):
+            env = envs[local_rank]
             values = macro_values(start, role, local_rank, self._places, ports)
             argv = worker_argv(role, values, os.environ)
             folder = str(self._places.attempt_dir(start) / str(local_rank))
@@ -198,11 +228,24 @@ class _AgentProcess:
             del self._spawning[key]
             self._killed.pop(key, None)
 
+    def _resume(self, id: int, before: StartReplica, start: StartReplica, local_rank: int, env: dict[str, str]) -> None:
+        """A worker that has left its generation goes on as one of this attempt."""
+        folder = self._places.attempt_dir(start) / str(local_rank)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._channel_send(spawner.Moved(id, str(folder)))
+        old = self._env(before, self._graph.role(start.replica.role), local_rank, self._spawned_ports(before))
+        changed = {name: value for name, value in env.items() if old.get(name) != value}
+        self._sockets.resume(start.replica, before.attempt, start.attempt, local_rank, changed)
+
+    def _spawned_ports(self, start: StartReplica) -> dict[str, int]:
+        return self._spawning[start.replica, start.attempt].ports
+
     def _prepare(self) -> None:
         """Where all workers want the same imports, they begin before the first of them is ordered."""
         wanted: dict[spawner.ForkServer, None] = {}
         for role in self._graph.roles:
-            world = ("", 1, 0, 1, 0, 1, 0, 1, 0, "", 0)  # nothing that differs from start to start counts
+            size = role.max_replicas * role.procs
+            world = ("", 1, 0, size, 0, 1, 0, 1, 0, "", 0)  # nothing that differs from start to start counts
             start = StartReplica(self._config.node.name, ReplicaId(role.name, 0), 1, *world)
             values = macro_values(start, role, 0, self._places, {})
             with contextlib.suppress(OSError):  # a secret that is missing: whoever needs it says so
@@ -265,7 +308,11 @@ class _AgentProcess:
         if spawning.refused is not None:
             self._give_up(key)
             return
-        self._tell(io.WorkersSpawned(*key, tuple(spawning.ports.items())))
+        self._all_spawned(start)
+
+    def _all_spawned(self, start: StartReplica) -> None:
+        spawning = self._spawning[start.replica, start.attempt]
+        self._tell(io.WorkersSpawned(start.replica, start.attempt, tuple(spawning.ports.items())))
         self._watch_readiness(start, spawning)
 
     def _refused(self, answer: spawner.SpawnRefused) -> None:
@@ -292,7 +339,8 @@ class _AgentProcess:
             return
         key = (start.replica, start.attempt)
         folder = self._places.attempt_dir(start)
-        probe = until_ready(role.ready, spawning.ports, role.workdir, folder, spawning.since_ns)
+        here = Listener(self._config.address, spawning.ports)
+        probe = until_ready(role.ready, here, role.workdir, folder, spawning.since_ns)
         task = asyncio.create_task(probe)
         task.add_done_callback(lambda task: None if task.cancelled() else self._tell(io.ProbePassed(*key)))
         self._probes[key] = task
@@ -314,6 +362,9 @@ class _AgentProcess:
         name = signal.Signals(-code).name.removeprefix("SIG") if code < 0 else None
         if code == 0:
             return io.WorkerExited(start.replica, start.attempt, local_rank)
+        if self._config.meeting is not None and self._writer is not None:
+            folder = self._places.attempt_dir(start) / str(local_rank)
+            self._writer.write(encode(gather(start, local_rank, folder, self._mask)))
         detail = one_line(self._places.attempt_dir(start) / str(local_rank), self._mask)
         kind = "oom" if is_out_of_memory(detail) or self._was_oom_killed(start, local_rank, name) else None
         return io.WorkerExited(start.replica, start.attempt, local_rank, max(code, 0), name, kind, detail)  # type: ignore[arg-type]
@@ -334,7 +385,7 @@ class _AgentProcess:
     def _write_peers(self, replica: ReplicaId, attempt: int, addresses: Addresses) -> None:
         folder = self._attempt_dir(replica, attempt)
         content = {key: [part for part in address.split(",") if part] for key, address in addresses}
-        write_atomically(folder / "peers.json", json.dumps(content))
+        write_atomically(folder / "peers.json", json.dumps(content), lasts=False)
 
     def _answer_commit(self, answer: io.AnswerWorker) -> None:
         """The pointer is written before the worker is told: whoever was told yes finds it after any crash."""

@@ -26,15 +26,25 @@ from flowdist.control.messages import Heartbeat, Join, Leave, Preempted, Report,
 from flowdist.graph import RoleGraph, decode_graph
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.disturbances import Disturb, Disturbances, Heal
+from flowdist.runtime.evidence import keep
 from flowdist.runtime.frames import (
-    FromSupervisor,
+    Arrive,
+    Evidence,
+    Farewell,
     Injected,
     JournalLine,
     Operate,
+    ToControllerFrame,
     Watch,
     encode,
     read_to_controller,
 )
+from flowdist.runtime.handshake import TOKEN
+from flowdist.runtime.meeting import Gone
+from flowdist.runtime.reception import Listening, Reception
+
+BIND_S = 10.0  # a controller that takes over waits so long for the port of the last one
+PART_S = 2.0  # for the other hosts to have read the last frames
 
 
 class ControllerConfig(msgspec.Struct, frozen=True):
@@ -50,6 +60,7 @@ class ControllerConfig(msgspec.Struct, frozen=True):
     start_ns: int  # of the job, on CLOCK_BOOTTIME
     lifeline: int
     disturbed: tuple[Disturb, ...] = ()  # connections, by a plan of faults
+    listening: Listening | None = None
 
 
 class Journal:
@@ -73,8 +84,11 @@ class Journal:
 
 
 class _ControllerProcess:
-    def __init__(self, config: ControllerConfig, graph: RoleGraph) -> None:
+    def __init__(self, config: ControllerConfig, graph: RoleGraph, token: str) -> None:
         self._config = config
+        job = config.listening.job if config.listening is not None else ""
+        self._reception = Reception(graph, job, config.run_id, token, config.known_nodes)
+        self._far: dict[asyncio.StreamWriter, None] = {}  # connections of other hosts
         self._controller = Controller(graph, config.known_nodes)
         self._links = Links(graph.options)
         self._journal = Journal(Path(config.run_dir, "journal.jsonl"))
@@ -109,9 +123,51 @@ class _ControllerProcess:
         Path(self._config.control_socket).unlink(missing_ok=True)
         server = await asyncio.start_unix_server(self._serve, self._config.control_socket)
         Path(self._config.control_socket).chmod(0o600)
+        door = await self._open_door()
         self._set_timer()
         await self._over.wait()
         server.close()
+        if door is not None:
+            door.close()
+            await self._part()
+
+    async def _open_door(self) -> asyncio.Server | None:
+        """Listen for other hosts, if they may come."""
+        listening = self._config.listening
+        if listening is None:
+            return None
+        until = self._loop.time() + BIND_S
+        while True:
+            try:
+                return await asyncio.start_server(self._serve_far, listening.address or None, listening.port)
+            except OSError:
+                if self._loop.time() > until:
+                    raise
+                await asyncio.sleep(0.05)
+
+    async def _serve_far(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            if await self._reception.admit(reader, writer):
+                self._far[writer] = None
+                await self._serve(reader, writer)
+        except asyncio.CancelledError:
+            pass  # this process ends, in the middle of a greeting
+        finally:
+            self._far.pop(writer, None)
+            self._reception.depart(writer)
+            writer.close()
+
+    async def _part(self) -> None:
+        """Other hosts have read all that was sent, or had the time for it."""
+        if self._controller.state.outcome is None:
+            for writer in [writer for writer in self._watchers if writer in self._far]:
+                self._send(writer, Farewell("flowdist has ended there before the job was over"))
+        for writer in self._far:
+            with contextlib.suppress(OSError, RuntimeError):
+                writer.write_eof()
+        until = self._loop.time() + PART_S
+        while self._far and self._loop.time() < until:
+            await asyncio.sleep(0.01)
 
     def _now(self) -> int:
         self._last_ns = max(self._last_ns, boot_ns() - self._config.start_ns)
@@ -120,8 +176,10 @@ class _ControllerProcess:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while (message := await read_to_controller(reader)) is not None:
+                if writer in self._far and isinstance(message, Operate | Injected | Disturb | Heal):
+                    raise msgspec.ValidationError(f"{type(message).__name__} is not for other hosts")
                 self._hear(message, writer)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             print(f"flowdist: a connection was closed: {error}", file=sys.stderr)
         except asyncio.CancelledError:
             pass  # this process ends: asyncio would make a traceback of it
@@ -130,7 +188,7 @@ class _ControllerProcess:
                 self._watchers.remove(writer)
             writer.close()
 
-    def _hear(self, message: ToController | FromSupervisor, writer: asyncio.StreamWriter) -> None:
+    def _hear(self, message: ToControllerFrame, writer: asyncio.StreamWriter) -> None:
         match message:
             case Watch():
                 for line in self._journal.path.read_bytes().splitlines(keepends=True)[message.skip :]:
@@ -145,6 +203,13 @@ class _ControllerProcess:
                 self._disturbances.disturb(message)
             case Heal():
                 self._disturbances.heal(message)
+            case Arrive():
+                self._send(writer, self._reception.welcome(message, self._controller.state, writer))
+            case Gone():
+                for gone in self._links.gone(message.node, message.incarnation, message.cause):
+                    self._handle(gone)
+            case Evidence():
+                keep(message, self._controller.state, Path(self._config.run_dir))
             case Join() | Heartbeat() | Report() | Preempted() | Leave():
                 self._disturbances.carry(message.node, "up", writer, lambda: self._hear_agent(message, writer))
             case _:
@@ -217,7 +282,8 @@ class _ControllerProcess:
 def main() -> None:
     config = msgspec.json.decode(sys.argv[1], type=ControllerConfig)
     graph = decode_graph(Path(config.run_dir, "graph.json").read_bytes())
-    asyncio.run(_ControllerProcess(config, graph).run())
+    token = os.environ.pop(TOKEN, "")
+    asyncio.run(_ControllerProcess(config, graph, token).run())
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from flowdist.control.effects import StartReplica
 from flowdist.graph import RoleSpec, SecretRef
+from flowdist.graph.parallel import mesh_of
 from flowdist.graph.warmth import PythonCommand, cold_because, python_command, varies
 from flowdist.runtime.notice import ASKED, NOTICE
 from flowdist.runtime.spawning import ForkServer
@@ -101,6 +102,9 @@ def worker_env(
         FLOWDIST_NOTICE=str(folder / NOTICE),
         FLOWDIST_ASKED=str(folder / str(local_rank) / ASKED),
     )
+    if role.parallel:
+        dimensions = mesh_of(role.parallel, start.world_size)
+        env["FLOWDIST_MESH"] = ",".join(f"{name}={size}" for name, size in dimensions)
     env.update({f"FLOWDIST_PORT_{name.upper().replace('-', '_')}": str(port) for name, port in ports.items()})
     if role.resources.gpu:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
@@ -134,8 +138,6 @@ def read_secret(secret: SecretRef, base: Mapping[str, str]) -> str:
 def _defaults(base: Mapping[str, str], role: RoleSpec) -> dict[str, str]:
     """What is set only where the user has set nothing."""
     wanted = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "PYTHONUNBUFFERED": "1"}
-    # All nodes are on this machine: without these, gloo and tensorpipe look the host's name up and may fail to.
-    wanted |= {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}
     if role.hang_after_ns is not None or role.start_timeout_ns is not None:
         wanted["PYTHONFAULTHANDLER"] = "1"  # the stacks of a worker that hangs go to its log (R15)
     if role.procs > 1:

@@ -17,10 +17,11 @@ import msgspec
 
 from flowdist.control.effects import FinishJob
 from flowdist.control.events import NodeJoined
-from flowdist.control.history import Record, read_whole_lines
+from flowdist.control.history import Header, Record, read_whole_lines
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph, decode_graph, encode_graph
 
+THIS_MACHINE = "127.0.0.1"  # the address of the nodes of a run that has no other hosts
 SOCKET_PATH_MAX = 100  # Linux allows 107 bytes; the longest name in the folder has its share
 
 
@@ -79,11 +80,15 @@ def lock_run(run_dir: Path, wait_s: float = 0.0) -> int:
 
 
 class Past(NamedTuple):
-    """What a run that is resumed has behind it: lines of its journal, time of the job, starts of each node's agent."""
+    """What a run that is resumed has behind it: lines of its journal, time of the job, starts of each node's agent.
+
+    `added` are the nodes of this machine that it was not told of at its start.
+    """
 
     lines: int = 0
     last_ns: int = 0
     starts: Mapping[str, int] = MappingProxyType({})
+    added: tuple[str, ...] = ()
 
 
 def past_of(run_dir: Path) -> Past:
@@ -95,18 +100,24 @@ def past_of(run_dir: Path) -> Past:
     except msgspec.DecodeError as error:
         raise FlowdistError(f"the journal of {run_dir.name} cannot be read: {error}") from None
     starts: dict[str, int] = {}
+    known: tuple[str, ...] = ()
+    added: dict[str, None] = {}
     last_ns = 0
     for line in lines:
+        if isinstance(line, Header):
+            known = line.known_nodes
         if not isinstance(line, Record):
             continue
         last_ns = line.t_ns
         if isinstance(line.event, NodeJoined):
             starts[line.event.node] = max(starts.get(line.event.node, 0), line.event.incarnation // 1000 + 1)
+            if line.event.node not in known and line.event.address == THIS_MACHINE:
+                added[line.event.node] = None
         for effect in line.effects:
             if isinstance(effect, FinishJob):
                 message = f"run {run_dir.name} is over: it has {effect.outcome}"
                 raise FlowdistError(message, help="start a new one with flowdist run")
-    return Past(len(lines), last_ns, starts)
+    return Past(len(lines), last_ns, starts, tuple(added))
 
 
 def socket_dir(run_dir: Path, nodes: list[str]) -> Path:

@@ -18,10 +18,12 @@ from pathlib import Path
 
 import msgspec
 
+import flowdist.worker  # noqa: F401  # what workers that speak to us import: it is theirs without a wait
 from flowdist.runtime.reaper import die_with_parent
 from flowdist.runtime.spawning import (
     Answer,
     Children,
+    Moved,
     Ready,
     Signal,
     Spawn,
@@ -93,6 +95,8 @@ class _Loop:
                         return request
                 case Signal():
                     self._children.signal(request.id, request.number)
+                case Moved():
+                    self._children.move(request.id, request.folder)
                 case _:
                     raise TypeError(f"no request: {request}")
         return None

@@ -22,6 +22,7 @@ from flowdist.runtime.spawning import (
     Answer,
     Ended,
     ForkServer,
+    Moved,
     Ready,
     Signal,
     Spawn,
@@ -74,7 +75,7 @@ class Server:
             data = b""
         return self._frames.feed(data) if data else None  # type: ignore[return-value]
 
-    def send(self, request: Spawn | Signal) -> None:
+    def send(self, request: Spawn | Signal | Moved) -> None:
         with contextlib.suppress(OSError):  # it has died: that is read from the same socket
             self.channel.sendall(encode(request))
 
@@ -124,7 +125,7 @@ class ForkServers:
             server.waiting[request.id] = request
         return True
 
-    def signal(self, request: Signal) -> bool:
+    def pass_on(self, request: Signal | Moved) -> bool:
         """Whether the worker is one of ours."""
         server = self._of.get(request.id)
         if server is not None:

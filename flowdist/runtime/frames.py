@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import msgspec
 
@@ -16,8 +15,13 @@ from flowdist.control.events import (
     ScaleRequested,
     UncordonRequested,
 )
+from flowdist.control.ids import NodeName, ReplicaId
 from flowdist.control.messages import ToAgent, ToController
+from flowdist.graph import RoleGraph
 from flowdist.runtime.disturbances import Disturb, Heal
+from flowdist.runtime.handshake import Refused
+from flowdist.runtime.handshake import encode as encode
+from flowdist.runtime.meeting import Gone
 
 LENGTH_MAX = 64 << 20
 
@@ -46,42 +50,74 @@ class Injected(msgspec.Struct, frozen=True, tag=True):
     target: str
 
 
+class Arrive(msgspec.Struct, frozen=True, tag=True):
+    """Another host brings a node: `host` is its name, `uid` tells it apart from others of that name.
+
+    `node` is set when it comes again and has its name already.
+    """
+
+    host: str
+    uid: str
+    node: NodeName = ""
+
+
+class Welcome(msgspec.Struct, frozen=True, tag=True):
+    """The answer: how the node is called, the number of its first incarnation, and what the job is."""
+
+    node: NodeName
+    number: int  # among the nodes of the job
+    incarnation: int
+    run_id: str
+    graph: RoleGraph
+    known_nodes: tuple[NodeName, ...]
+
+
+class Evidence(msgspec.Struct, frozen=True, tag=True):
+    """What a worker on another host has left of itself before it failed: its error file and its last lines."""
+
+    node: NodeName
+    replica: ReplicaId
+    attempt: int
+    local_rank: int
+    error: str
+    last_lines: str
+
+
+class Farewell(msgspec.Struct, frozen=True, tag=True):
+    """The controller ends before the job does."""
+
+    reason: str
+
+
 class JournalLine(msgspec.Struct, frozen=True, tag=True):
     """One line of the journal, as it was written."""
 
     line: bytes
 
 
-FromSupervisor = Watch | Operate | Injected | Disturb | Heal
+ToControllerFrame = ToController | Watch | Operate | Injected | Disturb | Heal | Arrive | Gone | Evidence
+FromControllerFrame = ToAgent | JournalLine | Welcome | Refused | Farewell
 
-_TO_CONTROLLER = msgspec.msgpack.Decoder(ToController | FromSupervisor)
-_FROM_CONTROLLER = msgspec.msgpack.Decoder(ToAgent | JournalLine)
-_ENCODER = msgspec.msgpack.Encoder()
-
-
-def encode(message: Any) -> bytes:
-    """One frame."""
-    body = _ENCODER.encode(message)
-    return len(body).to_bytes(4, "big") + body
+_TO_CONTROLLER = msgspec.msgpack.Decoder(ToControllerFrame)
+_FROM_CONTROLLER = msgspec.msgpack.Decoder(FromControllerFrame)
 
 
-async def read_to_controller(reader: asyncio.StreamReader) -> ToController | FromSupervisor | None:
+async def read_to_controller(reader: asyncio.StreamReader) -> ToControllerFrame | None:
     """The next frame for the controller; None at the end of the connection."""
-    body = await _read(reader)
+    body = await read_frame(reader)
     return None if body is None else _TO_CONTROLLER.decode(body)
 
 
-async def read_from_controller(reader: asyncio.StreamReader) -> ToAgent | JournalLine | None:
+async def read_from_controller(reader: asyncio.StreamReader) -> FromControllerFrame | None:
     """The next frame from the controller; None at the end of the connection."""
-    body = await _read(reader)
+    body = await read_frame(reader)
     return None if body is None else _FROM_CONTROLLER.decode(body)
 
 
-async def _read(reader: asyncio.StreamReader) -> bytes | None:
+async def read_frame(reader: asyncio.StreamReader, length_max: int = LENGTH_MAX) -> bytes | None:
+    """What is in the next frame; None at the end of the connection, and for one that is longer than that."""
     try:
         length = int.from_bytes(await reader.readexactly(4), "big")
-        if length > LENGTH_MAX:
-            return None
-        return await reader.readexactly(length)
-    except (asyncio.IncompleteReadError, ConnectionError):
+        return await reader.readexactly(length) if length <= length_max else None
+    except (asyncio.IncompleteReadError, OSError):
         return None

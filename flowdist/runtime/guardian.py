@@ -16,6 +16,8 @@ from collections.abc import Callable
 import msgspec
 
 from flowdist.graph import NodeSpec
+from flowdist.runtime.handshake import TOKEN
+from flowdist.runtime.meeting import INCARNATIONS, Meeting, say_gone
 from flowdist.runtime.reaper import become_subreaper, die_with_parent, kill_descendants
 from flowdist.runtime.spawner import Spawner
 
@@ -33,6 +35,9 @@ class NodeConfig(msgspec.Struct, frozen=True):
     lifeline: int
     lock: int  # held until nothing of the node runs any more: see folder.lock_run
     devices: tuple[str, ...] = ()  # real GPUs of the node, by its own numbers
+    address: str = "127.0.0.1"  # by which the other nodes of the job reach this one
+    interface: str = "lo"  # that has the address; empty: unknown
+    meeting: Meeting | None = None  # where the controller is, if it is on another host
 
 
 KILL_NODE = signal.SIGUSR1  # to a guardian: the node dies now, with all that runs on it
@@ -40,6 +45,7 @@ KILL_NODE = signal.SIGUSR1  # to a guardian: the node dies now, with all that ru
 
 def main() -> None:
     config = msgspec.json.decode(sys.argv[1], type=NodeConfig)
+    token = os.environ.pop(TOKEN, "")  # workers have no use for it
     become_subreaper()
     os.set_inheritable(config.lock, False)
     agent_end, spawner_end = socket.socketpair()
@@ -50,20 +56,23 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     ours = [wake_read, wake_write, config.lifeline, config.lock]
     spawner = _fork(lambda: Spawner(spawner_end).run(), [agent_end.fileno(), *ours])
-    agent = _fork(lambda: _run_agent(config, agent_end), [spawner_end.fileno(), *ours])
+    agent = _fork(lambda: _run_agent(config, agent_end, token), [spawner_end.fileno(), *ours])
     agent_end.close()
     spawner_end.close()
     # a polite end goes to the agent: it stops its workers and leaves
     signal.signal(signal.SIGTERM, lambda *_: os.kill(agent, signal.SIGTERM))
-    _watch(config.lifeline, wake_read, agent, spawner)
+    cause = _watch(config.lifeline, wake_read, agent, spawner)
     left = kill_descendants()
+    if config.meeting is not None and cause and not left:
+        last = config.incarnation + INCARNATIONS - 1
+        say_gone(config.meeting, token, config.node.name, last, cause)
     sys.exit(1 if left else 0)
 
 
-def _run_agent(config: NodeConfig, channel: socket.socket) -> None:
+def _run_agent(config: NodeConfig, channel: socket.socket, token: str) -> None:
     from flowdist.runtime.agent_main import run_agent  # asyncio: the guardian itself does without
 
-    run_agent(config, channel)
+    run_agent(config, channel, token)
 
 
 def _fork(job: Callable[[], None], close: list[int]) -> int:
@@ -89,32 +98,33 @@ def _fork(job: Callable[[], None], close: list[int]) -> int:
         os._exit(code)
 
 
-def _watch(lifeline: int, wake: int, agent: int, spawner: int) -> None:
-    """Returns when the node has to end."""
+def _watch(lifeline: int, wake: int, agent: int, spawner: int) -> str:
+    """Returns when the node has to end: why; empty when its agent has ended in order."""
     poll = select.poll()
     poll.register(lifeline, select.POLLIN | select.POLLHUP)
     poll.register(wake, select.POLLIN)
     while True:
         ready = dict(poll.poll())
         if lifeline in ready:
-            return
+            return "its flowdist was killed"
         if KILL_NODE in os.read(wake, 4096):
-            return
-        if _reap_any() & {agent, spawner}:
-            return
+            return "it was killed by a fault"
+        ended = _reap_any()
+        if agent in ended or spawner in ended:
+            return "" if ended.get(agent) == 0 else "its agent died"
 
 
-def _reap_any() -> set[int]:
-    """Every child that has ended, adopted ones included."""
-    ended: set[int] = set()
+def _reap_any() -> dict[int, int]:
+    """The wait status of every child that has ended, adopted ones included."""
+    ended: dict[int, int] = {}
     while True:
         try:
-            pid, _ = os.waitpid(-1, os.WNOHANG)
+            pid, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
             return ended
         if pid == 0:
             return ended
-        ended.add(pid)
+        ended[pid] = status
 
 
 if __name__ == "__main__":

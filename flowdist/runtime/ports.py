@@ -9,13 +9,16 @@ from __future__ import annotations
 import socket
 import zlib
 
+from flowdist.runtime.addresses import family_of
+
 FIRST, SHARE, SHARES = 15_000, 64, 270
 
 
 class Ports:
-    """`seed` tells runs apart, `number` the nodes of one run."""
+    """`seed` tells runs apart, `number` the nodes of one run; `address` is the node's."""
 
-    def __init__(self, seed: str, number: int) -> None:
+    def __init__(self, seed: str, number: int, address: str = "127.0.0.1") -> None:
+        self._address = address
         share = (zlib.crc32(seed.encode()) + number) % SHARES
         self._range = range(FIRST + share * SHARE, FIRST + (share + 1) * SHARE)
         self._taken: dict[tuple[str, str], int] = {}
@@ -29,16 +32,16 @@ class Ports:
 
     def _choose(self) -> int:
         for port in self._range:
-            if port not in self._taken.values() and _is_free(port):
+            if port not in self._taken.values() and _is_free(self._address, port):
                 return port
         raise OSError(f"all {SHARE} ports of the node are taken ({self._range[0]} to {self._range[-1]})")
 
 
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
+def _is_free(address: str, port: int) -> bool:
+    with socket.socket(family_of(address)) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", port))
+            probe.bind((address, port))
         except OSError:
             return False
     return True

@@ -4,33 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from flowdist.graph import Readiness
 
 PAUSE_S = 0.05
 
 
-async def until_ready(check: Readiness, ports: dict[str, int], workdir: str, folder: Path, since_ns: int) -> None:
+class Listener(NamedTuple):
+    """Where a replica listens: the address of its node, and its ports by name."""
+
+    address: str
+    ports: Mapping[str, int]
+
+
+async def until_ready(check: Readiness, at: Listener, workdir: str, folder: Path, since_ns: int) -> None:
     """Returns when the check has passed; runs until then.
 
     Args:
-        ports: The replica's own.
+        at: Where it listens, if it does.
         workdir: What a file is relative to.
         folder: The logs of the attempt.
         since_ns: Wall clock of the start: a file of an earlier attempt is not taken for one of this.
     """
-    while not await _passes(check, ports, workdir, folder, since_ns):
+    while not await _passes(check, at, workdir, folder, since_ns):
         await asyncio.sleep(PAUSE_S)
 
 
-async def _passes(check: Readiness, ports: dict[str, int], workdir: str, folder: Path, since_ns: int) -> bool:
+async def _passes(check: Readiness, at: Listener, workdir: str, folder: Path, since_ns: int) -> bool:
     match check.how:
         case "tcp":
-            return await _answers(ports[check.target], None)
+            return await _answers(at.address, at.ports[check.target], None)
         case "http":
             port, _, path = check.target.partition("/")
-            return await _answers(ports[port], "/" + path)
+            return await _answers(at.address, at.ports[port], "/" + path)
         case "file":
             file = Path(workdir, check.target)
             return file.exists() and file.stat().st_mtime_ns >= since_ns
@@ -46,16 +55,16 @@ def _matches(pattern: re.Pattern[str], file: Path) -> bool:
         return any(pattern.search(line) for line in lines)
 
 
-async def _answers(port: int, path: str | None) -> bool:
+async def _answers(address: str, port: int, path: str | None) -> bool:
     """Whether somebody listens on the port, and answers a GET with a status below 400 if there is a path."""
     try:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        reader, writer = await asyncio.open_connection(address, port)
     except OSError:
         return False
     try:
         if path is None:
             return True
-        writer.write(f"GET {path} HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n".encode())
+        writer.write(f"GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n".encode())
         status = await asyncio.wait_for(reader.readline(), 5)
         return len(status.split()) > 1 and status.split()[1].isdigit() and int(status.split()[1]) < 400
     except (OSError, TimeoutError):

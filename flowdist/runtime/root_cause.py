@@ -15,8 +15,16 @@ def root_cause_text(job: JobState, run_dir: Path) -> str:
         lines = error["traceback"].splitlines() if error is not None and error["traceback"] else []
         lines = lines or last_lines(folder / "stderr.log", 15)
         if lines:
-            return "\n".join([f"Root cause, from {folder}:", *(f"  {line}" for line in lines)]) + "\n"
+            return "\n".join([f"Root cause, from {_place(folder)}:", *(f"  {line}" for line in lines)]) + "\n"
     return ""
+
+
+def _place(folder: Path) -> str:
+    """The folder of a worker's logs; of a worker on another host the name of its node, where they are."""
+    try:
+        return f"{(folder / 'node').read_text().strip()}, {Path(*folder.parts[-4:])}"
+    except OSError:
+        return str(folder)
 
 
 def _suspects(job: JobState, run_dir: Path) -> list[Path]:

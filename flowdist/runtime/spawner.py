@@ -12,6 +12,7 @@ from flowdist.runtime.spawning import (
     Answer,
     Children,
     Hurry,
+    Moved,
     Prepare,
     Request,
     Signal,
@@ -55,8 +56,11 @@ class Spawner:
                 if request.server is None or not self._servers.spawn(request):
                     self._start(request)
             case Signal():
-                if not self._servers.signal(request):
+                if not self._servers.pass_on(request):
                     self._children.signal(request.id, request.number)
+            case Moved():
+                if not self._servers.pass_on(request):
+                    self._children.move(request.id, request.folder)
             case Prepare():
                 self._servers.prepare(request.server)
             case Hurry():

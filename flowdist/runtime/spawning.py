@@ -36,6 +36,13 @@ class Spawn(msgspec.Struct, frozen=True, tag=True):
     server: ForkServer | None = None
 
 
+class Moved(msgspec.Struct, frozen=True, tag=True):
+    """A worker that runs belongs to another attempt now, whose folder this is."""
+
+    id: int
+    folder: str
+
+
 class Prepare(msgspec.Struct, frozen=True, tag=True):
     """A worker that will want this fork server is about to come."""
 
@@ -85,7 +92,7 @@ class StartedCold(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
-Request = Spawn | Prepare | Signal | Hurry
+Request = Spawn | Moved | Prepare | Signal | Hurry
 Answer = Spawned | SpawnRefused | Ended | Ready | StartedCold
 
 _REQUESTS = msgspec.msgpack.Decoder(Request)
@@ -149,6 +156,13 @@ class Children:
         self._running[request.id] = (pid, pidfd, request.folder, wait)
         self._selector.register(pidfd, selectors.EVENT_READ, request.id)
         return Spawned(request.id, pid)
+
+    def move(self, id: int, folder: str) -> None:
+        """It is found under the folder of another attempt from now on."""
+        if id in self._running:
+            pid, pidfd, _, wait = self._running[id]
+            Path(folder, "pid").write_text(f"{pid}\n")
+            self._running[id] = (pid, pidfd, folder, wait)
 
     def signal(self, id: int, number: int) -> None:
         if id in self._running:

@@ -19,7 +19,7 @@ from flowdist.runtime.reaper import die_with_parent
 
 
 class Template:
-    """Imports torch once, then forks a store host for each request `{"key", "port"}` that comes with a socket.
+    """Imports torch once, then forks a store host for each request `{"key", "host", "port"}` that comes with a socket.
 
     Answers are lines: the key of a store host that has ended, with its wait status. A request without a socket kills.
     """
@@ -48,17 +48,17 @@ class Template:
         for line in data.decode().splitlines():
             request = json.loads(line)
             if "port" in request:
-                self._start(request["key"], request["port"], fds.pop(0))
+                self._start(request["key"], request["host"], request["port"], fds.pop(0))
             elif request["key"] in self._hosts:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self._hosts[request["key"]][0], signal.SIGKILL)
         return True
 
-    def _start(self, key: str, port: int, listening: int) -> None:
+    def _start(self, key: str, host: str, port: int, listening: int) -> None:
         me = os.getpid()
         pid = os.fork()
         if pid == 0:
-            _serve(me, port, listening)
+            _serve(me, host, port, listening)
         os.close(listening)
         pidfd = os.pidfd_open(pid)
         self._hosts[key] = (pid, pidfd)
@@ -72,14 +72,14 @@ class Template:
         self._channel.sendall((json.dumps({"key": key, "status": status}) + "\n").encode())
 
 
-def _serve(parent: int, port: int, listening: int) -> NoReturn:
+def _serve(parent: int, host: str, port: int, listening: int) -> NoReturn:
     """Be the store until somebody kills this process."""
     from torch.distributed import TCPStore
 
     code = 1
     try:
         die_with_parent(parent)
-        store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listening)
+        store = TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listening)
         while store.port:
             signal.pause()
     except BaseException:

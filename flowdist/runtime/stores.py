@@ -15,16 +15,18 @@ import socket
 import sys
 from collections.abc import Callable
 
+from flowdist.runtime.addresses import family_of
+
 BACKLOG = 1024
 
 Key = tuple[str, int]  # world and generation
 
 
 class Stores:
-    """`exited` is called when a store host ends, asked or not."""
+    """`exited` is called when a store host ends, asked or not. `address` is the node's: stores listen there."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, exited: Callable[[Key, str], None]) -> None:
-        self._loop, self._exited = loop, exited
+    def __init__(self, loop: asyncio.AbstractEventLoop, exited: Callable[[Key, str], None], address: str) -> None:
+        self._loop, self._exited, self._address = loop, exited, address
         self._listening: dict[Key, socket.socket] = {}  # bound, nobody serves it yet
         self._hosted: dict[Key, None] = {}
         self._template: Template | None = None
@@ -32,7 +34,7 @@ class Stores:
 
     def bind(self, key: Key, eager: bool) -> int:
         """Bind the store of a generation and return its port. Without torch nobody serves it: rank 0 may."""
-        listening = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
+        listening = socket.create_server((self._address, 0), family=family_of(self._address), backlog=BACKLOG)
         port: int = listening.getsockname()[1]
         if not self.has_torch:
             listening.close()
@@ -93,7 +95,8 @@ class Template:
         loop.add_reader(ours, self._read)
 
     def start(self, key: Key, listening: socket.socket) -> None:
-        line = json.dumps({"key": f"{key[0]} {key[1]}", "port": listening.getsockname()[1]}) + "\n"
+        host, port = listening.getsockname()[:2]
+        line = json.dumps({"key": f"{key[0]} {key[1]}", "port": port, "host": host}) + "\n"
         socket.send_fds(self._channel, [line.encode()], [listening.fileno()])
 
     def kill(self, key: Key) -> None:

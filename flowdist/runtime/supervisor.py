@@ -11,18 +11,18 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import NamedTuple
 
 import msgspec
 
 from flowdist.control.controller import Controller
-from flowdist.control.effects import FinishJob, Notify, StartReplica
-from flowdist.control.events import CancelRequested, NodeGone, ReplicaExited, ReplicaStopped
-from flowdist.control.history import FaultLine, Header, Line, Record, decode_lines
-from flowdist.control.ids import ReplicaId
+from flowdist.control.effects import FinishJob
+from flowdist.control.events import CancelRequested, NodeGone
+from flowdist.control.history import FaultLine, Header, Line, decode_lines
+from flowdist.control.ids import unnamed_nodes
 from flowdist.control.state import JobState
 from flowdist.errors import JobFailed
 from flowdist.faults import Fault, Plan, added_node
@@ -38,6 +38,8 @@ from flowdist.runtime.hooks import Hooks
 from flowdist.runtime.inject import Injector
 from flowdist.runtime.logs import Follower, OpenSink
 from flowdist.runtime.reaper import become_subreaper, kill_descendants
+from flowdist.runtime.reception import Listening
+from flowdist.runtime.teller import Show, Teller
 
 LOOK_S = 0.1  # how often the workers' output is looked at
 RESUME_WAIT_S = 5.0  # for what is left of a run that was killed to end
@@ -46,7 +48,19 @@ CONTROLLER_RESTARTS_MAX = 100  # that come to nothing: each line of the journal 
 CONTROLLER_PAUSE_S = 0.05
 WIND_DOWN_S = 5.0
 
-Show = Callable[[Literal["event", "warning", "error", "stdout", "stderr"], str], None]
+
+class Site(NamedTuple):
+    """Where a host is: the address by which the others reach it, and the interface that has it, if that is known."""
+
+    address: str
+    interface: str
+
+
+class Hosting(NamedTuple):
+    """What a supervisor needs that lets other hosts in: where it listens, and where its own node is."""
+
+    listening: Listening
+    site: Site
 
 
 @dataclass(slots=True)
@@ -62,7 +76,10 @@ class RunResult:
 
 
 class Supervisor:
-    """`show(kind, text)` gets every line for the terminal; `open_sink` may keep the workers' output from it."""
+    """`show(kind, text)` gets every line for the terminal; `open_sink` may keep the workers' output from it.
+
+    With `hosting` it lets nodes of other hosts into the job; those of the graph are this one's.
+    """
 
     def __init__(
         self,
@@ -72,19 +89,23 @@ class Supervisor:
         run_dir: Path,
         show: Show,
         open_sink: OpenSink | None = None,
+        hosting: Hosting | None = None,
     ) -> None:
         self._graph, self._show, self._run_dir, self._run_id = graph, show, run_dir, run_dir.name
         self._lock = lock_run(run_dir, RESUME_WAIT_S)
         self._past = past_of(run_dir)
-        self._known = tuple(node.name for node in graph.cluster.nodes)
         nodes = [*graph.cluster.nodes, *(added_node(add, graph) for add in plan.adds)]
         self._nodes = {node.name: node for node in nodes}
         self._sockets = socket_dir(self._run_dir, list(self._nodes))
         self._control_socket = str(self._sockets / "control.sock")
         self._devices = dict(zip(self._nodes, share_devices(nodes, gpus), strict=True))
-        self._mirror = Controller(graph, self._known)
+        self._hosting = hosting
+        more = unnamed_nodes(len(self._nodes) + 1, hosting.listening.hosts) if hosting is not None else ()
+        self._known_nodes = (*(node.name for node in graph.cluster.nodes), *more)
+        self._mirror = Controller(graph, self._known_nodes)
         self._seen = 0  # lines of the journal
         self._follower = Follower(self._run_dir, show, open_sink)
+        self._teller = Teller(graph, self._follower, self._nodes, show)
         checkpoints = Path(graph.checkpoint_dir or self._run_dir / "checkpoints")
         self._injector = Injector(plan, graph, nodes, self._run_dir, checkpoints, self)
         self._hooks = Hooks(graph, self._run_dir)
@@ -93,14 +114,13 @@ class Supervisor:
         self._agent_deaths: dict[str, int] = dict.fromkeys(self._nodes, 0)
         self._controller_deaths = 0  # since it last wrote a line
         self._back_after_ns: dict[str, int | None] = {}  # nodes that a fault has killed
-        self._latest: dict[ReplicaId, StartReplica] = {}
         self._interrupts = 0
         self._finished: FinishJob | None = None
         self._fault_lines: list[Line] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._writer: asyncio.StreamWriter | None = None
         self._gone: dict[str, NodeGone] = {}  # nodes that are proven dead, until they are started again
-        lost = [name for name in self._past.starts if name not in self._known]  # had been added
+        lost = [name for name in self._past.added if name not in self._known_nodes]
         self._gone |= {name: NodeGone(name, "the run was killed, and it with it") for name in lost}
         self._disturbed: dict[tuple[str, str], Disturb] = {}  # connections, by node and fault
         self._unsent: list[msgspec.Struct] = []  # while no controller listens
@@ -123,8 +143,8 @@ class Supervisor:
             await self._hooks.start()
             await self._start_controller()
             self._background(self._keep_controller())
-            for name in self._known:
-                await self._start_node(self._nodes[name])
+            for node in self._graph.cluster.nodes:
+                await self._start_node(node)
             await self._until_over()
         finally:
             await self._wind_down(held)
@@ -166,10 +186,11 @@ class Supervisor:
             str(self._run_dir),
             self._run_id,
             self._control_socket,
-            self._known,
+            self._known_nodes,
             self._start_ns,
             self._lifeline,
             tuple(self._disturbed.values()),
+            self._hosting.listening if self._hosting is not None else None,
         )
         self._controller = await self._spawn("flowdist.runtime.controller_main", config, "controller.log")
 
@@ -190,6 +211,7 @@ class Supervisor:
             lifeline=self._lifeline,
             lock=self._lock,
             devices=self._devices[node.name],
+            **(self._hosting.site._asdict() if self._hosting is not None else {}),
         )
         guardian = await self._spawn("flowdist.runtime.guardian", config, f"{node.name}.log", [self._lock])
         self._guardians[node.name] = guardian
@@ -295,35 +317,16 @@ class Supervisor:
         if tuple(effects) != line.effects:
             self._show("error", f"line {line.n} of the journal does not replay: please report this as a bug")
         if self._seen <= self._past.lines:  # told already, when it happened
-            self._latest |= {e.replica: e for e in line.effects if isinstance(e, StartReplica)}
+            self._teller.skip(line)
             self._hooks.skip(self._mirror.state)
             return
         self._hooks.hear(self._mirror.state)
-        self._show_record(line)
-        self._injector.hear(self._mirror.state, line)
-
-    def _show_record(self, record: Record) -> None:
-        if isinstance(record.event, ReplicaExited | ReplicaStopped):
-            self._follower.read()  # its last words come before what is made of them
-        if isinstance(record.event, ReplicaExited) and record.event.kind is None:
-            self._show("event", f"{record.event.replica}: finished")
-        starts = [effect for effect in record.effects if isinstance(effect, StartReplica)]
-        for start in starts:
-            before = self._latest.get(start.replica)
-            if before is not None:
-                self._follower.read(final=True)
-                self._follower.forget(before)
-            self._latest[start.replica] = start
-            self._follower.follow(start, self._graph.role(start.replica.role))
-            again = f" (attempt {start.attempt})" if start.attempt > 1 else ""
-            ranks = f", rank {start.rank} of {start.world_size}" if start.world_size > 1 else ""
-            self._show("event", f"{start.replica}: starts on {start.node}{again}{ranks}")
-        for effect in record.effects:
-            if isinstance(effect, Notify):
-                self._show("event" if effect.level == "info" else effect.level, effect.text)
-            elif isinstance(effect, FinishJob):
+        self._teller.tell(line)
+        for effect in line.effects:
+            if isinstance(effect, FinishJob):
                 self._finished = effect
                 self._over.set()
+        self._injector.hear(self._mirror.state, line)
 
     def _interrupted(self) -> None:
         """First in order, then at once, then without asking anybody."""

@@ -58,7 +58,13 @@ class Accounts:
             self._move(replica, "detection", now)
 
     def begins(self, model: WorldModel, now: int) -> None:
-        """A world begins to step; the end of its start-up was the reading of its checkpoint."""
+        """A world begins to step; the end of its start-up was the reading of its checkpoint.
+
+        Steps that were lost with the last generation, and are in the memory of a survivor, were not lost.
+        """
+        for replica in model.left if model.regained else ():
+            self.spent[replica.role]["productive"] += model.regained * model.pace.workload.step_ns
+            self.spent[replica.role]["lost work"] -= model.regained * model.pace.workload.step_ns
         restore = model.pace.workload.restore_ns if model.durable else 0
         for replica in model.members:
             bucket, since = self._at[replica]

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 SPAWN_NS = 5 * MS
 TERM_NS = 100 * MS  # from SIGTERM to the end of a worker that obeys
 KILL_NS = 1 * MS
+LEAVE_NS = 10 * MS  # to leave a process group
+RESUME_NS = 1 * MS  # to be told of the next
 BIND_NS = 200_000
 FIRST_PORT = 20_000
 
@@ -40,6 +42,7 @@ class SimNode:
         self.link = 0  # counts the connections to the controller: what is said on one does not arrive on the next
         self.hung: dict[tuple[ReplicaId, int], None] = {}  # attempts that do nothing any more
         self.workers: dict[tuple[ReplicaId, int], dict[int, None]] = {}  # alive local ranks by attempt
+        self.parked: dict[tuple[ReplicaId, int], None] = {}  # attempts whose workers have left their generation
         self._ports: dict[tuple[ReplicaId, str], int] = {}
         self._stores = 0
         self._planned: int | None = None
@@ -110,8 +113,12 @@ class SimNode:
         self.renew()
         self.is_paused = True
         self.net.cut("paused")  # nothing is cut, but heartbeats are not to be taken as played
-        for key in [key for key, alive in self.workers.items() if alive]:
+        for key in self.running():
             self._sim.attempt_paused(*key)
+
+    def running(self) -> list[tuple[ReplicaId, int]]:
+        """Attempts whose workers run; those that wait for their next generation do not."""
+        return [key for key, alive in self.workers.items() if alive and key not in self.parked]
 
     def go_on(self) -> None:
         """They get it again. The first thing that the agent sees is the time (R19)."""
@@ -154,6 +161,7 @@ class SimNode:
             return
         del alive[local_rank]
         if not alive:
+            self.parked.pop((replica, attempt), None)
             self._sim.attempt_ended(replica, attempt)
         if code or signal:
             self._sim.work.worker_failed(replica, attempt)
@@ -183,7 +191,9 @@ class SimNode:
             case io.Send():
                 self._send(output.message)
             case io.SpawnWorkers():
-                self._sim.queue.after(SPAWN_NS, lambda: self._spawned(output.start))
+                self._spawn(output)
+            case io.LeaveGeneration():
+                self._sim.queue.after(LEAVE_NS, lambda: self._leave(output))
             case io.SignalWorkers():
                 self._signal(output)
             case io.BindStore():
@@ -216,16 +226,41 @@ class SimNode:
         if not self.net.is_cut("up"):
             self._sim.queue.at(self.net.arrival("up", self._sim.queue.now), arrive)
 
-    def _spawned(self, start: StartReplica) -> None:
+    def _leave(self, order: io.LeaveGeneration) -> None:
+        """Whoever is in elastic code leaves; a worker that hangs does not."""
+        key = (order.replica, order.attempt)
+        if not self.workers.get(key) or key in self.hung:
+            return
+        if self.is_paused:
+            self._held.append(lambda: self._leave(order))
+            return
+        self.parked[key] = None
+        self._sim.attempt_ended(*key)
+        for local_rank in list(self.workers[key]):
+            self.tell(io.WorkerParked(*key, local_rank))
+
+    def _spawn(self, output: io.SpawnWorkers) -> None:
+        """Whoever is kept belongs to the new attempt at once; the others are there in a moment."""
+        start = output.start
+        for key in [key for key in self.parked if key[0] == start.replica and output.kept]:
+            del self.parked[key]
+            self.workers[start.replica, start.attempt] = self.workers.pop(key)
+        is_fresh = len(output.kept) < self._sim.graph.role(start.replica.role).procs
+        self._sim.queue.after(SPAWN_NS if is_fresh else RESUME_NS, lambda: self._spawned(start, output.kept))
+
+    def _spawned(self, start: StartReplica, kept: tuple[int, ...]) -> None:
         if not self.is_alive:
             return
         role = self._sim.graph.role(start.replica.role)
         key = (start.replica, start.attempt)
-        self.workers[key] = dict.fromkeys(range(role.procs))
+        alive = self.workers.setdefault(key, {})
+        alive.update(dict.fromkeys(rank for rank in range(role.procs) if rank not in kept))
+        if not alive:
+            return
         self._sim.attempt_began(*key)
         ports = tuple((name, self._port(start.replica, name)) for name in role.ports)
         self.tell(io.WorkersSpawned(*key, ports))
-        self._sim.work.workers_run(self, start)
+        self._sim.work.workers_run(self, start, kept)
 
     def _port(self, replica: ReplicaId, name: str) -> int:
         """As in production: chosen once, kept for later attempts on the node."""

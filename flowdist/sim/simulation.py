@@ -308,7 +308,7 @@ class Simulation:
 
     def check_ghosts(self, node: SimNode) -> None:
         """A node that was paused goes on: what was replaced meanwhile has to be gone in a moment (R19)."""
-        ran = [key for key, alive in node.workers.items() if alive]
+        ran = node.running()
         for replica, attempt in ran:
             self._running.setdefault(replica, attempt)
 

@@ -34,17 +34,19 @@ class Work:
         """Have the role report that step when it gets there: something waits for it."""
         self._step_waits.append((role, step))
 
-    def workers_run(self, node: SimNode, start: StartReplica) -> None:
-        """The processes of an attempt are there: they start up, get ready, and work."""
+    def workers_run(self, node: SimNode, start: StartReplica, kept: tuple[int, ...] = ()) -> None:
+        """The processes of an attempt are there: they start up, get ready, and work. Those of `kept` ranks go on."""
         role = self._graph.role(start.replica.role)
         load = role.workload
-        delay = round(load.startup_ns * spread(self._seed, f"{start.replica}#{start.attempt}", "startup"))
+        delay = load.rejoin_ns or 0
+        if len(kept) < role.procs:
+            delay = round(load.startup_ns * spread(self._seed, f"{start.replica}#{start.attempt}", "startup"))
         if role.kind == "task":
             model = self.models.get(start.world)
             if model is None:
                 model = self.models[start.world] = WorldModel(self._pace_of(role))
-            model.start(start)
-            delay += load.restore_ns if model.durable else 0
+            model.start(start, kept=bool(kept))
+            delay += load.restore_ns if model.durable and not kept else 0
         self._queue.after(delay, lambda: self._started_up(node, start))
 
     def _pace_of(self, role: RoleSpec) -> RoleSpec:
@@ -65,6 +67,9 @@ class Work:
             node.tell(io.ProbePassed(*key))
         if role.kind == "service":
             self._serves(start.replica)
+        elif role.workload.rejoin_ns is not None:
+            for local_rank in range(role.procs):
+                node.tell(io.WorkerElastic(*key, local_rank))
         model = self.models.get(start.world)
         if model is not None and model.is_up(start.replica, self._queue.now):
             self._sim.accounts.begins(model, self._queue.now)

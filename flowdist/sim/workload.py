@@ -33,6 +33,10 @@ class WorldModel:
     offered: int = 0  # checkpoints of this generation that were complete
     lost_ns: int = 0  # work that was done and has to be done again, per worker
     lost_steps: int = 0
+    in_memory: int = 0  # the step that the members of the last generation had come to
+    left: tuple[ReplicaId, ...] = ()  # who they were
+    has_memory: bool = False  # a member of this one has kept it
+    regained: int = 0  # of what was lost with the last generation, steps that this one has after all
     begins: list[int] = field(default_factory=list)  # when stepping began, generation by generation
     version: int = 0  # what was planned for an earlier one does not happen
     stalls: dict[str, None] = field(default_factory=dict)  # why nobody gets on, whoever the members are
@@ -56,15 +60,16 @@ class WorldModel:
         if self.saved:
             self.saved.pop()
 
-    def start(self, start: StartReplica) -> None:
-        """A member's processes run; those of an earlier generation are forgotten."""
+    def start(self, start: StartReplica, *, kept: bool = False) -> None:
+        """A member's processes run; those of an earlier generation are forgotten. `kept`: they have its state."""
         if start.generation != self.generation:
             self.generation = start.generation
             self.members.clear()
             self.up.clear()
             self.slow.clear()
-            self.begun_ns, self.offered = None, 0
+            self.begun_ns, self.offered, self.has_memory = None, 0, False
             self.holds.clear()
+        self.has_memory |= kept
         self.members[start.replica] = start
 
     def is_up(self, replica: ReplicaId, now: int) -> bool:
@@ -76,18 +81,26 @@ class WorldModel:
         if len(self.up) < size or self.begun_ns is not None:
             return False
         self.begun_ns, self.first_step = now, self.durable
+        self.regained = max(0, self.in_memory - self.durable) if self.has_memory else 0
+        self.first_step += self.regained
+        self.lost_steps -= self.regained
+        self.lost_ns -= self.regained * self.pace.workload.step_ns
         self._since_ns, self._base_ns = now, 0
         self.version += 1
         self.begins.append(now)
         return True
 
     def split(self, now: int) -> tuple[int, int, int]:
-        """Of what was done in this generation, in ns: steps that are kept, steps that are lost, and checkpoints."""
+        """Of what was done in this generation, in ns: steps that are kept, steps that are lost, and checkpoints.
+
+        Where it began with more than the newest checkpoint has, that counts as lost now, and what is kept is less than
+        nothing: it was booked as kept before.
+        """
         load = self.pace.workload
         cycles, rest = divmod(self._position(now), load.checkpoint_every_ns + load.checkpoint_ns)
         checkpoint = cycles * load.checkpoint_ns + max(0, rest - load.checkpoint_every_ns)
         worked = self._position(now) - checkpoint
-        kept = min(worked, max(0, self.durable - self.first_step) * load.step_ns)
+        kept = min(worked, (self.durable - self.first_step) * load.step_ns)
         return kept, worked - kept, checkpoint
 
     def halt(self, now: int) -> None:
@@ -95,6 +108,7 @@ class WorldModel:
         if self.begun_ns is None:
             return
         done = self.step_at(now)
+        self.in_memory, self.left = done, tuple(self.members)
         self.lost_steps += max(0, done - self.durable)
         self.lost_ns += max(0, done - self.durable) * self.pace.workload.step_ns
         self.begun_ns = None

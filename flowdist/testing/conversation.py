@@ -23,12 +23,12 @@ from flowdist.testing.strategies import FAILURES, NODES, topologies
 
 Verb = Literal[
     "calm", "obey", "join", "lose", "exit", "finish", "live", "offer", "stall", "repeat", "wait", "scale", "operate",
-    "preempt", "unkillable", "leave", "restart", "arrive",
+    "preempt", "unkillable", "leave", "restart", "arrive", "elastic",
 ]  # fmt: skip
 VERBS: tuple[Verb, ...] = (
     *("calm", "calm", "calm", "exit", "exit", "wait", "wait", "join", "lose", "obey", "finish", "live", "offer"),
     *("stall", "repeat", "scale", "operate", "preempt", "unkillable", "leave", "restart", "arrive", "finish"),
-    *("unkillable", "arrive"),
+    *("unkillable", "arrive", "elastic", "elastic"),
 )
 WAITS = (400, 31, 61, 400, 1)
 ORDERS = (OpenStore, StartReplica, StopReplica, CloseStore, AskStep, StopAtStep)
@@ -70,7 +70,12 @@ def _pairs() -> st.SearchStrategy[tuple[Move, ...]]:
     """Something happens, and what matters is what comes right after it: above all when a world is closing (R17)."""
     closing = st.tuples(_moves(("finish",)), st.sampled_from([Move("arrive"), Move("wait")]))
     others = st.tuples(_moves(("lose", "exit", "stall")), _moves(("wait", "arrive", "unkillable", "repeat")))
-    return st.one_of(closing, others)
+    hits, then = (
+        _moves(("exit", "exit", "lose", "arrive", "operate")),
+        _moves(("obey", "lose", "operate", "exit", "calm")),
+    )
+    staying = st.tuples(_moves(("elastic",)), hits, then)
+    return st.one_of(closing, others, staying)
 
 
 def judge_talk(talk: Talk) -> list[Complaint]:
@@ -95,6 +100,7 @@ class Player:
         self.up: dict[NodeName, None] = {}
         self.orders: list[Order] = []  # not carried out yet
         self.alive: dict[tuple[ReplicaId, int], StartReplica] = {}
+        self.parked: dict[ReplicaId, StartReplica] = {}  # have left that attempt in place, and wait
         self.past: list[ev.Event] = []
 
     def play(self, moves: tuple[Move, ...], late: int = 0) -> None:
@@ -158,6 +164,9 @@ class Player:
                 self._end(key, FAILURES[move.how % len(FAILURES)])
             case "finish":
                 self._end(key, None)
+            case "elastic":
+                for other in [other for other in self.alive if self.alive[other].world == start.world]:
+                    self.tell(ev.ReplicaElastic(*other))
             case "live":
                 self.tell(ev.ReplicaReady(*key) if move.how % 2 else ev.ReplicaProgressed(*key, move.how))
             case "offer":
@@ -193,9 +202,14 @@ class Player:
         self.fail(key, kind, 1 if kind else 0)
 
     def fail(self, key: tuple[ReplicaId, int], kind: FailureKind | None, code: int, signal: str | None = None) -> None:
-        del self.alive[key]
+        """Of several workers that can stay, those that did not fail do."""
+        start = self.alive.pop(key)
         self.orders = [o for o in self.orders if not (isinstance(o, StopReplica) and (o.replica, o.attempt) == key)]
-        self.tell(ev.ReplicaExited(*key, kind, code, signal))
+        is_elastic = self.controller.state.replicas[start.replica].is_elastic
+        parked = is_elastic and kind is not None and self.graph.role(start.replica.role).procs > 1
+        if parked:
+            self.parked[start.replica] = start
+        self.tell(ev.ReplicaExited(*key, kind, code, signal, parked=parked))
 
     def tell_gone(self, name: NodeName) -> None:
         self._lose(name, ev.NodeGone)
@@ -221,6 +235,7 @@ class Player:
         """Nothing of the node runs any more, and what it was told is lost."""
         self.orders = [order for order in self.orders if order.node != name]
         self.alive = {key: start for key, start in self.alive.items() if start.node != name}
+        self.parked = {replica: start for replica, start in self.parked.items() if start.node != name}
 
     def wait(self, seconds: int) -> None:
         """Deadlines on the way are kept, and what follows from them is not yet obeyed."""
@@ -245,23 +260,31 @@ class Player:
                 key = (order.replica, order.attempt)
                 other = [attempt for replica, attempt in self.alive if replica == order.replica]
                 assert not other, f"{order.replica} starts while attempt {other[0]} runs"
+                if (before := self.parked.get(order.replica)) is not None and before.node == order.node:
+                    del self.parked[order.replica]
                 self.alive[key] = order
                 ports = tuple((port, 4000) for port in self.graph.role(order.replica.role).ports)
                 self.tell(ev.ReplicaStarted(*key, ports))
             case StopReplica():
-                self.orders = [
-                    other
-                    for other in self.orders
-                    if not (isinstance(other, StartReplica) and other.replica == order.replica)
-                ]
-                self.alive.pop((order.replica, order.attempt), None)
-                self.tell(ev.ReplicaStopped(order.replica, order.attempt))
+                self._stop(order)
             case AskStep():
                 self.tell(ev.StepTold(order.replica, order.attempt, order.replica.index + 3))
             case StopAtStep():
                 self.tell(ev.ReplicaLeftStep(order.replica, order.attempt))
             case _:
                 pass
+
+    def _stop(self, order: StopReplica) -> None:
+        key = (order.replica, order.attempt)
+        starts = [o for o in self.orders if isinstance(o, StartReplica) and (o.replica, o.attempt) == key]
+        self.orders = [o for o in self.orders if o not in starts]
+        start, waiting = self.alive.pop(key, None), self.parked.get(order.replica)
+        parked = order.in_place and start is not None
+        if parked and start is not None:
+            self.parked[order.replica] = start
+        elif waiting is not None and waiting.attempt == order.attempt:
+            del self.parked[order.replica]
+        self.tell(ev.ReplicaStopped(*key, parked=parked))
 
     def come_to_an_end(self) -> list[Complaint]:
         """Faults cease. Readiness first, then the end of a task, then the next deadline."""

@@ -17,6 +17,9 @@ STORE_PORT = 29_500
 STEP = 7  # that a worker asks about when somebody wants to know
 
 
+ALIVE = ("up", "ready", "asked", "waits", "saving", "left")
+
+
 @dataclass(slots=True)
 class Body:
     """A node's side. A dead node holds the agent that it will start with when it comes back."""
@@ -40,9 +43,10 @@ class Did:
 class Bodies:
     """Every state of one node that was met, and what follows from each input."""
 
-    def __init__(self, graph: RoleGraph, spec: NodeSpec, *, asks: bool) -> None:
-        """`asks`: workers ask should_stop() before each step."""
-        self._graph, self._spec, self._asks, self._keys = graph, spec, asks, Keys(graph)
+    def __init__(self, graph: RoleGraph, spec: NodeSpec, *, asks: bool, elastic: bool) -> None:
+        """`asks`: workers ask should_stop() before each step. `elastic`: they are in elastic code from the start."""
+        self._graph, self._spec, self._keys = graph, spec, Keys(graph)
+        self._asks, self._elastic = asks, elastic
         self.known: Numbered[Body] = Numbered()
         self.first = self._number(Body(self._agent(starts=1)))
 
@@ -67,11 +71,20 @@ class Bodies:
             message = msgspec.structs.replace(message, sent_ns=sent_ns)
         return self.tell(number, message)
 
-    def live(self, number: int, process: Process, life: Life, event: io.AgentInput) -> Did:
+    def live(self, number: int, process: Process, life: Life, *events: io.AgentInput) -> Did:
         """A process goes on to its next phase, and the agent is told."""
         body = copy_of(self.known.items[number])
         body.lives[process] = life
-        return self._after(number, body, (event,))
+        return self._after(number, body, events)
+
+    def begin(self, number: int, process: Process, ports: tuple[tuple[str, int], ...]) -> Did:
+        """The process runs, or goes on in another generation."""
+        elastic = (io.WorkerElastic(*process, 0),) if self._elastic else ()
+        return self.live(number, process, "up", io.WorkersSpawned(*process, ports), *elastic)
+
+    def park(self, number: int, process: Process) -> Did:
+        """The process has left its generation, and waits."""
+        return self.live(number, process, "parked", io.WorkerParked(*process, 0))
 
     def end(self, number: int, process: Process, event: io.WorkerExited | io.SpawnFailed) -> Did:
         """A process ends, or never came to be, and the agent is told."""
@@ -141,7 +154,10 @@ class Bodies:
                     case io.Send():
                         sends.append(output.message)
                     case io.SpawnWorkers():
-                        body.lives[output.start.replica, output.start.attempt] = "spawning"
+                        _spawn(body, output)
+                    case io.LeaveGeneration():
+                        if body.lives.get((output.replica, output.attempt)) in ALIVE:
+                            body.lives[output.replica, output.attempt] = "leaving"
                     case io.SignalWorkers():
                         _signal(body, (output.replica, output.attempt), output.signal)
                     case io.BindStore():
@@ -158,7 +174,7 @@ class Bodies:
         return sends
 
     def _asked(self, body: Body, process: Process) -> io.WorkersAsked:
-        if not self._asks or body.lives.get(process) not in ("up", "ready", "asked", "waits", "saving", "left"):
+        if not self._asks or body.lives.get(process) not in ALIVE:
             return io.WorkersAsked(*process, None)
         if body.lives[process] in ("up", "ready"):
             body.lives[process] = "asked"
@@ -173,6 +189,14 @@ def _relative(messages: list[ToController], now: int) -> tuple[ToController, ...
         else message
         for message in messages
     )
+
+
+def _spawn(body: Body, output: io.SpawnWorkers) -> None:
+    """A process that waits for the next generation of its replica goes on as another attempt."""
+    start = output.start
+    if output.kept:
+        body.lives = {process: life for process, life in body.lives.items() if process[0] != start.replica}
+    body.lives[start.replica, start.attempt] = "spawning"
 
 
 def _signal(body: Body, process: Process, signal: str) -> None:

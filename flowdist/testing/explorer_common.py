@@ -19,6 +19,8 @@ Life = Literal[
     "waits",  # there, for the step to be named
     "saving",  # at the agreed step
     "left",  # that step
+    "leaving",  # its generation, in place
+    "parked",  # has left it, and waits for the next
     "told",  # has got SIGTERM
     "killed",  # has got SIGKILL
 ]

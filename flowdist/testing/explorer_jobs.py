@@ -25,12 +25,13 @@ OPTIONS = JobOptions(bad_node_window_ns=MINUTE)  # with an hour too many moments
 
 @dataclass(frozen=True)
 class SmallJob:
-    """`about` is one line for people. `asks`: its workers ask should_stop() before each step."""
+    """`about` is one line for people. `asks`: its workers ask should_stop() before each step. `elastic`: they stay."""
 
     name: str
     about: str
     graph: RoleGraph
     asks: bool = False
+    elastic: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,7 @@ JOBS = {
     for job in (
         SmallJob("gang", "an elastic gang of 1 to 2, a node each", _gang()),
         SmallJob("asking", "the same gang, whose workers ask should_stop()", _gang(), asks=True),
+        SmallJob("staying", "the same gang, whose workers stay in place", _gang(), elastic=True),
         SmallJob("gate", "a service, and a gang of 2 that waits for it and restarts with it", _gate()),
         SmallJob("loose", "two replicas without a gang, a node each", _loose()),
         SmallJob("domain", "two roles that restart together", _domain()),
@@ -113,8 +115,8 @@ JOBS = {
 STATES_MAX = 1_000_000
 PARTS = (  # what a run explores when nobody says otherwise: what is small in whole, of the rest the shortest paths
     *(Part(JOBS[name], 1, False, STATES_MAX) for name in ("loose", "ignore", "address", "helper")),
-    *(Part(JOBS[name], 1, True, STATES_MAX) for name in ("gang", "asking", "domain")),
-    *(Part(JOBS[name], 2, True, 90_000) for name in ("gang", "asking", "gate", "loose", "ignore", "address")),
-    *(Part(JOBS[name], 2, True, 90_000) for name in ("domain", "helper")),
+    *(Part(JOBS[name], 1, True, STATES_MAX) for name in ("gang", "asking", "staying", "domain")),
+    *(Part(JOBS[name], 2, True, 90_000) for name in ("gang", "asking", "staying", "gate", "loose")),
+    *(Part(JOBS[name], 2, True, 90_000) for name in ("ignore", "address", "domain", "helper")),
     *(Part(JOBS[name], 3, True, 60_000) for name in ("loose", "address")),
 )

@@ -81,9 +81,11 @@ class View:
 class Sites:
     """Every state of one node that was met."""
 
-    def __init__(self, graph: RoleGraph, spec: NodeSpec, messages: Messages, how: How, *, asks: bool) -> None:
+    def __init__(
+        self, graph: RoleGraph, spec: NodeSpec, messages: Messages, how: How, *, asks: bool, elastic: bool
+    ) -> None:
         self._graph, self._name, self._messages, self._how = graph, spec.name, messages, how
-        self._bodies = Bodies(graph, spec, asks=asks)
+        self._bodies = Bodies(graph, spec, asks=asks, elastic=elastic)
         self._known: Numbered[Site] = Numbered()
         self._views: dict[int, View] = {}
         self._pushed: dict[tuple[int, tuple[int, ...]], int] = {}
@@ -175,7 +177,7 @@ class Sites:
     def _look(self, site: Site) -> View:
         body = self._bodies.known.items[site.body]
         steps = [*self._deliveries(site), *self._of_processes(site, body), *self._of_node(site, body)]
-        numbers = [process for process, life in body.lives.items() if life != "spawning"]
+        numbers = [process for process, life in body.lives.items() if life not in ("spawning", "parked")]
         runs = [replica for replica, _ in numbers]
         twice = next((str(replica) for replica in runs if runs.count(replica) > 1), None)
         agent = body.agent
@@ -240,13 +242,16 @@ class Sites:
 
             if life == "spawning":
                 ports = tuple((port, WORKER_PORT + process[0].index) for port in role.ports)
-                add(
-                    "runs", Pace.PROMPT, self._bodies.live(site.body, process, "up", io.WorkersSpawned(*process, ports))
-                )
+                add("runs", Pace.PROMPT, self._bodies.begin(site.body, process, ports))
                 refused = self._bodies.end(site.body, process, io.SpawnFailed(*process))
                 add("cannot be started", Pace.FAULT, refused)
             elif life == "killed":
                 add("is killed", Pace.PROMPT, self._ends(site, process, signal="KILL"))
+            elif life == "leaving":
+                add("leaves its generation in place", Pace.SOON, self._bodies.park(site.body, process))
+                add("fails", Pace.FAULT, self._ends(site, process, code=1))
+            elif life == "parked":
+                add("dies while it waits", Pace.FAULT, self._ends(site, process, signal="SEGV"))
             elif life == "told":
                 add("ends after SIGTERM", Pace.SOON, self._ends(site, process, signal="TERM"))
             else:

@@ -54,7 +54,8 @@ class Space:
         self._names = [node.name for node in nodes]
         self._messages: Messages = Numbered()
         self._brains = Brains(job.graph)
-        self._sites = [Sites(job.graph, spec, self._messages, how, asks=job.asks) for spec in nodes]
+        does = {"asks": job.asks, "elastic": job.elastic}
+        self._sites = [Sites(job.graph, spec, self._messages, how, **does) for spec in nodes]
         self._turns: dict[tuple[int, int, int], Turn] = {}
         self._brain_later: dict[tuple[int, int, tuple[str, ...]], int] = {}
         self.first: State = (self._brains.first, *(sites.first for sites in self._sites), faults)

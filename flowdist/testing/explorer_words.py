@@ -59,12 +59,14 @@ def _event(event: ev.Event) -> str:
             return f"{name} {event.world} generation {event.generation}"
         case ev.ReplicaExited():
             return f"{name} {event.replica}#{event.attempt} {event.kind or 'success'}"
+        case ev.ReplicaStopped():
+            return f"{name} {event.replica}#{event.attempt}{' in place' if event.parked else ''}"
         case ev.StepTold():
             return f"{name} {event.replica}#{event.attempt} {event.step}"
         case (
             ev.ReplicaStarted()
             | ev.ReplicaReady()
-            | ev.ReplicaStopped()
+            | ev.ReplicaElastic()
             | ev.ReplicaUnkillable()
             | ev.ReplicaLeftStep()
         ):
@@ -82,5 +84,7 @@ def _order(order: Order) -> str:
             return f"{name} {order.replica}#{order.attempt} of generation {order.generation}"
         case StopAtStep():
             return f"{name} {order.replica}#{order.attempt} {order.step}"
+        case StopReplica(in_place=True):
+            return f"{name} {order.replica}#{order.attempt} in place"
         case StopReplica() | AskStep() | TellPeers() | AnswerCheckpoint():
             return f"{name} {order.replica}#{order.attempt}"

@@ -23,6 +23,7 @@ class Run:
     is_up: bool = False  # ReplicaStarted was heard
     is_ready: bool = False
     is_told_to_stop: bool = False
+    is_elastic: bool = False  # it has said that it can leave its generation in place
     step: int = -1
     told_step: int | None = None  # its answer to AskStep
     has_told: bool = False
@@ -40,6 +41,7 @@ class Facts:
         self.nodes: dict[NodeName, NodeSpec] = {}  # that are up
         self.incarnations: dict[NodeName, int] = {}
         self.runs: dict[ReplicaId, Run] = {}
+        self.parked: dict[ReplicaId, StartReplica] = {}  # have left that attempt in place; nobody told them to end
         self.attempts: dict[ReplicaId, int] = {}
         self.done: dict[ReplicaId, int] = {}  # succeeded, with the generation that it did so in
         self.world_done: dict[WorldName, dict[ReplicaId, int]] = {}  # members that have succeeded, with the time
@@ -106,6 +108,7 @@ class Facts:
                 ev.ReplicaStarted()
                 | ev.ReplicaReady()
                 | ev.ReplicaProgressed()
+                | ev.ReplicaElastic()
                 | ev.ReplicaStalled()
                 | ev.ReplicaRevived()
                 | ev.StepTold()
@@ -123,6 +126,7 @@ class Facts:
         event: ev.ReplicaStarted
         | ev.ReplicaReady
         | ev.ReplicaProgressed
+        | ev.ReplicaElastic
         | ev.ReplicaStalled
         | ev.ReplicaRevived
         | ev.StepTold,
@@ -134,6 +138,8 @@ class Facts:
                 run.is_ready = True
             case ev.ReplicaProgressed():
                 run.step = event.step
+            case ev.ReplicaElastic():
+                run.is_elastic = True
             case ev.ReplicaStalled():
                 if not run.is_told_to_stop:
                     run.stalled, run.step = event.by, max(run.step, event.step)
@@ -156,6 +162,8 @@ class Facts:
     ) -> None:
         replica, world = run.start.replica, run.start.world
         del self.runs[replica]
+        if not isinstance(event, ev.ReplicaUnkillable) and event.parked:
+            self.parked[replica] = run.start
         if isinstance(event, ev.ReplicaUnkillable):
             self.stuck.append(run.start)
             self.is_calm = False
@@ -194,12 +202,15 @@ class Facts:
                 run.is_ready = run.is_ready or item.phase == "ready"
             elif item is not None and item.exited is not None:
                 self._ended(line, run, item.exited)
+            elif item is not None and item.phase == "parked":
+                self._ended(line, run, ev.ReplicaStopped(replica, run.start.attempt, parked=True))
             elif item is not None and item.phase == "stopped":
                 self._ended(line, run, ev.ReplicaStopped(replica, run.start.attempt))
 
     def _lost(self, node: NodeName) -> None:
         if self.nodes.pop(node, None) is not None:
             self.is_calm = False
+        self.parked = {replica: start for replica, start in self.parked.items() if start.node != node}
         for replica, run in list(self.runs.items()):
             if run.start.node == node:
                 del self.runs[replica]
@@ -221,10 +232,7 @@ class Facts:
                 case OpenStore():
                     self.generations[effect.world] = effect.generation
                 case StopReplica():
-                    run = self.current(effect.replica, effect.attempt)
-                    if run is not None:
-                        run.is_told_to_stop = True
-                        self.formed_ns.pop(run.start.world, None)
+                    self.told_to_stop(effect)
                 case FinishJob():
                     self.is_over = True
                 case Notify():
@@ -232,6 +240,14 @@ class Facts:
                     self.is_ending = self.is_ending or effect.text.startswith(ENDINGS)
                 case _:
                     pass
+
+    def told_to_stop(self, effect: StopReplica) -> None:
+        run, waits = self.current(effect.replica, effect.attempt), self.parked.get(effect.replica)
+        if waits is not None and waits.attempt == effect.attempt:
+            del self.parked[effect.replica]
+        if run is not None:
+            run.is_told_to_stop = True
+            self.formed_ns.pop(run.start.world, None)
 
     def _began(self, world: WorldName, starts: list[StartReplica]) -> None:
         before = self.since.get(world, {})
@@ -242,6 +258,7 @@ class Facts:
         for spec in self.roles_in(world):
             self.scaled.pop(spec.name, None)
         for start in starts:
+            self.parked.pop(start.replica, None)
             self.runs[start.replica] = Run(start)
             self.seats[start.replica] = start.node
             self.attempts[start.replica] = start.attempt

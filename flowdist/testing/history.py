@@ -70,6 +70,7 @@ def _judge(facts: Facts, line: Record) -> Found:
     facts.hear(line)
     yield from _opens(facts, line)
     yield from _starts(facts, line)
+    yield from _in_place(facts, line)
     yield from _stops_in_order(facts, line)
     yield from _growth(facts, line)
     yield from _steps(facts, line)
@@ -79,7 +80,7 @@ def _judge(facts: Facts, line: Record) -> Found:
     yield from _refusals(facts, line)
     facts.follow(line)
     if any(isinstance(effect, FinishJob) for effect in line.effects):
-        yield from (("R18", f"the job is over while {replica} runs") for replica in facts.runs)
+        yield from (("R18", f"the job is over while {replica} runs") for replica in [*facts.runs, *facts.parked])
 
 
 def _epochs(facts: Facts, line: Record) -> Found:
@@ -157,6 +158,26 @@ def _starts(facts: Facts, line: Record) -> Found:
     for starts in groups.values():
         yield from _ranks(facts, starts)
         yield from _room_for_later(facts, starts)
+
+
+def _in_place(facts: Facts, line: Record) -> Found:
+    """Only who can leaves its generation in place; who waits there goes on there, or is told to end (R6, R19)."""
+    told: set[ReplicaId] = set()
+    for effect in line.effects:
+        if isinstance(effect, StopReplica):
+            told.add(effect.replica)
+            run = facts.current(effect.replica, effect.attempt)
+            if effect.in_place and run is not None and not run.is_elastic:
+                yield "R6", f"{effect.replica} is to leave its generation in place, and has never said that it can"
+        if not isinstance(effect, StartReplica):
+            continue
+        waits = facts.parked.get(effect.replica)
+        if waits is not None and waits.node != effect.node and effect.replica not in told:
+            yield "R19", f"{effect.replica} starts on {effect.node} while workers of it wait on {waits.node}"
+        for other in facts.parked.values():
+            gpus = other.replica not in {effect.replica, *told} and other.node == effect.node and other.gpus
+            if gpus and set(gpus).intersection(effect.gpus):
+                yield "GPU", f"{effect.replica} gets a GPU of {other.replica}, which waits with it"
 
 
 def _devices(facts: Facts, line: Record, start: StartReplica) -> Found:

@@ -6,6 +6,8 @@ import contextlib
 import ipaddress
 import socket
 
+from flowdist.runtime.addresses import has_address
+
 
 def host_of(endpoint: str) -> str:
     """`head:29500` -> `head`; `[::1]:29500` -> `::1`."""
@@ -19,18 +21,9 @@ def is_this_machine(host: str) -> bool:
     if host in ("", "localhost", "0.0.0.0", "::", socket.gethostname()):
         return True
     try:
-        return _has(str(ipaddress.ip_address(host)))
+        return has_address(str(ipaddress.ip_address(host)))
     except ValueError:
         pass
     with contextlib.suppress(OSError, UnicodeError):
-        return any(_has(str(found[4][0])) for found in socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM))
-    return False
-
-
-def _has(address: str) -> bool:
-    """Only the addresses of this machine can be bound."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
-        probe.bind((address, 0))
-        return True
+        return any(has_address(str(found[4][0])) for found in socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM))
     return False

@@ -41,7 +41,8 @@ OPTIONS = (
     Option(
         ("--nnodes",),
         "same",
-        "`N` or `MIN:MAX`: logical nodes of this machine, all started by this one command; losing one is real",
+        "`N` or `MIN:MAX`: hosts that meet at --rdzv-endpoint; without one, logical nodes of this machine, all started "
+        "by this one command",
         "1:1",
     ),
     Option(
@@ -52,23 +53,26 @@ OPTIONS = (
     ),
     Option(
         ("--rdzv-backend",),
-        "no effect",
-        "`c10d` and `static`: one controller forms the world, at once; others, such as `etcd`, are refused",
+        "better",
+        "`c10d` and `static` name the host of the controller, which forms the world at once; others, such as `etcd`, "
+        "are refused: no service is needed",
         "static",
     ),
     Option(
         ("--rdzv-endpoint",),
-        "no effect",
-        "when it is this machine: every generation has a store of its own; another host is refused",
+        "better",
+        "with several nodes: this command is one host of them, and the host that it names runs the controller; every "
+        "generation has a store of its own. With one node it changes nothing, and another host is refused",
     ),
     Option(("--rdzv-id",), "same", "`TORCHELASTIC_RUN_ID`, and the name of the folder under --log-dir", "none"),
     Option(
         ("--rdzv-conf",),
         "better",
-        "`join_timeout` (below the minimum) and `last_call_timeout` (below the maximum) are honoured; the other timers "
-        "change nothing, since nothing is polled; `is_host=0` and unknown names are refused",
+        "`join_timeout` (below the minimum), `last_call_timeout` (below the maximum) and `is_host` are honoured, and "
+        "`token` is a secret of all hosts; the other timers change nothing, since nothing is polled; unknown names are "
+        "refused",
     ),
-    Option(("--standalone",), "same", "a run id of its own; it is always standalone here", flag=True),
+    Option(("--standalone",), "same", "a run id of its own, and all nodes on this machine", flag=True),
     Option(
         ("--max-restarts",),
         "better",
@@ -115,15 +119,31 @@ OPTIONS = (
     Option(("--local-ranks-filter",), "same", "only these local ranks are on the terminal"),
     Option(("--duplicate-stdout-filters",), "same", "matching lines of --tee, in `attempt_N/filtered_stdout.log`"),
     Option(("--duplicate-stderr-filters",), "same", "matching lines of --tee, in `attempt_N/filtered_stderr.log`"),
-    Option(("--node-rank",), "refused", "but for 0: all nodes are started by this one command", "0"),
+    Option(
+        ("--node-rank",),
+        "better",
+        "with `static` and several nodes: the host with 0 runs the controller and has RANK 0; the others may come in "
+        "any order, and have their ranks in that order",
+        "0",
+    ),
     Option(
         ("--master-addr",),
-        "no effect",
-        "when it is this machine: MASTER_ADDR is; another host is refused",
+        "better",
+        "with `static` and several nodes: where the hosts meet. MASTER_ADDR is the host of rank 0, whichever that is "
+        "after a loss",
         "127.0.0.1",
     ),
-    Option(("--master-port",), "better", "MASTER_PORT is a fresh port, bound anew for each generation"),
-    Option(("--local-addr",), "no effect", "when it is this machine; another host is refused"),
+    Option(
+        ("--master-port",),
+        "better",
+        "with `static` and several nodes: the port at which the hosts meet (29500). MASTER_PORT is a fresh port, bound "
+        "anew for each generation",
+    ),
+    Option(
+        ("--local-addr",),
+        "same",
+        "the address by which the other hosts reach this one (default: that of its connection to the controller)",
+    ),
     Option(
         ("--logs-specs",),
         "refused",

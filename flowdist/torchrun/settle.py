@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from flowdist.dsl.commands import INTERPRETERS
 from flowdist.dsl.compile import RESERVED
 from flowdist.dsl.fields import NAME
@@ -19,19 +21,26 @@ from flowdist.dsl.oneline import name_from, written_on_the_command_line
 from flowdist.dsl.places import CLI
 from flowdist.dsl.problems import Problems, TopologyProblems, did_you_mean
 from flowdist.dsl.topology import Node, Restart, Topology
+from flowdist.errors import FlowdistError
+from flowdist.graph import RoleGraph
 from flowdist.torchrun.hosts import host_of, is_this_machine
 from flowdist.torchrun.options import BY_KEY, OPTIONS, Given
 from flowdist.torchrun.output import Streams
+from flowdist.torchrun.rendezvous import NO, YES, Rendezvous, meets_others, rendezvous_of
 
 BACKENDS = ("c10d", "static")
 NODES_MAX, PROCS_MAX = 1000, 10_000
 SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 TIMERS = ("join_timeout", "last_call_timeout")  # of --rdzv-conf, honoured
+# These change nothing where one host is asked for.
+ALONE = ("rdzv_backend", "rdzv_endpoint", "master_addr", "master_port", "node_rank", "local_addr")
+PLACES = ("is_host", "token")  # of --rdzv-conf, where several hosts meet
 DEAD_TIMERS = (
     *("close_timeout", "heartbeat_timeout", "keep_alive_interval", "keep_alive_max_attempt", "read_timeout"),
-    *("timeout", "is_host", "store_type"),
+    *("timeout", "store_type"),
 )
-ONE_MACHINE = "flowdist torchrun runs all nodes on this machine"
+ONE_MACHINE = "one host is asked for"
+OUTAGE = "30s"  # how long the other hosts keep their workers while the one with the controller does not listen
 
 
 class Launch(NamedTuple):
@@ -42,6 +51,7 @@ class Launch(NamedTuple):
     run_id: str
     log_dir: str
     notes: tuple[str, ...]
+    rendezvous: Rendezvous | None = None  # with other hosts; None: all nodes are of this machine
 
 
 def settle(given: Given, env: Mapping[str, str], gpus: Sequence[str], cpus: int) -> Launch:
@@ -57,6 +67,27 @@ def settle(given: Given, env: Mapping[str, str], gpus: Sequence[str], cpus: int)
     return launch
 
 
+def as_here(theirs: RoleGraph, ours: RoleGraph) -> RoleGraph:
+    """The job of the host with the controller, with the command, environment and folder of this host's command line.
+
+    Raises:
+        FlowdistError: when the two cannot be one job.
+    """
+    if len(theirs.roles) != 1:
+        names = ", ".join(role.name for role in theirs.roles)
+        message = f"the host that runs the controller runs a topology ({names}), no command line of torchrun"
+        raise FlowdistError(message, help="take part in it with flowdist join")
+    (role,), (own,) = theirs.roles, ours.roles
+    for option, there, here in (("--role", role.name, own.name), ("--nproc-per-node", role.procs, own.procs)):
+        if there != here:
+            message = f"{option} is {here} here, and {there} on the host that runs the controller"
+            raise FlowdistError(message, help="give every host the same")
+    kept = msgspec.structs.replace(
+        role, command=own.command, env=own.env, workdir=own.workdir, preload=own.preload, warm=own.warm
+    )
+    return msgspec.structs.replace(theirs, roles=(kept,), source=ours.source)
+
+
 class _Settler:
     def __init__(self, given: Given, env: Mapping[str, str], gpus: Sequence[str], cpus: int) -> None:
         self._given, self._values, self._said, self._env = given, given.values, given.said, env
@@ -67,18 +98,21 @@ class _Settler:
 
     def settle(self) -> Launch:
         low, high = self._nodes()
-        procs = self._procs(high)
+        self._meets_others = meets_others(self._given, high)
+        logical = 1 if self._meets_others else high  # nodes of this machine
+        procs = self._procs(logical)
         self._check_rendezvous()
         self._check_plug_ins()
-        self._check_hosts()
+        rendezvous = self._check_hosts(high)
         fields = self._command()
-        variables, run_id = self._variables(high)
+        variables, run_id = self._variables(logical)
         streams = self._streams(procs)
         role_name = self._role_name()
         name = name_from(self._given.script if not self._values["module"] else self._given.script.rpartition(".")[2])
-        shares = high > 1 and high * procs <= len(self._gpus)
+        shares = logical > 1 and logical * procs <= len(self._gpus)
         nodes = [Node(gpu=procs if shares else 0) for _ in range(high)]
-        topology = Topology(name, nodes=nodes if high > 1 else None)
+        outage = OUTAGE if rendezvous is not None else "10m"
+        topology = Topology(name, nodes=nodes if high > 1 else None, controller_outage=outage)
         restarts = self._whole("max_restarts", least=0, most=10**9) or 0
         topology.role(
             role_name,
@@ -92,8 +126,9 @@ class _Settler:
             **self._times(),
         )
         log_dir = self._log_dir()
-        self._say(high)
-        return Launch(written_on_the_command_line(topology), streams, run_id, log_dir, tuple(self._notes))
+        self._say(logical)
+        notes = tuple(self._notes)
+        return Launch(written_on_the_command_line(topology), streams, run_id, log_dir, notes, rendezvous)
 
     def _refuse(self, key: str, why: str, help: str) -> None:
         said = self._said.get(key, BY_KEY[key].names[-1])
@@ -153,19 +188,22 @@ class _Settler:
 
     def _check_rendezvous(self) -> None:
         if self._values["rdzv_backend"] not in BACKENDS:
-            why = "flowdist needs no rendezvous service on one machine"
+            why = "flowdist needs no rendezvous service: the host of --rdzv-endpoint runs the controller"
             self._refuse("rdzv_backend", why, f"leave it out, or write one of {', '.join(BACKENDS)}")
         for pair in filter(None, (part.strip() for part in self._values["rdzv_conf"].split(","))):
             name, equals, value = (part.strip() for part in pair.partition("="))
-            known = (*TIMERS, *DEAD_TIMERS)
+            known = (*TIMERS, *PLACES, *DEAD_TIMERS)
             if not equals or not value:
                 self._unreadable("rdzv_conf", f"{pair!r} is no NAME=VALUE", "write --rdzv-conf join_timeout=600")
             elif name not in known:
                 self._unreadable("rdzv_conf", f"{name!r} is unknown", did_you_mean(name, known))
-            elif name == "is_host" and value.lower() in ("0", "false", "f", "no", "n"):
-                self._refuse("rdzv_conf", f"{ONE_MACHINE}: no other hosts the store", "leave is_host out")
-            elif name in DEAD_TIMERS:
-                self._idle.append(f"{name}={value} of --rdzv-conf")
+            elif name == "is_host" and value.lower() not in (*YES, *NO):
+                self._unreadable("rdzv_conf", f"is_host={value} is neither yes nor no", "write is_host=1 or is_host=0")
+            elif name == "is_host" and value.lower() in NO and not self._meets_others:
+                self._refuse("rdzv_conf", f"{ONE_MACHINE}: no other runs the controller", "leave is_host out")
+            elif name in DEAD_TIMERS or (name in PLACES and not self._meets_others):
+                shown = "***" if name == "token" else value
+                self._idle.append(f"{name}={shown} of --rdzv-conf")
 
     def _check_plug_ins(self) -> None:
         if self._values["event_log_handler"] != "null":
@@ -187,17 +225,30 @@ class _Settler:
                 why = f"flowdist ends a job by {', '.join(SIGNALS)} and forwards no {name}"
                 self._refuse("signals_to_handle", why, "leave it out, and send the signal to the workers yourself")
 
-    def _check_hosts(self) -> None:
-        for key in ("rdzv_endpoint", "master_addr", "local_addr"):
-            host = host_of(self._values[key]) if key == "rdzv_endpoint" else self._values[key].strip("[]")
-            overruled = key == "rdzv_endpoint" and self._values["standalone"]
-            if key in self._said and not overruled and not is_this_machine(host):
-                help = "leave it out, and start this command once: --nnodes are logical nodes of this machine"
-                self._refuse(key, f"{ONE_MACHINE}, and {host} is another", help)
-        if self._whole("node_rank", least=0, most=10**9):
-            help = "start this command once, with --node-rank 0 or without it"
-            self._refuse("node_rank", f"{ONE_MACHINE}, and starts all of them itself", help)
+    def _check_hosts(self, hosts: int) -> Rendezvous | None:
+        """Where this host meets the others; None when there are none."""
+        rank = self._whole("node_rank", least=0, most=10**9)
         self._whole("master_port", least=0, most=65535)
+        local = self._values["local_addr"].strip("[]")
+        if "local_addr" in self._said and not is_this_machine(local):
+            self._refuse("local_addr", f"{local} is no address of this machine", "name the one that the others reach")
+        if self._meets_others:
+            if rank is not None and rank >= hosts:
+                why = f"--nnodes asks for {hosts} nodes, whose ranks are 0 to {hosts - 1}"
+                self._unreadable("node_rank", why, f"write --node-rank {hosts - 1}")
+            try:
+                return rendezvous_of(self._given, self._env, hosts)
+            except FlowdistError as error:
+                self._unreadable("rdzv_endpoint", error.message, error.help)
+            return None
+        for key in ("rdzv_endpoint", "master_addr"):
+            host = host_of(self._values[key]) if key == "rdzv_endpoint" else self._values[key].strip("[]")
+            if key in self._said and not self._values["standalone"] and not is_this_machine(host):
+                help = "leave it out, or ask for several nodes, --nnodes 2, and start this command on each host"
+                self._refuse(key, f"{ONE_MACHINE}, and {host} is another", help)
+        if rank:
+            self._refuse("node_rank", ONE_MACHINE, "ask for several nodes, --nnodes 2, or leave --node-rank out")
+        return None
 
     def _command(self) -> dict[str, Any]:
         script, args = self._given.script, [for_worker(word) for word in self._given.args]
@@ -305,14 +356,20 @@ class _Settler:
         if idle:
             self._notes.append(f"these change nothing here: {', '.join(idle)} (docs/torchrun.md says why)")
         if nodes > 1:
-            self._notes.append(f"the {nodes} nodes are logical nodes of this machine: start this command once")
+            note = f"the {nodes} nodes are logical nodes of this machine: start this command once"
+            self._notes.append(f"{note} (or name an --rdzv-endpoint, and start it on each host)")
 
     def _is_idle(self, key: str) -> bool:
         if key not in self._said:
             return False
         if key == "rdzv_id":
             return bool(self._values["standalone"])
-        return BY_KEY[key].stance == "no effect" or key in ("master_port", "node_rank", "event_log_handler")
+        static = self._values["rdzv_backend"] == "static"
+        if self._meets_others and key in ("rdzv_backend", "rdzv_endpoint", "local_addr"):
+            return False
+        if self._meets_others and static and key in ("master_addr", "master_port", "node_rank"):
+            return key != "node_rank" and bool(self._values["rdzv_endpoint"])
+        return BY_KEY[key].stance == "no effect" or key in (*ALONE, "event_log_handler")
 
 
 def comma_separated(text: str) -> tuple[str, ...]:

@@ -107,6 +107,29 @@ def test_replay_stops_at_a_time(trace: Path) -> None:
     assert f"digest {whole['digest']}" in simulate("--fail", "node2@3m/2m").stdout
 
 
+def test_what_if_shows_the_record_its_simulation_and_the_other_beside_each_other(trace: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.jsonl"
+    result = replay(str(trace), "--fail", "trainer/0@8m", "--trace", str(other))
+    assert result.exit_code == 0, result.output
+    assert "What befell the run: --fail node2@180s/120.0005s" in result.output
+    assert "incidents             2          2          3" in result.output
+    assert "the same for" in result.output and "!! trainer/0@8m hits trainer/0" in result.output
+    assert replay(str(other)).exit_code == 0  # what would have been is a record like others
+    told = json.loads(replay(str(trace), "--fail", "trainer/0@8m", "--json").stdout)
+    assert told["kind"] == "what-if" and told["faults"] == ["--fail node2@180s/120.0005s"]
+    assert [len(told[column]["incidents"]) for column in ("as_it_was", "again", "what_if")] == [2, 2, 3]
+
+
+def test_what_if_the_policies_had_been_others(trace: Path) -> None:
+    result = replay(str(trace), "--with", GANG, "-p", "replicas=4", "--set", "trainer.pending_timeout=1m")
+    assert result.exit_code == 1, result.output
+    assert "outcome               succeeded  succeeded  failed" in result.output
+    assert "below its minimum for 1m" in result.output
+    told = json.loads(replay(str(trace), "--with", GANG, "--set", "trainer.workload.steps=300", "--json").stdout)
+    lasted = [told[column]["lasted_s"] for column in ("again", "what_if")]
+    assert lasted[1] < 0.6 * lasted[0]  # what is set by hand wins over what was measured
+
+
 def test_replay_as_a_log_is_a_line_an_event(trace: Path) -> None:
     done = replay(str(trace), "--log")
     lines = done.stdout.splitlines()
@@ -127,6 +150,11 @@ def test_replay_as_a_log_is_a_line_an_event(trace: Path) -> None:
         (replay, ["TRACE", "--until", "soon"], "--until soon: no duration"),
         (replay, ["TRACE", "--until", "3m", "--step", "3"], "--step does not go with --until"),
         (replay, ["TRACE", "--log", "--json"], "--log does not go with"),
+        (replay, ["TRACE", "--set", "trainer.cpu=2"], "--set trainer.cpu=2: of which topology?"),
+        (replay, ["TRACE", "-p", "nodes=2"], "-p nodes=2: of which topology?"),
+        (replay, ["TRACE", "--trace", "x.jsonl"], "--trace goes with a question"),
+        (replay, ["TRACE", "--fail", "node1@3m", "--log"], "a what-if goes with --json only"),
+        (replay, ["TRACE", "--fail", "node77@3m"], "there is no 'node77'"),
     ],
 )
 def test_a_users_mistake_is_told_in_words(trace: Path, verb, arguments: list[str], text: str) -> None:  # type: ignore[no-untyped-def]

@@ -112,7 +112,7 @@ class Talk:
                 ready = [ev.ReplicaReady(effect.replica, effect.attempt)] if spec.ready else []
                 return [ev.ReplicaStarted(effect.replica, effect.attempt, ports), *ready]
             case StopReplica():
-                return [ev.ReplicaStopped(effect.replica, effect.attempt)]
+                return [ev.ReplicaStopped(effect.replica, effect.attempt, parked=effect.in_place)]
             case _:
                 return []
 
@@ -128,6 +128,19 @@ class Talk:
 
     def fail(self, name: str, code: int = 1, attempt: int | None = None) -> list[Effect]:
         return self.tell(ev.ReplicaExited(r(name), attempt or self.replica(name).attempt, "exit", code))
+
+    def elastic(self, *names: str) -> None:
+        """All workers of these replicas are in elastic code."""
+        for name in names:
+            self.tell(ev.ReplicaElastic(r(name), self.replica(name).attempt))
+
+    def stops(self, effects: list[Effect] | None = None) -> dict[str, bool]:
+        """Who is told to stop, and whether in place."""
+        found = self.effects if effects is None else effects
+        return {str(e.replica): e.in_place for e in found if isinstance(e, StopReplica)}
+
+    def parked(self) -> list[str]:
+        return [str(replica) for replica in self.job.parked]
 
     def finish(self, *names: str) -> None:
         for name in names:

@@ -243,7 +243,7 @@ def test_a_stop_of_what_has_failed_is_not_confirmed_the_failure_says_it_all():
 def test_a_new_attempt_does_not_start_beside_one_that_still_runs():
     talk = Talk()
     talk.run()
-    detail = "attempt 1 still runs"
+    detail = "attempt 1 of trainer/0 still runs"
     assert talk.order(start(2)) == [ev.ReplicaExited(T, 2, "start_failed", detail=detail)]
     assert talk.agent.attempts[T].order.attempt == 1
 

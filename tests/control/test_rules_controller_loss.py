@@ -403,3 +403,16 @@ def test_what_a_node_that_starts_anew_runs_all_the_same_is_stopped():
     effects = talk.tell(ev.NodeJoined("node1", spec, incarnation=2, inventory=(stray, over)))
     stops = [effect for effect in effects if isinstance(effect, StopReplica) and effect.node == "node1"]
     assert stops == [StopReplica("node1", r("trainer/1"), 1, 0)]
+
+
+def test_r19_the_last_words_of_a_guardian_prove_the_death_of_its_node():
+    links = Links(JobOptions())
+    join(links, "node0", 0, incarnation=2)
+    assert links.gone("node0", 1000, "its agent died") == (ev.NodeGone("node0", "its agent died"),)
+    assert links.deadline() is None, "its silence means nothing any more"
+
+
+def test_r20_the_last_words_of_a_guardian_say_nothing_of_a_later_one():
+    links = Links(JobOptions())
+    join(links, "node0", 0, incarnation=1001)
+    assert links.gone("node0", 1000, "its agent died") == () and links.deadline() == 5 * SECOND

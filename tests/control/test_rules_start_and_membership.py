@@ -5,7 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from flowdist.control import events as ev
+from flowdist.control.controller import Controller
 from flowdist.control.effects import CloseStore, Notify, OpenStore, StartReplica, StopReplica
+from flowdist.control.ids import unnamed_nodes
 from flowdist.graph import HOUR, SECOND, Gate, Readiness
 from tests.control.harness import TCP, Talk, graph, node, r, restart, role
 
@@ -131,6 +133,30 @@ def test_r2_the_window_is_cut_short_when_every_known_node_has_answered():
     talk = Talk(graph(trainers(1, 4), nodes=2, cpu=1))
     talk.join("node0", "node1")
     assert talk.up() == ["trainer/0", "trainer/1"] and talk.now == 0
+
+
+def test_r2_hosts_that_are_expected_without_a_name_are_taken_for_those_that_come():
+    topology = graph(trainers(1, 3), nodes=1, cpu=1)
+    talk = Talk(topology)
+    talk.controller = Controller(topology, ("node0", *unnamed_nodes(2, 3)))
+    talk.join("node0", "gpu07")
+    assert talk.up() == [] and list(talk.job.missing) == ["host 3 of 3"]
+    talk.join("gpu07")  # the first comes back: it is the same host
+    assert list(talk.job.missing) == ["host 3 of 3"]
+    talk.join("gpu08")
+    assert len(talk.up()) == 3 and talk.now == 0
+    talk.join("gpu09")
+    assert not talk.job.missing, "one more is welcome, as a spare"
+
+
+def test_r2_the_window_ends_for_hosts_without_a_name_too():
+    topology = graph(trainers(1, 3), nodes=1, cpu=1)
+    talk = Talk(topology)
+    talk.controller = Controller(topology, ("node0", *unnamed_nodes(2, 3)))
+    talk.join("node0")
+    talk.wait(10)
+    assert talk.up() == ["trainer/0"]
+    assert "not waiting any longer for host 2 of 3, host 3 of 3" in talk.texts()
 
 
 def test_r2_no_room_for_the_minima_ends_the_job_with_the_reason():
@@ -344,6 +370,42 @@ def test_scaling_beyond_what_the_topology_says_is_refused_in_words():
     talk.tell(ev.ScaleRequested("trainer", 4))
     assert len(talk.up()) == 3
     assert talk.texts()[-1] == "scale trainer=4 is refused: trainer has replicas=1:3"
+
+
+MESH = (("pp", 2), ("dp", 0))
+
+
+def test_r12_a_gang_with_a_mesh_never_forms_with_a_size_that_is_none():
+    talk = Talk(graph(trainers(2, 6, parallel=MESH), nodes=5, cpu=1))
+    talk.join(*(f"node{i}" for i in range(5)))
+    talk.wait(11)
+    assert len(talk.up()) == 4, "the fifth would be a pipeline without an end"
+    talk.gone("node0")
+    assert len(talk.up()) == 4, "its node takes the place of the one that was lost"
+    talk.gone("node1")
+    assert len(talk.up()) == 2 and talk.world("trainer").generation == 3
+
+
+def test_r13_a_gang_with_a_mesh_grows_by_as_many_as_it_needs():
+    talk = Talk(graph(trainers(2, 6, parallel=MESH), nodes=2, cpu=1))
+    talk.join("node0", "node1")
+    talk.wait(40)
+    talk.join("node2", cpu=1)
+    talk.wait(60)
+    assert talk.world("trainer").generation == 1, "one more forms no mesh"
+    talk.join("node3", cpu=1)
+    talk.wait(60)
+    assert len(talk.up()) == 4 and talk.world("trainer").generation == 2
+
+
+def test_scaling_to_a_size_that_forms_no_mesh_is_refused_in_words():
+    talk = Talk(graph(trainers(2, 6, parallel=MESH)))
+    talk.join("node0")
+    talk.tell(ev.ScaleRequested("trainer", 3))
+    assert len(talk.up()) == 6
+    assert talk.texts()[-1] == "scale trainer=3 is refused: its mesh pp=2 x dp=elastic needs multiples of 2"
+    talk.tell(ev.ScaleRequested("trainer", 4))
+    assert len(talk.up()) == 4
 
 
 def test_services_scale_one_by_one():

@@ -26,11 +26,18 @@ class Job:
     """`flowdist run ARGUMENTS`, or another verb, in `folder`. Leaving the block kills whatever is left, and says so by
     `survivors`."""
 
-    def __init__(self, folder: Path, *arguments: str, env: dict[str, str] | None = None, verb: str = "run") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *arguments: str,
+        env: dict[str, str] | None = None,
+        verb: str = "run",
+        before: tuple[str, ...] = (),  # what starts the command, `nsenter` and its options say
+    ) -> None:
         self.mark = uuid.uuid4().hex
         self.folder = folder
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "flowdist", verb, *arguments],
+            [*before, sys.executable, "-m", "flowdist", verb, *arguments],
             cwd=folder,
             env={**os.environ, **(env or {}), MARK: self.mark},
             stdout=subprocess.PIPE,

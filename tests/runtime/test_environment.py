@@ -16,7 +16,7 @@ from flowdist.graph import Cluster, NodeSpec, Readiness, Resources, RoleGraph, R
 from flowdist.runtime.devices import machine_gpus, settle_cluster, share_devices
 from flowdist.runtime.environment import Places, expand, fork_server, macro_values, worker_argv, worker_env
 from flowdist.runtime.ports import Ports
-from flowdist.runtime.readiness import until_ready
+from flowdist.runtime.readiness import Listener, until_ready
 from flowdist.runtime.spawning import ForkServer
 from tests.control.harness import r, restart, role
 
@@ -69,8 +69,6 @@ def test_every_variable_of_torchrun_with_its_meaning_and_flowdists_own() -> None
         "OMP_NUM_THREADS": "1",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
         "PYTHONUNBUFFERED": "1",
-        "GLOO_SOCKET_IFNAME": "lo",
-        "TP_SOCKET_IFNAME": "lo",
         "FLOWDIST_ROLE": "trainer",
         "FLOWDIST_REPLICA": "trainer/1",
         "FLOWDIST_GENERATION": "5",
@@ -151,7 +149,9 @@ def test_a_port_that_somebody_uses_is_passed_over() -> None:
 def test_readiness_checks_wait_until_the_answer_is_yes(tmp_path: Path) -> None:
     async def passes(check: Readiness, ports: dict[str, int], since_ns: int = 0) -> bool:
         try:
-            await asyncio.wait_for(until_ready(check, ports, str(tmp_path), tmp_path, since_ns), 0.2)
+            await asyncio.wait_for(
+                until_ready(check, Listener("127.0.0.1", ports), str(tmp_path), tmp_path, since_ns), 0.2
+            )
         except TimeoutError:
             return False
         return True
@@ -201,7 +201,6 @@ def test_a_fork_server_has_what_does_not_differ_from_worker_to_worker(tmp_path: 
     assert server is not None and server.interpreter == (sys.executable, "-u") and server.preload == ("torch",)
     assert (server.cwd, server.first_path) == (str(tmp_path), str(tmp_path))
     defaults = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "PYTHONUNBUFFERED": "1"}
-    defaults |= {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}
     assert dict(server.env) == {**BASE, **defaults, "OWN": "trainer", "KEY": "hush"}
     assert server == server_of(tmp_path, "-u", "train.py", "other", secrets=secrets, env=env)
 

@@ -20,14 +20,20 @@ def test_scenario(story: Path) -> None:
 
 
 def test_every_rule_has_a_story_and_a_test_and_the_page_links_them() -> None:
-    page = (FOLDER.parent / "docs/restarts.md").read_text()
+    page = (FOLDER.parent / "docs/restarts.md").read_text() + (FOLDER.parent / "docs/known_failures.md").read_text()
     tests = "".join(path.read_text() for path in (FOLDER.parent / "tests/control").glob("test_*.py"))
     for rule in range(1, 23):
         assert any(story.name.startswith(f"r{rule}_") for story in STORIES), f"R{rule} has no story"
         assert f"def test_r{rule}_" in tests, f"R{rule} has no test"
         assert f"| R{rule} |" in page
     for story in STORIES:
-        assert f"../scenarios/{story.name}" in page, f"the page does not link {story.name}"
+        assert f"../scenarios/{story.name}" in page, f"neither page links {story.name}"
+
+
+def test_each_of_the_seven_failures_of_torchrun_and_of_seven_bug_reports_has_a_story() -> None:
+    for number in range(1, 8):
+        assert any(story.name.startswith(f"torchrun{number}_") for story in STORIES), f"torchrun {number} has no story"
+    assert sum(story.name.startswith("bug_") for story in STORIES) == 7
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_the_command_names_the_jobs_that_there_are(capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit, match="2"):
         explorer.main(["--roles", "gnag"])
     assert (
-        "no such job: gnag; known: gang, asking, gate, loose, domain, helper, address, ignore"
+        "no such job: gnag; known: gang, asking, staying, gate, loose, domain, helper, address, ignore"
         in capsys.readouterr().err
     )
 

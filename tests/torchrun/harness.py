@@ -10,6 +10,7 @@ from flowdist.dsl.problems import Problems, TopologyProblems
 from flowdist.graph import RoleGraph, RoleSpec
 from flowdist.torchrun.options import read_options
 from flowdist.torchrun.output import Streams
+from flowdist.torchrun.rendezvous import Rendezvous
 from flowdist.torchrun.settle import settle
 
 # A value of each option that takes one, other than its default.
@@ -42,11 +43,22 @@ SAMPLES = {
 }
 
 
+# What else has to be said for an option to mean something.
+BESIDE = {
+    "rdzv_endpoint": ["--nnodes", "2"],
+    "master_addr": ["--nnodes", "2"],
+    "master_port": ["--nnodes", "2", "--node-rank", "0"],
+    "node_rank": ["--nnodes", "2"],
+    "local_addr": ["--nnodes", "2", "--node-rank", "0"],
+}
+
+
 class Outcome(NamedTuple):
     graph: RoleGraph
     streams: Streams
     run_id: str
     log_dir: str
+    rendezvous: Rendezvous | None
 
     @property
     def role(self) -> RoleSpec:
@@ -69,7 +81,7 @@ def what_becomes_of(
         helps = "\n".join(problem.help for problem in error.problems)
         return Became(None, "", "\n".join(f"{problem.code} {problem.message}" for problem in error.problems), helps)
     graph = compile_topology(launch.topology, Problems())  # whether there is a script is not asked here
-    return Became(Outcome(graph, launch.streams, launch.run_id, launch.log_dir), "\n".join(launch.notes), "")
+    return Became(Outcome(graph, *launch[1:4], launch.rendezvous), "\n".join(launch.notes), "")
 
 
 def outcome_of(*words: str, env: Mapping[str, str] | None = None, gpus: Sequence[str] = (), cpus: int = 2) -> Outcome:

@@ -10,7 +10,7 @@ import pytest
 from flowdist.cli.main import cli
 from flowdist.dsl.problems import TopologyProblems
 from flowdist.torchrun.options import BY_KEY, OPTIONS, HelpAsked, option_table, read_options
-from tests.torchrun.harness import SAMPLES, what_becomes_of
+from tests.torchrun.harness import BESIDE, SAMPLES, what_becomes_of
 
 DOCS = Path(__file__).parents[2] / "docs/torchrun.md"
 
@@ -44,14 +44,17 @@ def test_the_table_is_in_the_docs_as_it_is() -> None:
 def test_no_option_is_ignored_in_silence(key: str) -> None:
     given = [BY_KEY[key].names[-1], *([] if BY_KEY[key].flag else [SAMPLES[key]])]
     said = " ".join(given)
-    before, after = what_becomes_of(["x.py"]), what_becomes_of([*given, "x.py"])
+    beside = BESIDE.get(key, [])
+    before, after = what_becomes_of([*beside, "x.py"]), what_becomes_of([*beside, *given, "x.py"])
     if BY_KEY[key].stance == "refused":
         assert f"{said} cannot be honoured" in after.refused
     elif key == "standalone":
         after = what_becomes_of(["--rdzv-id", "job7", *given, "x.py"])  # alone it asks for what there is
         assert "change nothing here: --rdzv-id job7" in after.notes
-    elif BY_KEY[key].stance == "no effect" or key == "master_port":
+    elif BY_KEY[key].stance == "no effect":
         assert said in after.notes and after.outcome == before.outcome
+    elif key == "rdzv_backend":
+        assert said in what_becomes_of([*given, "x.py"]).notes and "etcd" in BY_KEY[key].words
     else:
         assert after.refused == "" and after.outcome != before.outcome
 

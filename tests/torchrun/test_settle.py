@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import socket
 
+import msgspec
 import pytest
 
+from flowdist.errors import FlowdistError
 from flowdist.graph import SECOND
 from flowdist.torchrun.hosts import host_of, is_this_machine
-from flowdist.torchrun.settle import comma_separated, for_worker
+from flowdist.torchrun.rendezvous import Rendezvous
+from flowdist.torchrun.settle import as_here, comma_separated, for_worker
 from tests.torchrun.harness import outcome_of, what_becomes_of
 
 
@@ -124,10 +127,11 @@ def test_masks_by_local_rank_reach_beyond_nine() -> None:
 
 
 def test_several_nodes_are_said_to_be_of_this_machine() -> None:
-    became = what_becomes_of(["--nnodes", "2", "--rdzv-conf", "timeout=9", "--node-rank", "0", "x.py"])
+    became = what_becomes_of(["--nnodes", "2", "--rdzv-conf", "timeout=9", "--master-port", "1", "x.py"])
     assert became.notes.splitlines() == [
-        "these change nothing here: --node-rank 0, timeout=9 of --rdzv-conf (docs/torchrun.md says why)",
-        "the 2 nodes are logical nodes of this machine: start this command once",
+        "these change nothing here: --master-port 1, timeout=9 of --rdzv-conf (docs/torchrun.md says why)",
+        "the 2 nodes are logical nodes of this machine: start this command once "
+        "(or name an --rdzv-endpoint, and start it on each host)",
     ]
     assert "keeps the logs" in what_becomes_of(["--log-dir", "/dev/null", "x.py"]).notes
 
@@ -144,16 +148,19 @@ def test_several_nodes_are_said_to_be_of_this_machine() -> None:
         ("--max-restarts x", "FD151", "'x' is no whole number", "--max-restarts 1"),
         ("--monitor-interval soon", "FD151", "'soon' is no number of seconds", "--monitor-interval=30"),
         ("--start-method vfork", "FD151", "there is no such method", "forkserver"),
-        ("--rdzv-backend etcd-v2", "FD150", "needs no rendezvous service on one machine", "c10d"),
-        ("--rdzv-endpoint 192.0.2.7:29400", "FD150", "192.0.2.7 is another", "start this command once"),
-        ("--master-addr [2001:db8::1]", "FD150", "2001:db8::1 is another", "start this command once"),
-        ("--local-addr 192.0.2.7", "FD150", "192.0.2.7 is another", "start this command once"),
-        ("--node-rank 1", "FD150", "starts all of them itself", "--node-rank 0"),
+        ("--rdzv-backend etcd-v2", "FD150", "needs no rendezvous service", "c10d"),
+        ("--rdzv-endpoint 192.0.2.7:29400", "FD150", "192.0.2.7 is another", "start this command on each host"),
+        ("--master-addr [2001:db8::1]", "FD150", "2001:db8::1 is another", "start this command on each host"),
+        ("--local-addr 192.0.2.7", "FD150", "192.0.2.7 is no address of this machine", "that the others reach"),
+        ("--node-rank 1", "FD150", "one host is asked for", "--nnodes 2"),
+        ("--nnodes 2 --node-rank 2", "FD151", "whose ranks are 0 to 1", "--node-rank 1"),
+        ("--nnodes 2 --rdzv-endpoint a:b:c", "FD151", "'a:b:c' is no HOST:PORT", "host0:29400"),
+        ("--nnodes 2 --rdzv-endpoint a --rdzv-conf is_host=so", "FD151", "neither yes nor no", "is_host=0"),
         ("--master-port 99999", "FD151", "it must be 0 to 65535", "--master-port"),
         ("--rdzv-conf join_timout=3", "FD151", "'join_timout' is unknown", '"join_timeout"'),
         ("--rdzv-conf join_timeout", "FD151", "'join_timeout' is no NAME=VALUE", "join_timeout=600"),
         ("--rdzv-conf join_timeout=x", "FD151", "'x' is no number of seconds", "join_timeout=30"),
-        ("--rdzv-conf is_host=0", "FD150", "no other hosts the store", "leave is_host out"),
+        ("--rdzv-conf is_host=0", "FD150", "no other runs the controller", "leave is_host out"),
         ("--signals-to-handle SIGTERM,SIGUSR1", "FD150", "forwards no SIGUSR1", "leave it out"),
         ("--event-log-handler console", "FD150", "journal.jsonl", "leave it out"),
         ("--logs-specs mine", "FD150", "torch's agent", "--log-dir"),
@@ -172,8 +179,67 @@ def test_what_cannot_be_honoured_is_refused_with_the_reason(words: str, code: st
 
 
 def test_every_problem_is_told_at_once() -> None:
-    words = "--nnodes 0 --nproc-per-node x --rdzv-backend etcd --node-rank 3 --tee 9 x.py"
+    words = "--nnodes 0 --nproc-per-node x --rdzv-backend etcd --local-addr 192.0.2.7 --tee 9 x.py"
     assert len(what_becomes_of(words.split()).refused.splitlines()) == 5
+
+
+def rendezvous(*words: str, env: dict[str, str] | None = None) -> Rendezvous:
+    found = outcome_of("--nnodes", "1:4", *words, "x.py", env=env).rendezvous
+    assert found is not None
+    return found
+
+
+def test_several_nodes_and_a_place_to_meet_make_this_command_one_of_several() -> None:
+    assert outcome_of("--nnodes", "1:4", "x.py").rendezvous is None
+    assert outcome_of("--rdzv-endpoint", "localhost", "x.py").rendezvous is None, "one node needs no others"
+    assert outcome_of("--nnodes", "2", "--standalone", "--rdzv-endpoint", "a:1", "x.py").rendezvous is None
+    found = rendezvous("--rdzv-endpoint", "host0:1234", "--rdzv-id", "job1", "--rdzv-backend", "c10d")
+    assert (found.endpoint, found.runs_controller, found.job_id) == (("host0", 1234), False, "job1")
+    assert (found.hosts, found.join_timeout_s, found.token, found.local_addr) == (4, 600, "", "")
+    assert str(rendezvous("--rdzv-endpoint", "[2001:db8::1]").endpoint) == "[2001:db8::1]:29400"
+
+
+def test_the_controller_is_where_the_endpoint_is_unless_is_host_says_otherwise() -> None:
+    local, other = ["--rdzv-endpoint", "127.0.0.1"], ["--rdzv-endpoint", "192.0.2.7"]
+    assert rendezvous(*local).runs_controller is None and rendezvous(*other).runs_controller is False
+    for text, runs in (("1", True), ("0", False), ("True", True), ("no", False)):
+        assert rendezvous(*local, "--rdzv-conf", f"is_host={text}").runs_controller is runs
+        assert rendezvous(*other, "--rdzv-conf", f"is_host={text}").runs_controller is runs
+
+
+def test_a_static_rendezvous_is_where_node_rank_0_is() -> None:
+    found = rendezvous("--node-rank", "0", "--master-addr", "10.1.2.3", "--master-port", "1234")
+    assert (found.endpoint, found.runs_controller) == (("10.1.2.3", 1234), True)
+    found = rendezvous("--node-rank", "3", "--master-addr", "127.0.0.1")
+    assert (found.endpoint, found.runs_controller) == (("127.0.0.1", 29500), False)
+    assert rendezvous("--master-addr", "127.0.0.1").runs_controller is None
+
+
+def test_a_token_comes_from_the_variable_or_the_configuration_and_is_never_shown() -> None:
+    place = ["--rdzv-endpoint", "a:1", "--rdzv-conf", "token=hush,join_timeout=5"]
+    assert rendezvous(*place, env={"FLOWDIST_TOKEN": "other"}).token == "hush"
+    assert rendezvous(*place).join_timeout_s == 5
+    assert rendezvous(*place[:2], env={"FLOWDIST_TOKEN": "other"}).token == "other"
+    assert "hush" not in what_becomes_of([*place[2:], "x.py"]).notes
+
+
+def test_hosts_have_their_devices_and_their_folder_for_themselves() -> None:
+    place = ["--nnodes", "2", "--rdzv-endpoint", "a:1"]
+    assert sizes(*place, "--nproc-per-node", "gpu", gpus=("0", "1")) == (2, 2, 2, 0, 2)
+    assert outcome_of(*place, "x.py").graph.options.controller_outage_ns == 30 * SECOND
+    assert what_becomes_of([*place, "--virtual-local-rank", "x.py"]).refused == ""
+
+
+def test_a_host_runs_its_own_command_in_the_job_of_another() -> None:
+    theirs = outcome_of("--nnodes", "2", "--max-restarts", "3", "/there/x.py", "a").graph
+    ours = outcome_of("--nnodes", "2", "/here/x.py", "b", env={}).graph
+    (role,) = as_here(theirs, ours).roles
+    assert role.command == ("python", "/here/x.py", "b") and role.restart == theirs.roles[0].restart
+    for words in (["--role", "b"], ["--nproc-per-node", "2"]):
+        with pytest.raises(FlowdistError, match=f"{words[0]} is {words[1]} here, and"):
+            as_here(theirs, outcome_of("--nnodes", "2", *words, "x.py").graph)
+    with pytest.raises(FlowdistError, match="runs a topology"):
+        as_here(msgspec.structs.replace(theirs, roles=()), ours)
 
 
 def test_this_machine_is_known_by_its_names_and_addresses() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from flowdist import worker
+from flowdist import worker, worker_link
 
 
 class AgentSide:
@@ -71,10 +71,10 @@ def managed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AgentSi
     }
     for name, value in env.items():
         monkeypatch.setenv(name, value)
-    worker._renew_after_fork()
+    worker_link.link.close()
     side = AgentSide(tmp_path / "s")
     yield side
-    worker._link._close()
+    worker_link.link.close()
     side.close()
 
 

@@ -1,0 +1,176 @@
+"""A job over several hosts, of which each is told by a command of its own: one runs the controller, the others join."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
+
+import click
+import msgspec
+
+from flowdist.cli.run import EXIT_CODES, Console, carry_out, finish
+from flowdist.errors import FlowdistError
+from flowdist.faults import Plan
+from flowdist.graph import Cluster, NodeSpec, RoleGraph, encode_graph
+
+if TYPE_CHECKING:
+    from flowdist.runtime.logs import OpenSink
+    from flowdist.runtime.secret_values import Mask
+    from flowdist.runtime.supervisor import RunResult
+    from flowdist.runtime.teller import Show
+    from flowdist.torchrun.rendezvous import Rendezvous
+
+TOKEN = "FLOWDIST_TOKEN"  # as runtime.handshake has it, which --help does without
+NO_TOKEN_HELP = f"set {TOKEN} to the same secret on every host: head -c 32 /dev/urandom | base64"
+
+
+class Here(NamedTuple):
+    """How this host takes part: where the folder of its run is, what its name begins with, what its terminal shows."""
+
+    base: Path
+    prefix: str = ""
+    quiet: bool = False
+    opener: Callable[[Path, Show], OpenSink] | None = None
+
+
+def meet(
+    graph: RoleGraph, place: Rendezvous, here: Here, adapt: Callable[[RoleGraph], RoleGraph], gpus: tuple[str, ...]
+) -> NoReturn:
+    """Run the graph with other hosts, or take part in theirs, and end with the exit code of the job.
+
+    Args:
+        adapt: The graph of the host with the controller, as this one runs it. FlowdistError when it cannot.
+        gpus: Those of this machine.
+    """
+    from flowdist.runtime.addresses import listening_address, reserve
+
+    if place.token:
+        os.environ[TOKEN] = place.token  # for our own processes; workers do not get it
+    if place.runs_controller is False:
+        take_part(place, here, adapt, gpus)
+    address = listening_address(place.endpoint.host)
+    reserved = reserve(address, place.endpoint.port)
+    if reserved is None and place.runs_controller is None:
+        take_part(place, here, adapt, gpus)
+    if reserved is None:
+        message = f"another flowdist of this machine listens at port {place.endpoint.port} already"
+        raise FlowdistError(message, help="take another port, on every host")
+    open_job(graph, place, here, address, gpus)
+
+
+def listen_for_hosts(graph: RoleGraph, endpoint: str, job_id: str | None, base: Path, *, quiet: bool) -> NoReturn:
+    """Run a topology on this host and on those that join."""
+    from flowdist.runtime.devices import machine_gpus
+
+    place = place_of(endpoint, job_id, hosts=max(1, len(graph.cluster.nodes)))
+    if not place.token and not is_loopback(place.endpoint.host):
+        raise FlowdistError(
+            f"without {TOKEN} whoever can reach {place.endpoint} could take part, and read the topology",
+            help=NO_TOKEN_HELP,
+        )
+    gpus = machine_gpus(os.environ)
+    place = place._replace(runs_controller=True, hosts_min=graph.cluster.min_nodes)
+    meet(graph, place, Here(base, quiet=quiet), lambda graph: graph, gpus)
+
+
+def place_of(endpoint: str, job_id: str | None, *, hosts: int = 1, local_addr: str = "") -> Rendezvous:
+    """Where a topology's hosts meet. FlowdistError when it is no HOST:PORT."""
+    from flowdist.runtime.addresses import endpoint_of
+    from flowdist.torchrun.rendezvous import C10D_PORT, JOIN_TIMEOUT_S, Rendezvous
+
+    found, token = endpoint_of(endpoint, C10D_PORT), os.environ.get(TOKEN, "")
+    return Rendezvous(found, False, job_id or "flowdist", token, JOIN_TIMEOUT_S, local_addr, hosts)
+
+
+def is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def open_job(graph: RoleGraph, place: Rendezvous, here: Here, address: str, gpus: tuple[str, ...]) -> NoReturn:
+    """Be the host of the controller."""
+    from flowdist.runtime.addresses import address_of, interface_of, reachable_address
+    from flowdist.runtime.reception import Listening, node_name
+    from flowdist.runtime.supervisor import Hosting, Site
+
+    own = address_of(place.local_addr) if place.local_addr else reachable_address(address)
+    name = node_name(socket.gethostname(), {role.name for role in graph.roles})
+    cluster = Cluster((_spec(name, gpus),), min_nodes=place.hosts_min)
+    graph = msgspec.structs.replace(graph, cluster=cluster)
+    if not place.token and not is_loopback(address):
+        door = f"{address or 'any address of this machine'}, port {place.endpoint.port}"
+        text = f"whoever can reach {door}, may join: docs/hosts.md says how FLOWDIST_TOKEN keeps others out"
+        click.secho(f"flowdist: {text}", fg="yellow", err=True)
+    listening = Listening(address, place.endpoint.port, place.job_id, place.hosts)
+    carry_out(
+        graph,
+        Plan(()),
+        here.base,
+        quiet=here.quiet,
+        prefix=here.prefix,
+        opener=here.opener,
+        hosting=Hosting(listening, Site(own, interface_of(own))),
+    )
+
+
+def take_part(
+    place: Rendezvous, here: Here, adapt: Callable[[RoleGraph], RoleGraph], gpus: tuple[str, ...]
+) -> NoReturn:
+    """Be one of the other hosts."""
+    from flowdist.runtime.secret_values import Mask
+
+    mask = Mask()
+    console = Console(here.quiet, False, mask)
+    result = asyncio.run(_take_part(place, here, adapt, gpus, console, mask))
+    finish(result, False, mask)
+    sys.exit(EXIT_CODES[result.outcome])
+
+
+async def _take_part(
+    place: Rendezvous,
+    here: Here,
+    adapt: Callable[[RoleGraph], RoleGraph],
+    gpus: tuple[str, ...],
+    console: Console,
+    mask: Mask,
+) -> RunResult:
+    from flowdist.runtime.addresses import address_of, interface_of
+    from flowdist.runtime.joined_host import JoinedHost, join_job
+    from flowdist.runtime.meeting import Meeting
+    from flowdist.runtime.secret_values import check_secrets
+    from flowdist.runtime.supervisor import Site
+
+    meeting = Meeting(place.endpoint.host, place.endpoint.port, place.job_id)
+    joined = await join_job(meeting, place.token, socket.gethostname(), place.join_timeout_s, console.show)
+    graph = adapt(joined.welcome.graph)
+    mask.learn(check_secrets(graph, os.environ))
+    run_dir = _folder(here.base, joined.welcome.run_id, joined.welcome.node, graph)
+    own = address_of(place.local_addr) if place.local_addr else joined.link.own_address
+    open_sink = here.opener(run_dir, console.show) if here.opener is not None else None
+    console.show("event", f"joined {place.endpoint} as {joined.welcome.node}; logs: {run_dir}")
+    spec, site = _spec(joined.welcome.node, gpus), Site(own, interface_of(own))
+    return await JoinedHost(joined, place.token, spec, graph, site, gpus, run_dir, console.show, open_sink).run()
+
+
+def _spec(name: str, gpus: tuple[str, ...]) -> NodeSpec:
+    """What this machine offers."""
+    from flowdist.runtime.devices import machine_cpus, machine_memory
+
+    return NodeSpec(name, cpu=machine_cpus(), gpu=len(gpus), memory=machine_memory())
+
+
+def _folder(base: Path, run_id: str, node: str, graph: RoleGraph) -> Path:
+    """`runs/<run>.<node>/`: apart from that of the run also where the hosts share a file system."""
+    run_dir = base / f"{run_id}.{node}"
+    number = 1
+    while run_dir.exists():
+        number += 1
+        run_dir = base / f"{run_id}.{node}.{number}"
+    run_dir.mkdir(parents=True)
+    (run_dir / "graph.json").write_bytes(encode_graph(graph))
+    (run_dir / "checkpoints").mkdir()
+    return run_dir.resolve()

@@ -1,0 +1,59 @@
+"""Who stays what it is while its world forms anew.
+
+A replica whose workers are all in elastic code is told to leave its generation instead of ending. Its workers are
+*parked* then: gone from the old generation (R6), alive, on the seat that the replica keeps. The next start of the
+replica goes on with them; whatever takes the seat away, or has the replica begin afresh, ends them.
+"""
+
+from __future__ import annotations
+
+from flowdist.control.ending import stop
+from flowdist.control.state import Incident, JobState, Replica, World
+
+
+def may_stay(job: JobState, incident: Incident, world: World) -> bool:
+    """Not where it hangs, nor where what it depends on begins afresh: that is what its workers still hold on to."""
+    if world.hangs or incident.kind == "address_changed":
+        return False
+    upstream = {name for role in job.roles_of(world) for name in role.upstream}
+    others = (role for name in incident.worlds if name != world.name for role in job.worlds[name].roles)
+    return not any(role in upstream for role in others)
+
+
+def leaves_in_place(job: JobState, replica: Replica) -> bool:
+    """Whether it can, on a node that it may stay on."""
+    if not replica.is_elastic or replica.phase not in ("running", "ready") or replica.node is None:
+        return False
+    node = job.nodes[replica.node]
+    return node.usable and not node.is_leaving
+
+
+def recall(job: JobState, incident: Incident) -> None:
+    """Whoever was to stay in place, and may not now that the incident has grown, ends after all."""
+    for name in incident.worlds:
+        world = job.worlds[name]
+        held = [member for member in job.members_of(world) if member.in_place or member.id in job.parked]
+        if held and not may_stay(job, incident, world):
+            for member in held:
+                job.dismiss(member)
+                if member.phase == "stopping" and member.in_place:
+                    stop(job, member, job.role_of(member.id).spec.stop_grace_ns, again=True)
+
+
+def park(job: JobState, replica: Replica) -> None:
+    """Its attempt is over, and workers of it wait for the next."""
+    job.parked[replica.id] = None
+
+
+def take_up(job: JobState, replica: Replica) -> bool:
+    """It is about to start: those who wait go on, unless their command names addresses that are others by now (R5).
+
+    Whether somebody does.
+    """
+    before = replica.order
+    if before is not None and before.addresses != replica.told and job.role_of(replica.id).spec.address_edges:
+        job.dismiss(replica)
+    goes_on = replica.id in job.parked
+    job.parked.pop(replica.id, None)
+    replica.is_elastic = replica.in_place = False
+    return goes_on

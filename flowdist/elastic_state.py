@@ -1,0 +1,194 @@
+"""What survives a re-formation in memory: values of a training loop, as they were committed last.
+
+Values with `state_dict()` and `load_state_dict()`, such as modules, optimizers and schedulers, are kept by these; all
+others are copied. Torch is imported only where there is a process group to speak over.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+BUCKET_BYTES = 64 << 20  # tensors of one type travel together, up to so much
+
+
+class ElasticState(SimpleNamespace):
+    """Named values that all workers of a world hold alike: `ElasticState(model=model, optimizer=optimizer, step=0)`.
+
+    Each is an attribute of the state. They have to be the same on every rank after each commit: what is sharded over
+    the ranks is not kept here.
+
+    Raises:
+        ValueError: for a name that begins with an underscore, or is that of a method.
+    """
+
+    def __init__(self, **values: Any) -> None:
+        for name in values:
+            if name.startswith("_") or hasattr(ElasticState, name):
+                raise ValueError(f"ElasticState cannot hold a value of the name {name!r}: choose another")
+        super().__init__(**values)
+        self._commits = 0  # how many there were, on whatever rank: it travels with the state
+        self._kept = {name: _snapshot(value) for name, value in values.items()}
+        self._on_commit: Callable[[], None] | None = None
+
+    def commit(self) -> None:
+        """Keep the values as they are now: this is where training goes on from after a re-formation.
+
+        It copies all tensors in memory, on the device where they are. Call it on every rank after the same steps; the
+        work since the last commit is what a re-formation costs. Inside `elastic()`, while a re-formation is under way,
+        it does not return: training begins again with the values that it has just kept.
+        """
+        self._kept = {name: _snapshot(value) for name, value in self._values().items()}
+        self._commits += 1
+        if self._on_commit is not None:
+            self._on_commit()
+
+    def restore(self) -> None:
+        """Take the values of the last commit, or those that the state was made with."""
+        for name, kept in self._kept.items():
+            value = getattr(self, name, None)
+            if _has_state_dict(value):
+                value.load_state_dict(_copied(kept))  # type: ignore[union-attr]
+            else:
+                setattr(self, name, _copied(kept))
+
+    def sync(self) -> None:
+        """Have every rank take the values of the one with most commits; of several, the lowest.
+
+        Nothing travels where all have the same number of commits, and at least one. Every rank has to call it.
+        """
+        dist = sys.modules.get("torch.distributed")
+        if dist is None or not dist.is_initialized() or dist.get_world_size() == 1:
+            return
+        commits = _gathered(self._commits)
+        if min(commits) == max(commits) > 0:
+            return
+        source = commits.index(max(commits))
+        content = [(self._commits, self._kept)] if dist.get_rank() == source else [None]
+        self._commits, self._kept = _broadcast(content[0], source)
+        self.restore()
+
+    def _values(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+
+
+def _has_state_dict(value: object) -> bool:
+    return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
+
+
+def _snapshot(value: Any) -> Any:
+    return _copied(value.state_dict() if _has_state_dict(value) else value)
+
+
+def _copied(value: Any) -> Any:
+    """A copy that shares nothing that training changes; tensors stay on their device."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return type(value)((name, _copied(item)) for name, item in value.items())
+    if type(value) in (list, tuple):
+        return type(value)(_copied(item) for item in value)
+    return copy.deepcopy(value)
+
+
+class _Place:
+    """Stands for the tensor of that number while the rest is pickled."""
+
+    def __init__(self, number: int, tensor: torch.Tensor) -> None:
+        self.number, self.shape, self.dtype, self.is_cpu = (
+            number,
+            tensor.shape,
+            tensor.dtype,
+            tensor.device.type == "cpu",
+        )
+
+
+def _transport() -> torch.device:
+    """Where tensors have to be for the process group to carry them."""
+    import torch
+    import torch.distributed as dist
+
+    by_cpu = any(name in str(dist.get_backend_config()) for name in ("gloo", "mpi", "cpu"))
+    return torch.device("cpu" if by_cpu else "cuda")
+
+
+def _gathered(number: int) -> list[int]:
+    import torch
+    import torch.distributed as dist
+
+    device = _transport()
+    found = torch.zeros(dist.get_world_size(), dtype=torch.int64, device=device)
+    found[dist.get_rank()] = number
+    dist.all_reduce(found)
+    return [int(value) for value in found.tolist()]
+
+
+def _broadcast(content: Any, source: int) -> Any:
+    """`content` of the source, on every rank: its structure first, then its tensors, many at a time."""
+    import torch
+    import torch.distributed as dist
+
+    device, is_source = _transport(), dist.get_rank() == source
+    tensors: list[torch.Tensor] = []
+    structure = [_without_tensors(content, tensors) if is_source else None]
+    places: list[Any] = [[_Place(number, tensor) for number, tensor in enumerate(tensors)]]
+    head = [structure[0], places[0]]
+    dist.broadcast_object_list(head, src=source, device=device)
+    found: dict[int, torch.Tensor] = {}
+    for bucket in _buckets(head[1]):
+        sizes = [place.shape.numel() for place in bucket]
+        if is_source:
+            flat = torch.cat([tensors[place.number].reshape(-1).to(device) for place in bucket])
+        else:
+            flat = torch.empty(sum(sizes), dtype=bucket[0].dtype, device=device)
+        dist.broadcast(flat, src=source)
+        for place, part in zip(bucket, flat.split(sizes), strict=True):
+            home = "cpu" if place.is_cpu else "cuda"
+            found[place.number] = part.clone().to(home).reshape(place.shape)
+    return content if is_source else _with_tensors(head[0], found)
+
+
+def _buckets(places: list[_Place]) -> list[list[_Place]]:
+    by_type: dict[torch.dtype, list[_Place]] = {}
+    for place in places:
+        by_type.setdefault(place.dtype, []).append(place)
+    buckets: list[list[_Place]] = []
+    for dtype, same in by_type.items():
+        size = BUCKET_BYTES + 1
+        for place in same:
+            size += place.shape.numel() * dtype.itemsize
+            if size > BUCKET_BYTES:
+                buckets.append([])
+                size = place.shape.numel() * dtype.itemsize
+            buckets[-1].append(place)
+    return buckets
+
+
+def _without_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        tensors.append(value)
+        return _Place(len(tensors) - 1, value)
+    if isinstance(value, dict):
+        return type(value)((name, _without_tensors(item, tensors)) for name, item in value.items())
+    if type(value) in (list, tuple):
+        return type(value)(_without_tensors(item, tensors) for item in value)
+    return value
+
+
+def _with_tensors(value: Any, tensors: dict[int, torch.Tensor]) -> Any:
+    if isinstance(value, _Place):
+        return tensors[value.number]
+    if isinstance(value, dict):
+        return type(value)((name, _with_tensors(item, tensors)) for name, item in value.items())
+    if type(value) in (list, tuple):
+        return type(value)(_with_tensors(item, tensors) for item in value)
+    return value

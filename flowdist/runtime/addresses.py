@@ -1,0 +1,137 @@
+"""Addresses between hosts: where a host listens, by which address others reach it, and through which interface."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import ipaddress
+import re
+import socket
+import struct
+from pathlib import Path
+from typing import NamedTuple
+
+from flowdist.errors import FlowdistError
+
+SIOCGIFADDR = 0x8915  # netdevice(7)
+ELSEWHERE = "192.0.2.1"  # of no host (RFC 5737): asked for the way to it only, nothing is sent there
+
+
+class Endpoint(NamedTuple):
+    """`host0:29400`, `10.0.0.1:29400` or `[::1]:29400`."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def endpoint_of(text: str, default_port: int) -> Endpoint:
+    """FlowdistError when it is no HOST:PORT."""
+    with contextlib.suppress(ValueError):  # an address of IPv6 alone
+        return Endpoint(str(ipaddress.IPv6Address(text.strip())), default_port)
+    match = re.fullmatch(r"(?:\[([^\]\s]+)\]|([^:\s\[\]]*))(?::(\d{1,5}))?", text.strip())
+    if match is None or int(match[3] or 0) > 65535 or not (match[1] or match[2]):
+        raise FlowdistError(f"{text!r} is no HOST:PORT", help=f"write it like host0:{default_port}")
+    return Endpoint(match[1] or match[2], int(match[3] or default_port))
+
+
+def family_of(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def has_address(address: str) -> bool:
+    """Only the addresses of this machine can be bound."""
+    with contextlib.suppress(OSError), socket.socket(family_of(address), socket.SOCK_DGRAM) as probe:
+        probe.bind((address, 0))
+        return True
+    return False
+
+
+def address_of(host: str) -> str:
+    """An address of IP for a name or an address. FlowdistError when the name is unknown."""
+    try:
+        return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+    except (OSError, UnicodeError):
+        raise FlowdistError(f"the name {host!r} is unknown", help="write an address, such as 10.0.0.1") from None
+
+
+class Reserved(NamedTuple):
+    """A port that no other flowdist of this machine takes while this is held."""
+
+    held: socket.socket
+
+
+def reserve(address: str, port: int) -> Reserved | None:
+    """None when another flowdist of this machine has it. Dies with the process; each network namespace has its own.
+
+    Raises:
+        FlowdistError: when another program has it, or it cannot be bound.
+    """
+    held = socket.socket(socket.AF_UNIX)
+    try:
+        held.bind(f"\0flowdist-{port}")
+    except OSError:
+        held.close()
+        return None
+    try:
+        with socket.create_server((address, port), family=family_of(address)):
+            return Reserved(held)
+    except OSError as error:
+        held.close()
+        place = Endpoint(address or "0.0.0.0", port)
+        message = f"{place} cannot be bound: {(error.strerror or str(error)).lower()}"
+        raise FlowdistError(message, help="take another port, on every host") from None
+
+
+def listening_address(host: str) -> str:
+    """What to bind for an endpoint of that host; empty: every address of this machine.
+
+    The address that the host has or is named by. A name that means loopback here (as /etc/hosts of many machines has
+    their own) means another address to others: then it is every address.
+    """
+    if host in ("0.0.0.0", "::"):
+        return ""
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    found: list[str] = []
+    with contextlib.suppress(OSError, UnicodeError):
+        found = [str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
+    ours = sorted(filter(has_address, found), key=lambda address: ":" in address)
+    if host == "localhost":
+        return ours[0] if ours else "127.0.0.1"
+    return next((address for address in ours if not ipaddress.ip_address(address).is_loopback), "")
+
+
+def reachable_address(bound: str) -> str:
+    """By which address others reach this host: the one that it listens on, else the one that it would go out by."""
+    if bound:
+        return bound
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((ELSEWHERE, 9))
+        return str(probe.getsockname()[0])
+    return "127.0.0.1"
+
+
+def interface_of(address: str) -> str:
+    """The network interface that has the address; empty if none is found."""
+    parsed = ipaddress.ip_address(address)
+    if parsed.is_loopback:
+        return "lo"
+    if parsed.version == 6:
+        with contextlib.suppress(OSError):
+            for line in Path("/proc/net/if_inet6").read_text().splitlines():
+                fields = line.split()
+                if fields[0] == parsed.exploded.replace(":", ""):
+                    return fields[-1]
+        return ""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):  # it has none
+                answer = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+                if socket.inet_ntoa(answer[20:24]) == address:
+                    return name
+    return ""

@@ -1,0 +1,50 @@
+"""What the terminal shows of a job: each record of the journal in words, and what the workers print here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from typing import Literal
+
+from flowdist.control.effects import Notify, StartReplica
+from flowdist.control.events import ReplicaExited, ReplicaStopped
+from flowdist.control.history import Record
+from flowdist.control.ids import NodeName, ReplicaId
+from flowdist.graph import RoleGraph
+from flowdist.runtime.logs import Follower
+
+Show = Callable[[Literal["event", "warning", "error", "stdout", "stderr"], str], None]
+
+
+class Teller:
+    """`here` are the nodes whose workers write their files on this machine."""
+
+    def __init__(self, graph: RoleGraph, follower: Follower, here: Container[NodeName], show: Show) -> None:
+        self._graph, self._follower, self._here, self._show = graph, follower, here, show
+        self._latest: dict[ReplicaId, StartReplica] = {}
+
+    def skip(self, record: Record) -> None:
+        """It was told already, when it happened."""
+        self._latest |= {e.replica: e for e in record.effects if isinstance(e, StartReplica)}
+
+    def tell(self, record: Record) -> None:
+        if isinstance(record.event, ReplicaExited | ReplicaStopped):
+            self._follower.read()  # its last words come before what is made of them
+        if isinstance(record.event, ReplicaExited) and record.event.kind is None:
+            self._show("event", f"{record.event.replica}: finished")
+        for start in [effect for effect in record.effects if isinstance(effect, StartReplica)]:
+            self._tell_start(start)
+        for effect in record.effects:
+            if isinstance(effect, Notify):
+                self._show("event" if effect.level == "info" else effect.level, effect.text)
+
+    def _tell_start(self, start: StartReplica) -> None:
+        before = self._latest.get(start.replica)
+        if before is not None:
+            self._follower.read(final=True)
+            self._follower.forget(before)
+        self._latest[start.replica] = start
+        if start.node in self._here:
+            self._follower.follow(start, self._graph.role(start.replica.role))
+        again = f" (attempt {start.attempt})" if start.attempt > 1 else ""
+        ranks = f", rank {start.rank} of {start.world_size}" if start.world_size > 1 else ""
+        self._show("event", f"{start.replica}: starts on {start.node}{again}{ranks}")

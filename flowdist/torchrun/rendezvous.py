@@ -1,0 +1,81 @@
+"""Where several hosts meet: what --rdzv-endpoint, --rdzv-conf, --node-rank and --master-addr say about it.
+
+As with torchrun a command line that names a place to meet is one of several, typed once on each host. One of them
+runs the controller: the host that the endpoint names, or the one with --node-rank 0 where the rendezvous is static.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from flowdist.runtime.addresses import Endpoint, endpoint_of
+from flowdist.runtime.handshake import TOKEN
+from flowdist.torchrun.hosts import is_this_machine
+from flowdist.torchrun.options import Given
+
+C10D_PORT, STATIC_PORT = 29400, 29500
+JOIN_TIMEOUT_S = 600.0
+YES, NO = ("1", "true", "t", "yes", "y"), ("0", "false", "f", "no", "n")
+PLACES = ("rdzv_endpoint", "master_addr", "node_rank")
+
+
+class Rendezvous(NamedTuple):
+    """`runs_controller` is None where the endpoint is an address of this machine, and another may be first to take it.
+
+    `local_addr` is empty unless the user has said by which address the others reach this host.
+    """
+
+    endpoint: Endpoint
+    runs_controller: bool | None
+    job_id: str
+    token: str
+    join_timeout_s: float
+    local_addr: str
+    hosts: int  # that are expected
+    hosts_min: int = 1  # nothing starts with fewer
+
+
+def meets_others(given: Given, nodes_max: int) -> bool:
+    """Whether this command line is one of several, each for one host."""
+    return nodes_max > 1 and not given.values["standalone"] and any(key in given.said for key in PLACES)
+
+
+def conf_of(given: Given) -> dict[str, str]:
+    """--rdzv-conf, as far as it can be read."""
+    pairs = (part.partition("=") for part in given.values["rdzv_conf"].split(","))
+    return {name.strip(): value.strip() for name, equals, value in pairs if equals and value.strip()}
+
+
+def rendezvous_of(given: Given, env: Mapping[str, str], hosts: int) -> Rendezvous:
+    """FlowdistError when the endpoint cannot be read."""
+    values, conf = given.values, conf_of(given)
+    static = values["rdzv_backend"] == "static" and not values["rdzv_endpoint"]
+    if static:
+        endpoint = endpoint_of(values["master_addr"].strip("[]") or "127.0.0.1", STATIC_PORT)
+        port = values["master_port"].strip()
+        endpoint = Endpoint(endpoint.host, int(port) if port.isdecimal() else STATIC_PORT)
+    else:
+        endpoint = endpoint_of(values["rdzv_endpoint"] or "127.0.0.1", C10D_PORT)
+    asked = conf.get("is_host", "").lower()
+    runs: bool | None = None if is_this_machine(endpoint.host) else False
+    if values["rdzv_backend"] == "static" and "node_rank" in given.said:
+        runs = values["node_rank"].strip() in ("0", "")
+    if asked in YES or asked in NO:
+        runs = asked in YES
+    return Rendezvous(
+        endpoint,
+        runs,
+        values["rdzv_id"],
+        conf.get("token") or env.get(TOKEN, ""),
+        _seconds(conf.get("join_timeout", "")),
+        values["local_addr"].strip("[]"),
+        hosts,
+    )
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text or JOIN_TIMEOUT_S)
+    except ValueError:
+        return JOIN_TIMEOUT_S  # refused elsewhere

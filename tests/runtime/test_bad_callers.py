@@ -1,0 +1,111 @@
+"""Whoever else calls at the controller's port: the connection is dropped, and the job goes on."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from flowdist.control.events import CancelRequested, NodeGone
+from flowdist.control.history import Record
+from flowdist.runtime.frames import Operate
+from flowdist.runtime.handshake import CALLING, Caller, encode
+from flowdist.runtime.meeting import Meeting, say_gone
+from tests.runtime.hosts import Hosts
+
+pytestmark = pytest.mark.real
+
+WAIT = """
+import os, time
+print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], flush=True)
+while not os.path.exists("end"):
+    time.sleep(0.02)
+"""
+TOPOLOGY = """
+from flowdist import Topology
+
+t = Topology("hosts", nodes="1:2")
+t.role("trainer", "python train.py", replicas="1:2", apart=True, join_window="60s")
+"""
+
+
+def call(endpoint: str) -> socket.socket:
+    host, port = endpoint.split(":")
+    return socket.create_connection((host, int(port)), 20)
+
+
+def frame(connection: socket.socket) -> bytes:
+    length = int.from_bytes(connection.recv(4, socket.MSG_WAITALL), "big")
+    return connection.recv(length, socket.MSG_WAITALL)
+
+
+def let_in(endpoint: str, token: str) -> socket.socket:
+    """A connection on which the handshake has been done."""
+    connection, caller = call(endpoint), Caller("flowdist", "", token)
+    connection.sendall(encode(caller.hello))
+    connection.sendall(encode(caller.answer(CALLING.decode(frame(connection)))))
+    assert type(CALLING.decode(frame(connection))).__name__ == "Accepted"
+    return connection
+
+
+def is_dropped(connection: socket.socket, data: bytes) -> bool:
+    """Whether the other side hangs up after that, whatever it says before."""
+    with connection:
+        try:
+            connection.sendall(data)
+            while connection.recv(1 << 16):
+                pass
+        except ConnectionError:
+            pass
+        return True  # else the time-out of the connection has raised
+
+
+def test_callers_that_talk_nonsense_are_dropped_and_the_job_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(WAIT)
+    (tmp_path / "topology.py").write_text(TOPOLOGY)
+    with Hosts(tmp_path) as hosts:
+        first = hosts.start(
+            1, "run", str(tmp_path / "topology.py"), "--listen", hosts.endpoint, env={"FLOWDIST_TOKEN": "hush"}
+        )
+        first.until("joined")
+        deep = b"\x91" * 5000
+        for nonsense in (
+            b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+            b"\xff\xff\xff\xff" + os.urandom(100),
+            b"\0\0\0\x08" + b"\xc1" * 8,
+            len(deep).to_bytes(4, "big") + deep,
+            encode(Operate(CancelRequested("for fun"))),
+            encode(Caller("flowdist", "", "wrong").hello) + encode(Operate(CancelRequested("for fun"))),
+        ):
+            assert is_dropped(call(hosts.endpoint), nonsense)
+        for nonsense in (b"\0\0\0\x08" + b"\xc1" * 8, b"\x10\0\0\0", encode(Operate(CancelRequested("for fun")))):
+            assert is_dropped(let_in(hosts.endpoint, "hush"), nonsense)
+        with call(hosts.endpoint), let_in(hosts.endpoint, "hush") as silent:  # these just say nothing
+            silent.sendall(b"\0\0")
+            second = hosts.start(2, "join", hosts.endpoint, env={"FLOWDIST_TOKEN": "hush"})
+            second.until("[trainer/1] rank 1 of 2")
+            (tmp_path / "end").touch()
+            assert hosts.all_end() == [0, 0], hosts.text
+    log = (first.run_dir / "controller.log").read_text()
+    assert "was not let in" in log and "Operate is not for other hosts" in log and "Traceback" not in log, log
+
+
+def test_last_words_are_believed_of_who_is_let_in_only(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(WAIT)
+    (tmp_path / "topology.py").write_text(TOPOLOGY)
+    with Hosts(tmp_path) as hosts:
+        words = [str(tmp_path / "topology.py"), "--listen", hosts.endpoint, "--set", "trainer.join_window=0s"]
+        first = hosts.start(1, "run", *words, env={"FLOWDIST_TOKEN": "hush"})
+        first.until("rank 0 of 1")
+        host, port = hosts.endpoint.split(":")
+        meeting = Meeting(host, int(port), "flowdist", first.run_dir.name)
+        say_gone(meeting, "wrong", "gpu07", 1000, "it is said")
+        say_gone(msgspec.structs.replace(meeting, run="another"), "hush", "gpu07", 1000, "it is said")
+        say_gone(meeting, "hush", "gpu07", 1000, "it is so")
+        (tmp_path / "end").touch()
+        assert first.finish() == 0, first.text
+    gone = [line.event for line in first.journal()[1] if isinstance(line, Record) and isinstance(line.event, NodeGone)]
+    assert gone == [NodeGone("gpu07", "it is so")]

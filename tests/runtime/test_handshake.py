@@ -1,0 +1,175 @@
+"""The first words between hosts, their names, and what is told to whoever does not belong to the job."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from flowdist.control import events as ev
+from flowdist.control.controller import Controller
+from flowdist.control.ids import unnamed_nodes
+from flowdist.errors import FlowdistError
+from flowdist.graph import Cluster, NodeSpec, RoleGraph, RoleSpec
+from flowdist.runtime import addresses
+from flowdist.runtime.addresses import Endpoint, endpoint_of, interface_of, listening_address, reserve
+from flowdist.runtime.frames import Arrive, Welcome
+from flowdist.runtime.handshake import Accepted, Caller, Challenge, Hello, Porter, Proof, Refused, TurnedAway
+from flowdist.runtime.reception import Reception, node_name
+
+
+def greet(caller: Caller, porter: Porter) -> Accepted | Refused:
+    """A whole conversation."""
+    challenge = porter.challenge(caller.hello)
+    if isinstance(challenge, Refused):
+        return challenge
+    return porter.judge(caller.answer(challenge))
+
+
+@pytest.mark.parametrize("run", ["", "run-1"])
+@pytest.mark.parametrize("token", ["", "hush"])
+def test_hosts_of_one_job_with_one_token_are_let_in(run: str, token: str) -> None:
+    assert greet(Caller("job1", run, token), Porter("job1", "run-1", token)) == Accepted()
+
+
+def test_another_job_or_another_run_is_refused_by_name() -> None:
+    refused = greet(Caller("job2", "", ""), Porter("job1", "run-1", ""))
+    assert isinstance(refused, Refused) and "job 'job1'" in refused.reason and "job 'job2'" in refused.reason
+    refused = greet(Caller("job1", "run-0", ""), Porter("job1", "run-1", ""))
+    assert isinstance(refused, Refused) and "another run of job 'job1' has begun: run-1" in refused.reason
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [("hush", "other"), ("", "other"), ("hush", "")])
+def test_each_side_finds_out_that_the_other_has_another_token(ours: str, theirs: str) -> None:
+    caller, porter = Caller("job1", "", ours), Porter("job1", "run-1", theirs)
+    challenge = porter.challenge(caller.hello)
+    with pytest.raises(TurnedAway, match="another token") as caught:
+        caller.answer(challenge)
+    assert ("not set here" in caught.value.help) == (not ours)
+    forged = Proof(b"x" * 32)
+    assert porter.judge(forged) == Refused("another token", "set FLOWDIST_TOKEN to the same on every host")
+
+
+def test_a_proof_is_good_for_one_call_and_one_side_only() -> None:
+    caller, porter = Caller("job1", "", "hush"), Porter("job1", "run-1", "hush")
+    challenge = porter.challenge(caller.hello)
+    assert isinstance(challenge, Challenge)
+    proof = caller.answer(challenge)
+    again = Porter("job1", "run-1", "hush")
+    again.challenge(caller.hello)
+    assert isinstance(again.judge(proof), Refused), "a recorded proof does not open another call"
+    assert isinstance(porter.judge(Proof(challenge.proof)), Refused), "the controller's own proof is not the host's"
+
+
+def test_words_in_the_wrong_order_are_refused() -> None:
+    porter = Porter("job1", "run-1", "")
+    assert isinstance(porter.challenge(Proof(b"")), Refused) and isinstance(porter.judge(Proof(b"")), Refused)
+    assert isinstance(porter.judge(Hello("job1", "", b"")), Refused)
+    refused = porter.challenge(Hello("job1", "", b"", wire=99))
+    assert isinstance(refused, Refused) and "this host version 99" in refused.reason
+    with pytest.raises(TurnedAway):
+        Caller("job1", "", "").answer(Accepted())
+    with pytest.raises(TurnedAway, match="full"):
+        Caller("job1", "", "").answer(Refused("full"))
+
+
+def test_a_node_is_called_like_its_host_as_far_as_that_can_be() -> None:
+    roles = {"trainer"}
+    names = {"gpu07.cluster": "gpu07", "GPU_07": "gpu-07", "10-0-0-1": "host-10-0-0-1", "trainer": "trainer-host"}
+    names |= {"all": "all-host", "": "host", "x" * 99: "x" * 50}
+    assert {host: node_name(host, roles) for host in names} == names
+
+
+class Door:
+    """A controller's reception, and the connections that came to it, which here are only told apart."""
+
+    def __init__(self) -> None:
+        graph = RoleGraph("t", (RoleSpec("default", ("true",)),), cluster=Cluster((NodeSpec("gpu"),)))
+        self.known = ("gpu", *unnamed_nodes(2, 3))
+        self.controller = Controller(graph, self.known)
+        self.reception = Reception(graph, "job1", "run-1", "", self.known)
+
+    def arrive(self, host: str, uid: str, node: str = "") -> tuple[Welcome | Refused, asyncio.StreamWriter]:
+        writer: asyncio.StreamWriter = object()  # type: ignore[assignment]
+        return self.reception.welcome(Arrive(host, uid, node), self.controller.state, writer), writer
+
+    def join(self, welcome: Welcome | Refused) -> None:
+        assert isinstance(welcome, Welcome)
+        joined = ev.NodeJoined(welcome.node, NodeSpec(welcome.node), incarnation=welcome.incarnation)
+        self.controller.handle(joined, self.controller.state.now)
+
+
+def test_hosts_of_one_name_are_nodes_of_different_names() -> None:
+    door = Door()
+    (one, _), (two, _) = door.arrive("gpu", "a"), door.arrive("gpu", "b")
+    assert isinstance(one, Welcome) and isinstance(two, Welcome)
+    assert (one.node, two.node) == ("gpu-2", "gpu-3"), "the controller's own host has the plain name"
+    assert one.number != two.number and one.known_nodes == door.known
+
+
+def test_a_name_is_given_again_once_its_host_has_left_and_counts_on_from_there() -> None:
+    door = Door()
+    one, writer = door.arrive("a", "1")
+    door.join(one)
+    door.reception.depart(writer)
+    two, _ = door.arrive("a", "2")
+    assert isinstance(two, Welcome) and two.node == "a-2", "it still counts as up"
+    door.controller.handle(ev.NodeLeft("a"), 0)
+    three, _ = door.arrive("a", "3")
+    assert isinstance(three, Welcome) and (three.node, three.incarnation) == ("a", 1001)
+
+
+def test_a_host_that_comes_again_keeps_its_name_unless_another_has_it() -> None:
+    door = Door()
+    _, writer = door.arrive("a", "1")
+    door.reception.depart(writer)
+    again, _ = door.arrive("", "1", "a")
+    assert isinstance(again, Welcome) and again.node == "a"
+    refused, _ = door.arrive("", "2", "a")
+    assert isinstance(refused, Refused) and "another host has become a" in refused.reason and not refused.again
+
+
+def test_nobody_is_let_into_a_job_that_ends() -> None:
+    door = Door()
+    door.controller.handle(ev.CancelRequested("enough"), 0)
+    refused, _ = door.arrive("a", "1")
+    assert isinstance(refused, Refused) and refused.again, "the next run may be another matter"
+
+
+def test_endpoints_are_read_as_people_write_them() -> None:
+    for text, host, port in (
+        ("host0:1234", "host0", 1234),
+        ("host0", "host0", 29400),
+        ("[::1]:5", "::1", 5),
+        ("[2001:db8::1]", "2001:db8::1", 29400),
+        ("2001:db8::1", "2001:db8::1", 29400),
+        ("10.0.0.1:80", "10.0.0.1", 80),
+    ):
+        assert endpoint_of(text, 29400) == Endpoint(host, port)
+    assert str(Endpoint("::1", 5)) == "[::1]:5" and str(Endpoint("a", 5)) == "a:5"
+    for text in ("", ":29400", "host0:port", "host0:99999", "a b:1", "a:1:2"):
+        with pytest.raises(FlowdistError, match="is no HOST:PORT"):
+            endpoint_of(text, 29400)
+
+
+def test_a_host_listens_where_it_is_named_and_everywhere_when_its_name_means_loopback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert [listening_address(host) for host in ("127.0.0.2", "0.0.0.0", "::")] == ["127.0.0.2", "", ""]
+    assert listening_address("localhost") == "127.0.0.1"
+    found = [(2, 1, 6, "", ("127.0.1.1", 0))]  # what /etc/hosts of many machines says of their own name
+    monkeypatch.setattr(addresses.socket, "getaddrinfo", lambda *_, **__: found)
+    assert listening_address("host0") == ""
+    assert interface_of("127.0.0.7") == interface_of("::1") == "lo" and interface_of("192.0.2.1") == ""
+
+
+def test_a_port_is_reserved_once() -> None:
+    held = reserve("127.0.0.1", 0)
+    assert held is not None
+    assert reserve("127.0.0.1", 0) is None
+    held.held.close()
+    again = reserve("127.0.0.1", 0)
+    assert again is not None
+    again.held.close()
+    with pytest.raises(FlowdistError, match=r"192\.0\.2\.1:0 cannot be bound"):
+        reserve("192.0.2.1", 0)

@@ -1,0 +1,175 @@
+"""`flowdist run --listen` and `flowdist join`: a topology over several hosts, on real processes."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from flowdist.control.events import NodeGone, NodeJoined, NodeSilent
+from flowdist.control.history import Record
+from tests.runtime.harness import Job
+from tests.runtime.hosts import Hosts
+from tests.runtime.network import Network
+
+needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+pytestmark = pytest.mark.real
+
+SUM = """
+import os, pathlib, sys, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+ones = torch.ones(1)
+dist.all_reduce(ones)
+print("generation", os.environ["FLOWDIST_GENERATION"], "sum", ones.item(), "at", os.environ["MASTER_ADDR"],
+      "through", os.environ["GLOO_SOCKET_IFNAME"], flush=True)
+while not os.path.exists("end"):
+    time.sleep(0.02)
+os._exit(0)
+"""
+WAIT = """
+import os, time
+print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], flush=True)
+while not os.path.exists("end"):
+    time.sleep(0.02)
+"""
+TOPOLOGY = """
+from flowdist import Topology
+
+t = Topology("hosts", nodes="1:2", controller_outage="{outage}", lease="{lease}")
+t.role("trainer", "python train.py", replicas="1:2", apart=True, cooldown="0s", join_window="20s")
+"""
+SERVICE = """
+from flowdist import On, Topology
+
+t = Topology("service", nodes=2)
+echo = t.role("echo", ["python", "echo.py", "${self.port:rpc}"], kind="service", ports=["rpc"], ready_when="tcp:rpc")
+t.role("asker", ["python", "ask.py", echo.addresses("rpc")], depends_on=[echo.ready()], apart=[echo])
+"""
+ECHO = """
+import os, socket, sys
+listening = socket.create_server(("", int(sys.argv[1])))
+while True:
+    connection, _ = listening.accept()
+    with connection:
+        connection.sendall(connection.recv(100).upper())
+"""
+ASK = """
+import socket, sys
+host, port = sys.argv[1].split(":")
+with socket.create_connection((host, int(port))) as connection:
+    connection.sendall(b"hello")
+    print(host, "says", connection.recv(100).decode())
+"""
+
+
+def topology(folder: Path, script: str, *, outage: str = "10m", lease: str = "4s") -> str:
+    (folder / "train.py").write_text(script)
+    (folder / "topology.py").write_text(TOPOLOGY.format(outage=outage, lease=lease))
+    return str(folder / "topology.py")
+
+
+def events(job: Job) -> list[object]:
+    return [line.event for line in job.journal()[1] if isinstance(line, Record)]
+
+
+def test_a_host_that_joins_later_makes_the_job_grow_and_one_that_leaves_makes_it_shrink(tmp_path: Path) -> None:
+    with Hosts(tmp_path) as hosts:
+        path = topology(tmp_path, WAIT)
+        first = hosts.start(1, "run", path, "--set", "trainer.join_window=0s", "--listen", hosts.endpoint)
+        first.until("[trainer/0] rank 0 of 1")
+        second = hosts.start(2, "join", hosts.endpoint, "--local-addr", "127.0.0.2")
+        second.until("[trainer/1] rank 1 of 2")
+        first.until("[trainer/0] rank 0 of 2")
+        second.process.send_signal(signal.SIGINT)
+        assert second.finish() == 130 and second.alive() == []
+        first.until("[trainer/0] rank 0 of 1")
+        third = hosts.start(3, "join", hosts.endpoint)
+        third.until("[trainer/1] rank 1 of 2")
+        (tmp_path / "end").touch()
+        assert (first.finish(), third.finish()) == (0, 0), hosts.text
+    joined = [event.node for event in events(first) if isinstance(event, NodeJoined)]
+    assert len(set(joined)) == 2, "a name that has left is given again"
+
+
+def test_roles_find_each_other_by_the_addresses_of_their_hosts(tmp_path: Path) -> None:
+    (tmp_path / "echo.py").write_text(ECHO)
+    (tmp_path / "ask.py").write_text(ASK)
+    (tmp_path / "service.py").write_text(SERVICE)
+    with Hosts(tmp_path) as hosts:
+        hosts.start(1, "run", str(tmp_path / "service.py"), "--listen", hosts.endpoint)
+        hosts.start(2, "join", hosts.endpoint, "--local-addr", "127.0.0.2")
+        assert hosts.all_end() == [0, 0], hosts.text
+        assert "[asker/0] 127.0.0.1 says HELLO" in hosts.text
+
+
+def test_a_host_without_the_folders_of_the_job_is_told_so(tmp_path: Path) -> None:
+    with Hosts(tmp_path) as hosts:
+        there = tmp_path / "there"
+        there.mkdir()
+        first = hosts.start(1, "run", topology(there, WAIT), "--listen", hosts.endpoint)
+        first.until("joined")
+        second = hosts.start(2, "join", hosts.endpoint, "--workdir", str(tmp_path / "nowhere"))
+        assert second.finish() == 2 and "and this host has no such folder" in second.text
+        assert hosts.start(3, "join", "192.0.2.1:1").finish() == 2 and "without FLOWDIST_TOKEN this host" in hosts.text
+        assert hosts.start(4, "run", str(there / "topology.py"), "--listen", "192.0.2.1:1").finish() == 2
+        assert "could take part" in hosts.text
+
+
+def test_two_hosts_are_up_until_the_controllers_is_gone_for_too_long(tmp_path: Path) -> None:
+    with Hosts(tmp_path) as hosts:
+        path = topology(tmp_path, WAIT, outage="3s")
+        first = hosts.start(1, "run", path, "--listen", hosts.endpoint)
+        second = hosts.start(2, "join", hosts.endpoint)
+        second.until("rank 1 of 2")
+        for pid in first.named("flowdist.runtime.controller_main") + [first.process.pid]:
+            os.kill(pid, signal.SIGSTOP)  # the controller cannot say farewell
+        for pid in first.alive():
+            os.kill(pid, signal.SIGKILL)
+        assert second.finish() == 1 and second.alive() == [], second.text
+        text = (
+            f"no controller has answered at {hosts.endpoint} for 3s (connection refused): everything here was stopped"
+        )
+        assert text in second.text
+
+
+@needs_torch
+def test_a_cable_that_is_cut_is_a_silent_loss_and_the_host_comes_back_when_it_is_mended(tmp_path: Path) -> None:
+    with Network() as network, Hosts(tmp_path) as hosts:
+        endpoint, token = "10.77.0.1:29400", {"FLOWDIST_TOKEN": "hush"}
+        path = topology(tmp_path, SUM)
+        first = hosts.start(1, "run", path, "--listen", endpoint, env=token, before=network.on(1))
+        second = hosts.start(2, "join", endpoint, env=token, before=network.on(2))
+        first.until("[trainer/0] generation 1 sum 2.0 at 10.77.0.1 through veth1")
+        second.until("[trainer/1] generation 1 sum 2.0 at 10.77.0.1 through veth2")
+        (folder,) = second.folder.glob("runs/*/trainer/1/attempt_1/0")
+        worker = int((folder / "pid").read_text())
+        assert worker in second.alive()
+        network.cut()
+        first.until("[trainer/0] generation 2 sum 1.0")
+        assert worker not in second.alive(), "it was fenced before the others went on"
+        lost = [event for event in events(first) if isinstance(event, NodeSilent | NodeGone)]
+        assert [type(event) for event in lost] == [NodeSilent]
+        network.mend()
+        first.until("[trainer/0] generation 3 sum 2.0")
+        second.until("[trainer/1] generation 3 sum 2.0")
+        (tmp_path / "end").touch()
+        assert hosts.all_end() == [0, 0], hosts.text
+
+
+def test_a_host_that_is_cut_off_for_good_ends_by_itself(tmp_path: Path) -> None:
+    with Network() as network, Hosts(tmp_path) as hosts:
+        endpoint, token = "10.77.0.1:29400", {"FLOWDIST_TOKEN": "hush"}
+        path = topology(tmp_path, WAIT, outage="6s")
+        first = hosts.start(1, "run", path, "--listen", endpoint, env=token, before=network.on(1))
+        second = hosts.start(2, "join", endpoint, env=token, before=network.on(2))
+        second.until("rank 1 of 2")
+        network.cut()
+        assert second.finish() == 1 and second.alive() == [], second.text
+        assert f"no controller has answered at {endpoint} for 6s" in second.text
+        first.until("rank 0 of 1")
+        (tmp_path / "end").touch()
+        assert first.finish() == 0, first.text

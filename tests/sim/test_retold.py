@@ -1,0 +1,138 @@
+"""A record told again as faults and workloads: the simulator must come to the same story."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flowdist.cli.common import Named, load
+from flowdist.cli.simulate import _from_scenario
+from flowdist.control import events as ev
+from flowdist.control.history import FaultLine, Header, Line, Record
+from flowdist.control.ids import ReplicaId
+from flowdist.faults import Plan, parse_plan
+from flowdist.graph import MS, SECOND, RoleGraph
+from flowdist.report.summary import summary_of
+from flowdist.scenario import load_scenario
+from flowdist.sim.retold import measured, retold, with_workloads
+from flowdist.sim.simulation import SimResult, Simulation, with_nodes
+
+STORIES = sorted((Path(__file__).parents[2] / "scenarios").glob("*.toml"))
+
+
+def played(path: Path, *more: str) -> tuple[RoleGraph, SimResult]:
+    scenario = load_scenario(path)
+    graph = with_nodes(load(_from_scenario(path, scenario, Named(None, (), (), None, as_json=True))).graph)
+    plan = parse_plan([*scenario.faults, *more], scenario.scale, scenario.add, scenario.drain)
+    return graph, Simulation(graph, plan, seed=scenario.seed).run()
+
+
+def story(result: SimResult) -> object:
+    summary = summary_of(result.job, result.lines)
+    incidents = [(i["kind"], i["root"], sorted(i["restarted"]), i["charged_to"]) for i in summary["incidents"]]
+    roles = {
+        name: (role["outcome"], role["generations"], role["restarts"], role["charged"])
+        for name, role in summary["roles"].items()
+    }
+    return summary["outcome"], incidents, roles
+
+
+@pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
+def test_every_scenario_told_again_from_its_trace_is_the_same_story(path: Path) -> None:
+    graph, then = played(path)
+    header, lines = header_of(then)
+    found = retold(header, lines)
+    again = Simulation(with_workloads(graph, found.workloads), found.plan).run()
+    assert again.violation is None
+    assert story(again) == story(then)
+    assert again.now == pytest.approx(then.now, rel=0.15)  # what a checkpoint cost is in the steps now
+
+
+def header_of(result: SimResult) -> tuple[Header, list[Line]]:
+    assert isinstance(result.lines[0], Header)
+    return result.lines[0], result.lines[1:]
+
+
+TRAINER = ReplicaId("trainer", 1)
+GANG = next(path for path in STORIES if path.stem.startswith("r4_"))
+
+
+@pytest.mark.parametrize(
+    ("exit", "spelled"),
+    [
+        (ev.ReplicaExited(TRAINER, 1, "signal", 0, "SEGV"), "trainer/1@5s:exit=139"),
+        (ev.ReplicaExited(TRAINER, 1, "signal", 0, "KILL"), "trainer/1@5s"),
+        (ev.ReplicaExited(TRAINER, 1, "exit", 3), "trainer/1@5s:exit=3"),
+        (ev.ReplicaExited(TRAINER, 1, "oom", 0, "KILL"), "trainer/1@5s:oom"),
+        (ev.ReplicaExited(TRAINER, 1, "start_failed", 127), ""),
+    ],
+)
+def test_a_failure_is_spelled_in_the_fault_grammar(exit: ev.ReplicaExited, spelled: str) -> None:
+    header, lines = header_of(played(GANG)[1])
+    before = [line for line in lines if isinstance(line, Record) and line.t_ns < 4 * SECOND]
+    found = retold(header, [*before, Record(len(before) + 1, 5 * SECOND + 499_000, exit)])
+    assert [fault.spec for fault in found.plan.faults] == [spelled] * bool(spelled)
+    assert spelled or found.untold[0] == "trainer/1 did not come up at 5.00s (start_failed)"
+
+
+def test_who_fails_in_the_wake_of_another_is_not_repeated_but_a_second_fault_is() -> None:
+    header, lines = header_of(played(GANG)[1])
+
+    def until_somebody_is_stopped() -> Iterator[Line]:
+        for line in lines:
+            if isinstance(line, Record) and isinstance(line.event, ev.ReplicaStopped):
+                return
+            yield line
+        raise AssertionError("nobody was stopped")
+
+    for hit in (False, True):
+        told = list(until_somebody_is_stopped())
+        last = next(line for line in reversed(told) if isinstance(line, Record))
+        now = last.t_ns + 10 * MS
+        fault = [FaultLine(now - 1 * MS, "trainer/3@2m", "trainer/3")] if hit else []
+        failed = ev.ReplicaExited(ReplicaId("trainer", 3), 1, "signal", 0, "ABRT")  # a peer, in the open incident
+        found = retold(header, [*told, *fault, Record(last.n + 1, now, failed)])
+        assert [f.target for f in found.plan.faults] == ["trainer/2", "trainer/3"][: 1 + hit]
+        assert bool(found.untold and "in the wake of another failure" in found.untold[0]) != hit
+
+
+def test_steps_start_up_and_checkpoints_are_measured() -> None:
+    graph, then = played(GANG)
+    _, lines = header_of(then)
+    workloads, missing = measured(graph, lines)
+    work, declared = workloads["trainer"], graph.role("trainer").workload
+    assert missing == []
+    cycle = declared.checkpoint_every_ns + declared.checkpoint_ns
+    assert work.checkpoint_every_ns == pytest.approx(cycle, rel=0.01)
+    assert work.step_ns == pytest.approx(declared.step_ns * cycle / declared.checkpoint_every_ns, rel=0.01)
+    assert work.startup_ns == pytest.approx(declared.startup_ns, rel=0.05)
+
+
+def test_without_progress_a_task_is_as_long_as_it_was_and_that_is_said() -> None:
+    graph, then = played(GANG)
+    lines = [
+        line
+        for line in header_of(then)[1]
+        if not (isinstance(line, Record) and isinstance(line.event, ev.ReplicaProgressed | ev.CheckpointOffered))
+    ]
+    workloads, missing = measured(graph, lines)
+    assert missing == [f"trainer reported no progress: it is played as {workloads['trainer'].steps} steps of 1s"]
+    alone = Simulation(with_workloads(graph, workloads), Plan()).run()
+    restarted = max(line.t_ns for line in lines if isinstance(line, FaultLine))
+    assert alone.now == pytest.approx(then.now - restarted, rel=0.05)
+
+
+def test_who_never_says_what_it_saved_is_known_by_what_it_lost() -> None:
+    """600 steps, a failure after 200 of them; the second attempt begins at 150: it loses 50, so it saves every 100."""
+    header, lines = header_of(played(GANG)[1])
+    started = [line for line in lines if isinstance(line, Record) and line.t_ns < 4 * SECOND]
+    n = len(started)
+    steps = [(10, 1, 1), (109, 1, 100), (209, 1, 200), (300, 2, 151), (400, 2, 251)]
+    told = [
+        Record(n + i, t * SECOND, ev.ReplicaProgressed(TRAINER, attempt, step))
+        for i, (t, attempt, step) in enumerate(steps, 1)
+    ]
+    work = measured(header.graph, [*started, *told])[0]["trainer"]
+    assert work.checkpoint_every_ns == pytest.approx(100 * SECOND, rel=0.01)
