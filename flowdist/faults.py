@@ -38,7 +38,7 @@ KINDS: dict[str, str | None] = {
     "delay": "duration",
     "disk-full": None,
 }
-MOMENTARY = ("kill", "exit", "oom")  # of replicas: they have no duration
+MOMENTARY = ("kill", "exit", "oom", "hang", "torn-checkpoint")  # of replicas and the controller: they have no duration
 NODE_LIST = ("partition", "cut-to")  # their argument names nodes, or the controller
 _LABEL = re.compile(r"([A-Za-z][A-Za-z0-9_.-]*)=([A-Za-z0-9_.-]+)")
 _NAME = re.compile(r"[a-z][a-z0-9-]*(/\d{1,9}(\.\d{1,9})?)?")
@@ -154,8 +154,11 @@ def parse_fault(text: str) -> Fault:
 def _refuse_duration(fault: Fault) -> None:
     if fault.duration_ns is not None and fault.kind in MOMENTARY:
         start = fault.spec.rindex("/")
-        message = f"{fault.kind} of a replica has no duration"
-        _refuse(fault.spec, start, len(fault.spec), message, "leave it out; its policy decides what follows")
+        whom = "the controller" if fault.target == "controller" else "a replica"
+        help = "leave it out; its policy decides what follows"
+        help = "leave it out; the next takes over at once" if fault.target == "controller" else help
+        help = "leave it out, or write pause/10s: that is over then" if fault.kind == "hang" else help
+        _refuse(fault.spec, start, len(fault.spec), f"{fault.kind} of {whom} has no duration", help)
 
 
 def _parse_when(text: str, when: str, start: int) -> tuple[When, int]:
@@ -286,7 +289,7 @@ def check_targets(faults: Sequence[Fault], graph: RoleGraph, nodes: Iterable[str
                 start = fault.spec.index(f":{fault.kind}=") + len(fault.kind) + 2
                 message = f"there is no node {other!r}"
                 _refuse(fault.spec, start, start + len(fault.arg), message, _hint(other, [*nodes, "controller"]))
-        if name in roles or name == "all":  # every replica
+        if name in roles or name in ("all", "controller"):
             _refuse_duration(fault)  # only here it is known what is a role and what a node
         if fault.replica is not None:
             _check_replica(fault, roles)

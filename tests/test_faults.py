@@ -55,7 +55,7 @@ def marked(shown: str, marks: str) -> str:
         "ps/0@checkpoint=trainer,3",
         "trainer/1@every=18m",
         "node1@30s:preempt=30s",
-        "trainer/0@30s:hang/1m",
+        "trainer/0@30s:hang",
         "node1@5s:pause/10s",
         "node1@5s:slow=4x/1m",
         "node1@5s:lost/20s",
@@ -121,6 +121,10 @@ def test_did_you_mean() -> None:
     assert caught.value.help == "did you mean 'preempt'?"
 
 
+HANGS = "leave it out, or write pause/10s: that is over then"
+TAKES_OVER = "leave it out; the next takes over at once"
+
+
 @pytest.mark.parametrize(
     ("spec", "underlined", "text", "help"),
     [
@@ -128,6 +132,8 @@ def test_did_you_mean() -> None:
         ("zzz@3s", "zzz", "there is no 'zzz'", "known: trainer, ps, node0, all, controller"),
         ("trainer@3s/5s", "/5s", "kill of a replica has no duration", "leave it out; its policy decides what follows"),
         ("all@3s/5s", "/5s", "kill of a replica has no duration", "leave it out; its policy decides what follows"),
+        ("all@3s:hang/5s", "/5s", "hang of a replica has no duration", HANGS),
+        ("controller@3s/5s", "/5s", "kill of the controller has no duration", TAKES_OVER),
         ("trainer/2@3s", "trainer/2", "trainer has 2 replicas at most", "write trainer/0 to trainer/1"),
         ("ps/0.4@3s", "ps/0.4", "a replica of ps has 4 workers", "write ps/0.0 to ps/0.3"),
         ("node0/1@3s", "node0/1", "node0 is no role: it has no replicas", "write node0@..."),
