@@ -168,9 +168,9 @@ class Injector:
         return [node.name for node in self._nodes if node.name == fault.target or fault.label in node.labels]
 
     def _hit_controller(self, fault: Fault, over_ns: int | None) -> None:
-        self._tell(fault, "controller")
         if fault.kind == "kill":
             self._hands.kill_controller()
+        self._tell(fault, "controller")
         for name in fault.others:
             self._disturb(Disturb(name, fault.spec, cut=("down",) if fault.kind == "cut-to" else BOTH), over_ns)
 

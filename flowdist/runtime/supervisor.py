@@ -373,6 +373,7 @@ class Supervisor:
     def kill_controller(self) -> None:
         if self._controller.returncode is None:
             self._controller.kill()
+            self._writer = None  # it reads nothing more: what is said now is for the next one
 
     def operate(self, event: Operation) -> None:
         self._send(Operate(event))
