@@ -37,7 +37,7 @@ check: check-static test  ## what to run before every commit
 
 # The rooms that `source` in pyproject.toml names, by their own tests: what is covered by the way proves little.
 # Those of control without the one that draws its events: it may hit or miss a branch.
-COVERED := tests/graph tests/dsl tests/test_faults.py tests/test_scenario.py tests/control
+COVERED := tests/graph tests/dsl tests/test_faults.py tests/test_fault_plans.py tests/test_scenario.py tests/control
 COVERED += --deselect tests/control/test_any_events.py
 
 coverage: $(VENV)/.dev  ## every statement and branch of these rooms, or it fails
@@ -51,10 +51,12 @@ format: $(VENV)/.dev
 
 bench: $(VENV)/.dev  ## every benchmark, with its peer in the same run
 	$(BIN)/python benchmarks/simulate_hour.py
+	$(BIN)/python benchmarks/macro.py
 	$(BIN)/python benchmarks/check_large.py
 	$(BIN)/python benchmarks/controller_events.py
 	$(BIN)/python benchmarks/torchrun_restart.py
-	$(BIN)/python benchmarks/warm_restart.py
+	$(BIN)/python benchmarks/recovery.py --slow-trials 3
+	$(BIN)/python benchmarks/overhead.py
 
 MINUTES ?= 30
 SEED ?= 1

@@ -52,6 +52,7 @@ def elastic(train: Callable[[State], Result], state: State, *, backend: str | No
 
     Raises:
         RuntimeError: if there is a process group already: it is `elastic` that makes it, each time anew.
+        OSError: if flowdist started this worker, and its agent cannot be reached.
     """
     session = _Session(backend)
     state._on_commit = session.check
@@ -69,14 +70,17 @@ def elastic(train: Callable[[State], Result], state: State, *, backend: str | No
                 traceback.clear_frames(error.__traceback__)  # they hold on to the old group
             else:
                 if not session.stops_here():
-                    session.end()
+                    session.close()
+                    _end_group()
                     return result
             session.leave()
             state.restore()
             session.wait()
+    except BaseException:
+        session.close()
+        raise
     finally:
         state._on_commit = None
-        session.close()
 
 
 class _Session:
@@ -92,10 +96,11 @@ class _Session:
         self._foreign: set[str] = set()  # sockets that were there before the group
         self._socket: socket.socket | None = None
         if is_managed():
-            self._socket = socket.socket(socket.AF_UNIX)
-            self._socket.connect(os.environ["FLOWDIST_SOCKET"])
+            connection = socket.socket(socket.AF_UNIX)
+            connection.connect(os.environ["FLOWDIST_SOCKET"])
+            self._socket = connection
             self._send({"hello": hello()}, {"elastic": True})
-            threading.Thread(target=self._listen, args=(self._socket,), name="flowdist-elastic", daemon=True).start()
+            threading.Thread(target=self._listen, args=(connection,), name="flowdist-elastic", daemon=True).start()
 
     def form(self) -> None:
         """Make the process group of the generation that the environment speaks of."""
@@ -155,15 +160,8 @@ class _Session:
         stop.renew()
         self._send({"hello": hello()})
 
-    def end(self) -> None:
-        """Training is over: from here on this worker is like any other."""
-        import torch.distributed as dist
-
-        self._send({"elastic": False})
-        if dist.is_initialized():
-            dist.destroy_process_group()
-
     def close(self) -> None:
+        """From here on this worker is like any other."""
         self._send({"elastic": False})
         if self._socket is not None:
             with contextlib.suppress(OSError):
@@ -178,7 +176,7 @@ class _Session:
 
     def _listen(self, connection: socket.socket) -> None:
         """In a thread of its own: the main one may be stuck in a collective."""
-        with contextlib.suppress(OSError), connection.makefile("rb") as lines:
+        with contextlib.suppress(OSError), connection, connection.makefile("rb") as lines:
             for line in lines:
                 message = json.loads(line)
                 if "leave" in message:
@@ -197,6 +195,13 @@ class _Session:
                     group.abort()
             _shut_down(self._foreign)
             self._has_left.wait(POLL_S)
+
+
+def _end_group() -> None:
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _is_nccl() -> bool:

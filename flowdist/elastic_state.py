@@ -7,8 +7,9 @@ others are copied. Torch is imported only where there is a process group to spea
 from __future__ import annotations
 
 import copy
+import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
 BUCKET_BYTES = 64 << 20  # tensors of one type travel together, up to so much
+SMALL_BYTES = 1 << 10  # a tensor of no more travels with what is no tensor
 
 
 class ElasticState(SimpleNamespace):
@@ -66,13 +68,18 @@ class ElasticState(SimpleNamespace):
         dist = sys.modules.get("torch.distributed")
         if dist is None or not dist.is_initialized() or dist.get_world_size() == 1:
             return
-        commits = _gathered(self._commits)
+        tensors: list[torch.Tensor] = []
+        packed = pickle.dumps((self._commits, _without_tensors(self._kept, tensors)))
+        found = _gathered(self._commits, len(packed))
+        commits = [have for have, _ in found]
         if min(commits) == max(commits) > 0:
             return
         source = commits.index(max(commits))
-        content = [(self._commits, self._kept)] if dist.get_rank() == source else [None]
-        self._commits, self._kept = _broadcast(content[0], source)
-        self.restore()
+        self._commits, kept = pickle.loads(_broadcast_bytes(packed, found[source][1], source))
+        sent = _broadcast_tensors(list(_places(kept)), tensors, source)
+        if dist.get_rank() != source:
+            self._kept = _with_tensors(kept, sent)
+            self.restore()
 
     def _values(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if not name.startswith("_")}
@@ -91,10 +98,8 @@ def _copied(value: Any) -> Any:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return value.detach().clone()
-    if isinstance(value, dict):
-        return type(value)((name, _copied(item)) for name, item in value.items())
-    if type(value) in (list, tuple):
-        return type(value)(_copied(item) for item in value)
+    if isinstance(value, dict) or type(value) in (list, tuple):
+        return _mapped(value, _copied)
     return copy.deepcopy(value)
 
 
@@ -119,30 +124,40 @@ def _transport() -> torch.device:
     return torch.device("cpu" if by_cpu else "cuda")
 
 
-def _gathered(number: int) -> list[int]:
+def _gathered(*numbers: int) -> list[list[int]]:
+    """What each rank has given, by rank."""
     import torch
     import torch.distributed as dist
 
-    device = _transport()
-    found = torch.zeros(dist.get_world_size(), dtype=torch.int64, device=device)
-    found[dist.get_rank()] = number
+    found = torch.zeros(dist.get_world_size(), len(numbers), dtype=torch.int64)
+    found[dist.get_rank()] = torch.tensor(numbers)
+    found = found.to(_transport())
     dist.all_reduce(found)
-    return [int(value) for value in found.tolist()]
+    rows: list[list[int]] = found.tolist()
+    return rows
 
 
-def _broadcast(content: Any, source: int) -> Any:
-    """`content` of the source, on every rank: its structure first, then its tensors, many at a time."""
+def _broadcast_bytes(data: bytes, size: int, source: int) -> bytes:
+    """What the source has, on every rank."""
+    import torch
+    import torch.distributed as dist
+
+    buffer = bytearray(data if dist.get_rank() == source else size)
+    ours = torch.frombuffer(buffer, dtype=torch.uint8)
+    flat = ours.to(_transport())
+    dist.broadcast(flat, src=source)
+    ours.copy_(flat)
+    return bytes(buffer)
+
+
+def _broadcast_tensors(places: list[_Place], tensors: list[torch.Tensor], source: int) -> dict[int, torch.Tensor]:
+    """The tensors of the source by their numbers, many at a time."""
     import torch
     import torch.distributed as dist
 
     device, is_source = _transport(), dist.get_rank() == source
-    tensors: list[torch.Tensor] = []
-    structure = [_without_tensors(content, tensors) if is_source else None]
-    places: list[Any] = [[_Place(number, tensor) for number, tensor in enumerate(tensors)]]
-    head = [structure[0], places[0]]
-    dist.broadcast_object_list(head, src=source, device=device)
     found: dict[int, torch.Tensor] = {}
-    for bucket in _buckets(head[1]):
+    for bucket in _buckets(places):
         sizes = [place.shape.numel() for place in bucket]
         if is_source:
             flat = torch.cat([tensors[place.number].reshape(-1).to(device) for place in bucket])
@@ -152,7 +167,7 @@ def _broadcast(content: Any, source: int) -> Any:
         for place, part in zip(bucket, flat.split(sizes), strict=True):
             home = "cpu" if place.is_cpu else "cuda"
             found[place.number] = part.clone().to(home).reshape(place.shape)
-    return content if is_source else _with_tensors(head[0], found)
+    return found
 
 
 def _buckets(places: list[_Place]) -> list[list[_Place]]:
@@ -172,23 +187,41 @@ def _buckets(places: list[_Place]) -> list[list[_Place]]:
 
 
 def _without_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
+    """The value with a place for each tensor that travels by itself; small ones on the CPU travel with the rest."""
     import torch
 
     if isinstance(value, torch.Tensor):
+        if value.device.type == "cpu" and value.numel() * value.element_size() <= SMALL_BYTES:
+            return value
         tensors.append(value)
         return _Place(len(tensors) - 1, value)
-    if isinstance(value, dict):
-        return type(value)((name, _without_tensors(item, tensors)) for name, item in value.items())
-    if type(value) in (list, tuple):
-        return type(value)(_without_tensors(item, tensors) for item in value)
-    return value
+    return _mapped(value, lambda item: _without_tensors(item, tensors))
+
+
+def _places(value: Any) -> Iterator[_Place]:
+    if isinstance(value, _Place):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _places(item)
+    elif type(value) in (list, tuple):
+        for item in value:
+            yield from _places(item)
 
 
 def _with_tensors(value: Any, tensors: dict[int, torch.Tensor]) -> Any:
     if isinstance(value, _Place):
         return tensors[value.number]
+    return _mapped(value, lambda item: _with_tensors(item, tensors))
+
+
+def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A dict, list or tuple of the same kind with its items changed; anything else as it is."""
     if isinstance(value, dict):
-        return type(value)((name, _with_tensors(item, tensors)) for name, item in value.items())
+        changed = copy.copy(value)  # with what else it holds: the state of a module has its versions
+        for name, item in value.items():
+            changed[name] = change(item)
+        return changed
     if type(value) in (list, tuple):
-        return type(value)(_with_tensors(item, tensors) for item in value)
+        return type(value)(change(item) for item in value)
     return value

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class FlowdistError(Exception):
     """Something that the user can put right. `exit_code` is what the command line returns for it."""
@@ -18,3 +21,15 @@ class JobFailed(FlowdistError):
     """The job ended, but not well."""
 
     exit_code = 1
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A help line for a word that is not among those that are known: the nearest of them, or all."""
+    known = list(known)
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+
+
+def underlined(text: str, start: int, end: int) -> str:
+    """The text with marks under a part of it, on two lines of their own."""
+    return f"\n  {text}\n  {' ' * start}{'^' * max(1, end - start)}"

@@ -8,17 +8,17 @@ plan of faults is plain data: who carries it out says which kinds it can carry o
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, NoReturn
 
-from flowdist.errors import FlowdistError
+from flowdist.errors import FlowdistError, did_you_mean, underlined
 from flowdist.graph import NodeSpec, RoleGraph, RoleSpec, parse_duration
 
 Event = Literal["start", "ready", "generation", "step", "checkpoint"]
 EVENTS: tuple[str, ...] = ("start", "ready", "generation", "step", "checkpoint")
 COUNTED_EVENTS = ("generation", "step", "checkpoint")  # these have a number: step=trainer,500
+MAY_COUNT = ("start",)  # this one may have one: start=trainer,2 is when the second generation starts, not when it runs
 
 # Each kind with what its argument is; None: it takes none.
 KINDS: dict[str, str | None] = {
@@ -36,7 +36,22 @@ KINDS: dict[str, str | None] = {
     "torn-checkpoint": None,
     "drop": "probability",
     "delay": "duration",
+    "duplicate": "probability",
+    "reorder": "probability",
+    "flap": "duration",
     "disk-full": None,
+    "scale": "number of replicas",
+    "add": None,
+    "drain": None,
+}
+ORDERS = ("scale", "add", "drain")  # what the operator does, or the cluster: events of the same kind
+EXAMPLES = {
+    "exit code": "3",
+    "duration": "30s",
+    "factor": "4x",
+    "nodes": "node2",
+    "probability": "0.1",
+    "number of replicas": "4",
 }
 MOMENTARY = ("kill", "exit", "oom", "hang", "torn-checkpoint")  # of replicas and the controller: they have no duration
 NODE_LIST = ("partition", "cut-to")  # their argument names nodes, or the controller
@@ -70,6 +85,7 @@ class Fault(NamedTuple):
     arg: str
     duration_ns: int | None
     spec: str
+    where: str = ""  # file:line, if it was read from a file
 
     @property
     def replica(self) -> tuple[str, int] | None:
@@ -117,6 +133,27 @@ class Drain(NamedTuple):
     at_ns: int
 
 
+class Rate(NamedTuple):
+    """`--rate node-kill=6.5e-3/node-day/15m`: faults at random, each of `subject` by itself.
+
+    `per_ns` is how many a nanosecond; `shared` when that is of all of them together.
+    """
+
+    subject: str  # node, replica, controller, the name of a role or of a node, or the key of a label
+    kind: str
+    per_ns: float
+    shared: bool
+    arg: str
+    duration_ns: int | None
+    spec: str
+    where: str = ""
+
+    @property
+    def name(self) -> str:
+        """What its draws are keyed by. The rate is not in it: twice the rate is the same draws in half the time."""
+        return f"{self.subject}-{self.kind}"
+
+
 class Plan(NamedTuple):
     """All that is to befall a job: what breaks, and what the operator does."""
 
@@ -124,6 +161,12 @@ class Plan(NamedTuple):
     scales: tuple[Scale, ...] = ()
     adds: tuple[Add, ...] = ()
     drains: tuple[Drain, ...] = ()
+    rates: tuple[Rate, ...] = ()
+
+    @property
+    def new_nodes(self) -> list[str]:
+        """Names of the nodes that will join."""
+        return [*(add.node for add in self.adds), *(fault.target for fault in self.faults if fault.kind == "add")]
 
 
 NOTHING = Plan()
@@ -182,8 +225,9 @@ def _parse_when(text: str, when: str, start: int) -> tuple[When, int]:
         _refuse(text, place, place + max(len(role), 1), f"role {role!r} cannot be read", f"write {name}=trainer")
     if name in COUNTED_EVENTS and not (comma and _NUMBER.fullmatch(number)):
         _refuse(text, place, place + max(len(value), 1), f"{name} needs a number", f"write {name}={role},2")
-    if name not in COUNTED_EVENTS and comma:
-        _refuse(text, place, place + len(value), f"{name} takes no number", f"write {name}={role}")
+    if name not in COUNTED_EVENTS and comma and not (name in MAY_COUNT and _NUMBER.fullmatch(number)):
+        takes = "needs a number after the comma" if name in MAY_COUNT else "takes no number"
+        _refuse(text, place, place + len(value), f"{name} {takes}", f"write {name}={role}")
     return When(event=name, role=role, number=int(number or 0)), offset_ns  # type: ignore[arg-type]
 
 
@@ -196,16 +240,17 @@ def _parse_kind(text: str, kind_text: str, start: int) -> tuple[str, str]:
     if wants is None and equals:
         _refuse(text, place - 1, len(text), f"{kind} takes no argument", f"write {kind}")
     if wants is not None and not arg:
-        example = {"exit code": "3", "duration": "30s", "factor": "4x", "nodes": "node2", "probability": "0.1"}[wants]
-        _refuse(text, start, start + len(kind_text), f"{kind} needs its {wants}", f"write {kind}={example}")
+        _refuse(text, start, start + len(kind_text), f"{kind} needs its {wants}", f"write {kind}={EXAMPLES[wants]}")
     if wants == "exit code" and not (_NUMBER.fullmatch(arg) and 1 <= int(arg) <= 255):
         _refuse(text, place, place + len(arg), f"{arg!r} is no exit code of a failure", "write exit=1 to exit=255")
-    if wants == "duration":
-        _duration(text, arg, place)
+    if wants == "duration" and not _duration(text, arg, place) and kind == "flap":
+        _refuse(text, place, place + len(arg), "flap needs a period of more than zero", "write flap=5s")
+    if wants == "number of replicas" and not _NUMBER.fullmatch(arg):
+        _refuse(text, place, place + len(arg), f"{arg!r} is no number of replicas", "write scale=4")
     if wants == "factor" and not re.fullmatch(r"\d+(\.\d+)?x?", arg):
         _refuse(text, place, place + len(arg), f"{arg!r} is no factor", "write slow=4x")
     if wants == "probability" and not re.fullmatch(r"0(\.\d+)?|1(\.0+)?", arg):
-        _refuse(text, place, place + len(arg), f"{arg!r} is no probability", "write drop=0.1")
+        _refuse(text, place, place + len(arg), f"{arg!r} is no probability", f"write {kind}=0.1")
     return kind, arg
 
 
@@ -225,18 +270,6 @@ def parse_add(text: str) -> Add:
     return Add(match[1], _duration(text, match[2], match.start(2)))
 
 
-def parse_plan(
-    faults: Iterable[str] = (), scales: Iterable[str] = (), adds: Iterable[str] = (), drains: Iterable[str] = ()
-) -> Plan:
-    """What --fail, --scale, --add and --drain say; FaultError for what cannot be read."""
-    return Plan(
-        tuple(parse_fault(text) for text in faults),
-        tuple(parse_scale(text) for text in scales),
-        tuple(parse_add(text) for text in adds),
-        tuple(parse_drain(text) for text in drains),
-    )
-
-
 def parse_drain(text: str) -> Drain:
     """`node1@2m`; FaultError for what cannot be read."""
     match = re.fullmatch(r"([a-z][a-z0-9-]*)@(.+)", text)
@@ -249,11 +282,12 @@ def check_plan(plan: Plan, graph: RoleGraph) -> None:
     """FaultError for a role, a node or a replica that the job does not have."""
     roles = [role.name for role in graph.roles]
     nodes = [node.name for node in graph.cluster.nodes]
-    for add in plan.adds:
-        if add.node in (*nodes, *roles, "all", "controller"):
+    added = [(add.node, add.node) for add in plan.adds]
+    for name, spec in added + [(fault.target, fault.spec) for fault in plan.faults if fault.kind == "add"]:
+        if name in (*nodes, *roles, "all", "controller"):
             help = "a node that is to come back is written node1@30s/60s: it is away for 60 s"
-            _refuse(add.node, 0, len(add.node), f"there is a {add.node!r} already", help)
-        nodes.append(add.node)
+            _refuse(spec, 0, len(name), f"there is a {name!r} already", help)
+        nodes.append(name)
     check_targets(plan.faults, graph, nodes)
     for scale in plan.scales:
         if scale.role not in roles:
@@ -264,39 +298,53 @@ def check_plan(plan: Plan, graph: RoleGraph) -> None:
             _refuse(drain.node, 0, len(drain.node), f"there is no node {drain.node!r}", _hint(drain.node, nodes))
 
 
-def added_node(add: Add, graph: RoleGraph) -> NodeSpec:
+def added_node(name: str, graph: RoleGraph) -> NodeSpec:
     """What joins: a node like the first one of the job."""
     like = graph.cluster.nodes[0]
-    return NodeSpec(add.node, like.cpu, like.gpu, like.memory, like.labels)
+    return NodeSpec(name, like.cpu, like.gpu, like.memory, like.labels)
 
 
 def check_targets(faults: Sequence[Fault], graph: RoleGraph, nodes: Iterable[str]) -> None:
     """FaultError for a target, or a role in WHEN, that the job does not have."""
     nodes = list(nodes)
-    roles = {role.name: role for role in graph.roles}
     for fault in faults:
-        name = fault.target.partition("/")[0]
-        known = [*roles, *nodes, "all", "controller"]
-        if fault.label is not None:
-            labels = [label for node in graph.cluster.nodes for label in node.labels]
-            if fault.label not in labels:
-                texts = dict.fromkeys("=".join(label) for label in labels)
-                _refuse(fault.spec, 0, len(fault.target), f"no node is {fault.target}", _hint(fault.target, texts))
-        elif name not in known:
-            _refuse(fault.spec, 0, len(name), f"there is no {name!r}", _hint(name, known))
-        for other in fault.others:
-            if other not in nodes and other != "controller":
-                start = fault.spec.index(f":{fault.kind}=") + len(fault.kind) + 2
-                message = f"there is no node {other!r}"
-                _refuse(fault.spec, start, start + len(fault.arg), message, _hint(other, [*nodes, "controller"]))
-        if name in roles or name in ("all", "controller"):
-            _refuse_duration(fault)  # only here it is known what is a role and what a node
-        if fault.replica is not None:
-            _check_replica(fault, roles)
-        if fault.when.event is not None and fault.when.role not in roles:
-            start = fault.spec.index("=", fault.spec.index("@")) + 1  # a label has one, too
-            message = f"there is no role {fault.when.role!r}"
-            _refuse(fault.spec, start, start + len(fault.when.role), message, _hint(fault.when.role, roles))
+        try:
+            _check_target(fault, graph, nodes)
+        except FaultError as error:
+            raise located(error, fault.where) from None
+
+
+def located(error: FaultError, where: str) -> FaultError:
+    """The same, with the file and the line that it stands in, if it was read from a file."""
+    return FaultError(f"{where}: {error.message}", help=error.help) if where else error
+
+
+def _check_target(fault: Fault, graph: RoleGraph, nodes: list[str]) -> None:
+    roles = {role.name: role for role in graph.roles}
+    name = fault.target.partition("/")[0]
+    known = [*roles, *nodes, "all", "controller"]
+    if fault.label is not None:
+        labels = [label for node in graph.cluster.nodes for label in node.labels]
+        if fault.label not in labels:
+            texts = dict.fromkeys("=".join(label) for label in labels)
+            _refuse(fault.spec, 0, len(fault.target), f"no node is {fault.target}", _hint(fault.target, texts))
+    elif name not in known:
+        _refuse(fault.spec, 0, len(name), f"there is no {name!r}", _hint(name, known))
+    for other in fault.others:
+        if other not in nodes and other != "controller":
+            start = fault.spec.index(f":{fault.kind}=") + len(fault.kind) + 2
+            message = f"there is no node {other!r}"
+            _refuse(fault.spec, start, start + len(fault.arg), message, _hint(other, [*nodes, "controller"]))
+    if name in roles or name in ("all", "controller"):
+        _refuse_duration(fault)  # only here it is known what is a role and what a node
+    if fault.kind == "scale" and fault.target not in roles:
+        _refuse(fault.spec, 0, len(fault.target), f"{fault.target} is no role", _hint(fault.target, roles))
+    if fault.replica is not None:
+        _check_replica(fault, roles)
+    if fault.when.event is not None and fault.when.role not in roles:
+        start = fault.spec.index("=", fault.spec.index("@")) + 1  # a label has one, too
+        message = f"there is no role {fault.when.role!r}"
+        _refuse(fault.spec, start, start + len(fault.when.role), message, _hint(fault.when.role, roles))
 
 
 def _check_replica(fault: Fault, roles: dict[str, RoleSpec]) -> None:
@@ -329,7 +377,7 @@ def refuse_unsupported(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str
         if fault.kind not in known:
             whom = f" of {fault.target}" if what != "any" else ""
             message = f"{where} cannot carry out {fault.kind!r}{whom} yet"
-            _refuse(fault.spec, *_kind_place(fault), message, f"it can: {', '.join(known)}")
+            _refuse(fault.spec, *_kind_place(fault), message, f"it can: {', '.join(known)}", fault.where)
 
 
 def refuse_fault(fault: Fault, message: str, help: str) -> NoReturn:
@@ -346,7 +394,7 @@ def refuse_misplaced(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str]]
         if fault.kind not in kinds[what]:
             message = f"{fault.kind} of a {what} means nothing here"
             help = f"what a {what} can suffer: {', '.join(kinds[what])}"
-            _refuse(fault.spec, *_kind_place(fault), message, help)
+            _refuse(fault.spec, *_kind_place(fault), message, help, fault.where)
 
 
 def _kind_place(fault: Fault) -> tuple[int, int]:
@@ -366,10 +414,8 @@ def _duration(text: str, value: str, start: int) -> int:
 
 
 def _hint(word: str, known: Iterable[str]) -> str:
-    known = list(known)
-    close = difflib.get_close_matches(word, known, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+    return did_you_mean(word, known)
 
 
-def _refuse(text: str, start: int, end: int, message: str, help: str) -> NoReturn:
-    raise FaultError(f"{message}\n  {text}\n  {' ' * start}{'^' * max(1, end - start)}", help=help)
+def _refuse(text: str, start: int, end: int, message: str, help: str, where: str = "") -> NoReturn:
+    raise located(FaultError(message + underlined(text, start, end), help=help), where)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal, TypeVar
 
+from flowdist import __version__
 from flowdist.dsl.load import compile_loaded
 from flowdist.dsl.oneline import name_from, written_at
 from flowdist.dsl.places import call_site
@@ -27,6 +28,7 @@ from flowdist.errors import FlowdistError, JobFailed
 from flowdist.launched import CALL, RESULT, Call, Result
 from flowdist.runtime.devices import machine_gpus, settle_cluster
 from flowdist.runtime.folder import new_run
+from flowdist.runtime.started import write_environment
 
 T = TypeVar("T")
 INSIDE = "FLOWDIST_LAUNCHED"  # set in workers: they launch nothing themselves
@@ -193,7 +195,9 @@ def _role(
 def _new_run(t: Topology, runs: Path) -> Path:
     loaded = compile_loaded(written_at(t, call_site((), depth=3)))
     graph, _ = settle_cluster(loaded.graph, machine_gpus(os.environ))
-    return new_run(runs, graph)
+    run_dir = new_run(runs, graph)
+    write_environment(run_dir, graph, str, __version__)
+    return run_dir
 
 
 def _supervise(run_dir: Path, quiet: bool) -> str:

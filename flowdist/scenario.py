@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from flowdist.errors import FlowdistError
+from flowdist.errors import FlowdistError, did_you_mean
 
 
 class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -36,6 +35,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: int = 0
     until: str | None = None
     faults: list[str] = []
+    rates: list[str] = []
     scale: list[str] = []
     add: list[str] = []
     drain: list[str] = []
@@ -70,6 +70,4 @@ def _refuse_unknown(path: Path, content: Any, struct: type[msgspec.Struct], pref
     known = struct.__struct_fields__
     for key in content if isinstance(content, dict) else ():
         if key not in known:
-            close = difflib.get_close_matches(key, known, n=1)
-            help = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
-            raise FlowdistError(f"{path}: key {prefix + key!r} is unknown", help=help)
+            raise FlowdistError(f"{path}: key {prefix + key!r} is unknown", help=did_you_mean(key, known))

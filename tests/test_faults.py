@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from flowdist.faults import (
-    NOTHING,
     FaultError,
     Plan,
     When,
@@ -18,7 +17,6 @@ from flowdist.faults import (
     parse_add,
     parse_drain,
     parse_fault,
-    parse_plan,
     parse_scale,
     refuse_fault,
     refuse_misplaced,
@@ -66,6 +64,13 @@ def marked(shown: str, marks: str) -> str:
         "node1@1s:drop=0.1/5s",
         "node1@1s:delay=50ms/5s",
         "node1@1s:disk-full",
+        "node1@1s:duplicate=0.1/5s",
+        "node1@1s:reorder=0.5/5s",
+        "node1@1s:flap=5s/1m",
+        "node1@start=trainer,2",
+        "trainer@checkpoint=trainer,3:scale=4",
+        "node9@5m:add",
+        "node1@5m:drain",
         "controller@5s",
     ],
 )
@@ -84,6 +89,11 @@ def test_the_whole_grammar_is_read(spec: str) -> None:
         ("ps/0@ready", "ready", "ready of what?"),
         ("ps/0@step=ps", "ps", "step needs a number"),
         ("ps/0@ready=ps,3", "ps,3", "ready takes no number"),
+        ("ps/0@start=ps,x", "ps,x", "start needs a number after the comma"),
+        ("ps/0@30s:reorder=2", "2", "'2' is no probability"),
+        ("node1@30s:flap=0s", "0s", "flap needs a period of more than zero"),
+        ("ps@30s:scale=many", "many", "'many' is no number of replicas"),
+        ("ps@30s:scale", "scale", "scale needs its number of replicas"),
         ("ps/0@30s:exit", "exit", "exit needs its exit code"),
         ("ps/0@30s:exit=0", "0", "'0' is no exit code of a failure"),
         ("ps/0@30s:kil", "kil", "kind 'kil' is unknown"),
@@ -139,6 +149,7 @@ TAKES_OVER = "leave it out; the next takes over at once"
         ("node0/1@3s", "node0/1", "node0 is no role: it has no replicas", "write node0@..."),
         ("controller/0@3s", "controller/0", "controller is no role: it has no replicas", "write controller@..."),
         ("all/1@3s", "all/1", "all is no role: it has no replicas", "write all@..."),
+        ("node0@3s:scale=2", "node0", "node0 is no role", "known: trainer, ps"),
         ("trainer/0@ready=trianer+2s", "trianer", "there is no role 'trianer'", "did you mean 'trainer'?"),
     ],
 )
@@ -253,7 +264,7 @@ def test_whoever_carries_out_faults_refuses_one_for_a_reason_of_its_own() -> Non
 def test_a_node_that_is_added_is_like_the_first() -> None:
     first = NodeSpec("node0", cpu=4, gpu=2, memory=3, labels=(("zone", "a"),))
     topology = msgspec.structs.replace(graph(role("trainer")), cluster=Cluster((first, NodeSpec("node1"))))
-    assert added_node(parse_add("late@3s"), topology) == msgspec.structs.replace(first, name="late")
+    assert added_node("late", topology) == msgspec.structs.replace(first, name="late")
 
 
 def test_scale_add_and_drain() -> None:
@@ -329,10 +340,3 @@ def test_the_place_of_what_is_not_there_is_after_the_text() -> None:
         with pytest.raises(FaultError) as caught:
             parse_fault(text)
         assert str(caught.value).endswith(f"\n  {text}\n  {' ' * len(text)}^") and caught.value.help == example
-
-
-def test_a_plan_is_read_from_what_the_options_say() -> None:
-    plan = parse_plan(["node1@3s"], ["trainer=2@4s"], ["node5@5s"], ["node2@6s"])
-    assert [fault.spec for fault in plan.faults] == ["node1@3s"]
-    assert (plan.scales[0].replicas, plan.adds[0].node, plan.drains[0].node) == (2, "node5", "node2")
-    assert parse_plan() == NOTHING

@@ -7,13 +7,15 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 import click
 
-from flowdist.dsl.load import Loaded, load_topology
-from flowdist.dsl.problems import Problem, TopologyProblems
 from flowdist.errors import FlowdistError
+
+if TYPE_CHECKING:
+    from flowdist.dsl.load import Loaded
+    from flowdist.dsl.problems import Problem
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -75,6 +77,8 @@ def guarded(function: F) -> F:
 
 def fail(error: FlowdistError, *, as_json: bool = False) -> NoReturn:
     """What is wrong on stderr, or under --json as an object on stdout; never a traceback."""
+    from flowdist.dsl.problems import TopologyProblems  # the DSL: verbs about a run do without
+
     if as_json:
         if isinstance(error, TopologyProblems):
             problems = [problem.as_dict() for problem in error.problems]
@@ -123,6 +127,8 @@ def write(path: Path, content: bytes) -> None:
 def load(named: Named, *, silent: Sequence[str] = ()) -> Loaded:
     """The topology that the command line names; its warnings are shown on stderr, but not under --json, nor those whose
     codes are in `silent`."""
+    from flowdist.dsl.load import load_topology  # as in fail
+
     loaded = load_topology(named.target, pairs(named.params, "-p"), named.sets, named.nodes)
     if not named.as_json:
         show_problems(problem for problem in loaded.warnings if problem.code not in silent)

@@ -11,13 +11,14 @@ import click
 
 from flowdist import components
 from flowdist.cli.common import guarded, show_problems
+from flowdist.cli.console import Shown
 from flowdist.cli.run import carry_out, needs_linux
 from flowdist.dsl.load import compile_loaded
 from flowdist.dsl.oneline import written_on_the_command_line
 from flowdist.dsl.places import CLI
 from flowdist.dsl.problems import Problem, TopologyProblems
 from flowdist.dsl.topology import Topology
-from flowdist.faults import parse_plan
+from flowdist.fault_files import parse_plan
 
 OF_TORCHX = (
     click.option("--script", metavar="FILE", help="The script; its own arguments stand behind --."),
@@ -51,6 +52,9 @@ OF_RUN = (
     click.option("--drain", "drains", multiple=True, metavar="NODE@WHEN", help="As of flowdist run."),
     click.option("--runs", "base", default="runs", metavar="DIR", help="As of flowdist run."),
     click.option("--quiet", "-q", is_flag=True, help="As of flowdist run."),
+    click.option("--plain", is_flag=True, help="As of flowdist run."),
+    click.option("--detach", "-d", is_flag=True, help="As of flowdist run."),
+    click.option("--metrics-port", type=click.IntRange(0, 65535), metavar="PORT", help="As of flowdist run."),
     click.option("--json", "as_json", is_flag=True, help="As of flowdist run."),
     click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[-- SCRIPT ARGUMENTS]"),
 )
@@ -68,6 +72,9 @@ def _command(name: str, component: Callable[..., Topology], options: Iterable[Ca
         drains: tuple[str, ...],
         base: str,
         quiet: bool,
+        plain: bool,
+        detach: bool,
+        metrics_port: int | None,
         as_json: bool,
         **others: Any,
     ) -> None:
@@ -86,7 +93,8 @@ def _command(name: str, component: Callable[..., Topology], options: Iterable[Ca
         loaded = compile_loaded(written_on_the_command_line(topology), sets)
         if not as_json:
             show_problems(loaded.warnings)
-        carry_out(loaded.graph, plan, Path(base), quiet=quiet, as_json=as_json)
+        shown = Shown(quiet, as_json, live=not plain)
+        carry_out(loaded.graph, plan, Path(base), shown=shown, detach=detach, metrics_port=metrics_port)
 
     decorated: Any = run
     for option in reversed([*OF_TORCHX, *options, *OF_RUN]):

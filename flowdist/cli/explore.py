@@ -86,7 +86,7 @@ def _as_values(report: Any, named: Named) -> dict[str, Any]:
 
 
 def _show(report: Any, named: Named) -> None:
-    from flowdist.report.plan import table
+    from flowdist.report.table import table
     from flowdist.testing.campaign import replay_command
 
     for failure in report.failures[:SHOWN_MAX]:

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 import click
 import msgspec
 
-from flowdist.cli.run import EXIT_CODES, Console, carry_out, finish
+from flowdist import __version__
+from flowdist.cli.console import LINES, Console, Shown, finish
+from flowdist.cli.run import EXIT_CODES, carry_out
 from flowdist.errors import FlowdistError
 from flowdist.faults import Plan
 from flowdist.graph import Cluster, NodeSpec, RoleGraph, encode_graph
@@ -30,12 +32,17 @@ NO_TOKEN_HELP = f"set {TOKEN} to the same secret on every host: head -c 32 /dev/
 
 
 class Here(NamedTuple):
-    """How this host takes part: where the folder of its run is, what its name begins with, what its terminal shows."""
+    """How this host takes part: where the folder of its run is, what its name begins with, what its terminal shows.
+
+    The last two are for the host with the controller.
+    """
 
     base: Path
     prefix: str = ""
-    quiet: bool = False
+    shown: Shown = LINES
     opener: Callable[[Path, Show], OpenSink] | None = None
+    detach: bool = False
+    metrics_port: int | None = None
 
 
 def meet(
@@ -63,7 +70,7 @@ def meet(
     open_job(graph, place, here, address, gpus)
 
 
-def listen_for_hosts(graph: RoleGraph, endpoint: str, job_id: str | None, base: Path, *, quiet: bool) -> NoReturn:
+def listen_for_hosts(graph: RoleGraph, endpoint: str, job_id: str | None, here: Here) -> NoReturn:
     """Run a topology on this host and on those that join."""
     from flowdist.runtime.devices import machine_gpus
 
@@ -75,7 +82,7 @@ def listen_for_hosts(graph: RoleGraph, endpoint: str, job_id: str | None, base: 
         )
     gpus = machine_gpus(os.environ)
     place = place._replace(runs_controller=True, hosts_min=graph.cluster.min_nodes)
-    meet(graph, place, Here(base, quiet=quiet), lambda graph: graph, gpus)
+    meet(graph, place, here, lambda graph: graph, gpus)
 
 
 def place_of(endpoint: str, job_id: str | None, *, hosts: int = 1, local_addr: str = "") -> Rendezvous:
@@ -110,7 +117,9 @@ def open_job(graph: RoleGraph, place: Rendezvous, here: Here, address: str, gpus
         graph,
         Plan(()),
         here.base,
-        quiet=here.quiet,
+        shown=here.shown,
+        detach=here.detach,
+        metrics_port=here.metrics_port,
         prefix=here.prefix,
         opener=here.opener,
         hosting=Hosting(listening, Site(own, interface_of(own))),
@@ -124,7 +133,7 @@ def take_part(
     from flowdist.runtime.secret_values import Mask
 
     mask = Mask()
-    console = Console(here.quiet, False, mask)
+    console = Console(here.shown._replace(live=False), mask)
     result = asyncio.run(_take_part(place, here, adapt, gpus, console, mask))
     finish(result, False, mask)
     sys.exit(EXIT_CODES[result.outcome])
@@ -139,9 +148,11 @@ async def _take_part(
     mask: Mask,
 ) -> RunResult:
     from flowdist.runtime.addresses import address_of, interface_of
+    from flowdist.runtime.folder import JOINED
     from flowdist.runtime.joined_host import JoinedHost, join_job
     from flowdist.runtime.meeting import Meeting
     from flowdist.runtime.secret_values import check_secrets
+    from flowdist.runtime.started import write_environment
     from flowdist.runtime.supervisor import Site
 
     meeting = Meeting(place.endpoint.host, place.endpoint.port, place.job_id)
@@ -149,6 +160,8 @@ async def _take_part(
     graph = adapt(joined.welcome.graph)
     mask.learn(check_secrets(graph, os.environ))
     run_dir = _folder(here.base, joined.welcome.run_id, joined.welcome.node, graph)
+    write_environment(run_dir, graph, mask, __version__)
+    (run_dir / JOINED).write_text(f"{place.endpoint}\n")
     own = address_of(place.local_addr) if place.local_addr else joined.link.own_address
     open_sink = here.opener(run_dir, console.show) if here.opener is not None else None
     console.show("event", f"joined {place.endpoint} as {joined.welcome.node}; logs: {run_dir}")

@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from flowdist.cli.common import guarded
+from flowdist.cli.console import Shown
 from flowdist.cli.hosts import NO_TOKEN_HELP, TOKEN, Here, is_loopback, place_of, take_part
 from flowdist.cli.run import needs_linux
 from flowdist.errors import FlowdistError
@@ -51,7 +52,7 @@ def command(
     from flowdist.runtime.devices import machine_gpus  # not for --help
 
     gpus = machine_gpus(os.environ)
-    take_part(place, Here(Path(base), quiet=quiet), lambda graph: in_folder(graph, workdir), gpus)
+    take_part(place, Here(Path(base), shown=Shown(quiet)), lambda graph: in_folder(graph, workdir), gpus)
 
 
 def in_folder(graph: RoleGraph, workdir: str | None) -> RoleGraph:

@@ -16,10 +16,26 @@ VERBS = {
     "run": "Run a topology, or a script, on this machine.",
     "join": "Take part, as a node, in the job of another host.",
     "torchrun": "Run a command line of torchrun as it is.",
+    "list": "List runs: running, succeeded, failed, cancelled, or died without an end.",
+    "status": "Show how a run is: roles, nodes, what is not as usual, what was decided lately.",
+    "logs": "Print what workers have printed, or the events of the run; -f as it comes.",
+    "scale": "Set how many replicas a role of a run has.",
+    "drain": "Have a node left in order.",
+    "cordon": "Place nothing new on a node.",
+    "uncordon": "Use a node again.",
+    "cancel": "End a run.",
+    "report": "Report how a run ended and why, with each incident.",
     "simulate": "Run a topology, or a scenario, in virtual time, with failures.",
     "replay": "Feed the journal of a run to a fresh controller: event by event, as a log, or the state after one.",
     "timeline": "Draw a run or a simulation: one HTML file, or a trace for ui.perfetto.dev.",
     "diff": "Show where two runs or simulations part.",
+}
+# Verbs that are in none of these come last, under a heading of their own.
+GROUPS = {
+    "Before anything runs": ("check", "plan", "graph", "explain", "simulate"),
+    "Run": ("run", "join", "torchrun"),
+    "While it runs": ("status", "logs", "scale", "drain", "cordon", "uncordon", "cancel"),
+    "Afterwards": ("list", "report", "timeline", "replay", "diff"),
 }
 
 
@@ -34,8 +50,13 @@ class _LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(VERBS.items()))
+        grouped = [verb for verbs in GROUPS.values() for verb in verbs]
+        rest = tuple(verb for verb in VERBS if verb not in grouped)
+        width = max(map(len, VERBS))
+        for heading, verbs in {**GROUPS, "Others": rest}.items():
+            if verbs:
+                with formatter.section(heading):
+                    formatter.write_dl([(verb.ljust(width), VERBS[verb]) for verb in verbs])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -54,7 +75,8 @@ class _LazyGroup(click.Group):
 def cli() -> None:
     """Declare multi-role distributed training, run it elastically, and test its failures before they happen.
 
-    Every verb takes a topology file; without one it takes topology.py in the current folder.
+    Verbs about a topology take its file; without one they take topology.py in the current folder. Verbs about a run
+    take its name, the beginning of it, or its folder; without one they take the newest in runs/.
     """
 
 

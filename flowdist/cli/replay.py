@@ -71,6 +71,8 @@ def command(
     if question is not None and (step is not None or until is not None or wants_state or as_log):
         raise FlowdistError("a what-if goes with --json only", help="leave out --step, --until, --state and --log")
     header, lines, raw = read_journal(find_record(journal))
+    if header.options.get("fidelity") == "macro":
+        raise FlowdistError(f"{journal} is a trace of macro mode: nothing in it was said to a controller")
     if question is not None:
         answer(header, lines, journal, question, as_json)
     lines = list(_chosen(lines, step, until))

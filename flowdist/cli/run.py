@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from flowdist.cli.common import Named, guarded, load, print_json, show_problems, topology_options
+from flowdist import __version__
+from flowdist.cli.common import Named, guarded, load, show_problems, topology_options
+from flowdist.cli.console import LINES, Console, Shown, finish
 from flowdist.dsl.load import DEFAULT_FILE, Loaded, looks_like_topology
 from flowdist.errors import FlowdistError
-from flowdist.faults import Plan, parse_plan
+from flowdist.fault_files import parse_plan
+from flowdist.faults import Plan
 from flowdist.graph import RoleGraph
 
 if TYPE_CHECKING:
@@ -49,11 +51,18 @@ class _Run(click.Command):
 @click.option("--scale", "scales", multiple=True, metavar="ROLE=N@WHEN", help="Scale a role: trainer=4@60s.")
 @click.option("--add", "adds", multiple=True, metavar="NODE@WHEN", help="A node joins, like the first one: node5@90s.")
 @click.option("--drain", "drains", multiple=True, metavar="NODE@WHEN", help="Drain a node: node1@2m.")
+@click.option("--rate", "rates", multiple=True, metavar="RATE", help="Faults at random: trainer-kill=6/replica-hour.")
+@click.option("--faults", "files", multiple=True, metavar="FILE", help="Faults from a file, one a line, or TOML.")
 @click.option("--resume", metavar="RUN", help="Go on with a run that was killed: its folder, or its name under --runs.")
 @click.option("--runs", "base", default="runs", metavar="DIR", help="Where the folders of runs are (default: runs).")
 @click.option("--listen", metavar="HOST:PORT", help="Let other hosts in, by flowdist join; each is a node.")
 @click.option("--id", "job_id", metavar="ID", help="With --listen: the name by which they ask for this job.")
 @click.option("--quiet", "-q", is_flag=True, help="Not the workers' output: only what flowdist does.")
+@click.option("--plain", is_flag=True, help="Only lines, on a terminal too: no picture that stays at its bottom.")
+@click.option("--detach", "-d", is_flag=True, help="Give the shell back once the job has started; see flowdist status.")
+@click.option(
+    "--metrics-port", type=click.IntRange(0, 65535), metavar="PORT", help="Metrics for Prometheus, at 127.0.0.1 alone."
+)
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @guarded
 def command(
@@ -64,11 +73,16 @@ def command(
     scales: tuple[str, ...],
     adds: tuple[str, ...],
     drains: tuple[str, ...],
+    rates: tuple[str, ...],
+    files: tuple[str, ...],
     resume: str | None,
     base: str,
     listen: str | None,
     job_id: str | None,
     quiet: bool,
+    plain: bool,
+    detach: bool,
+    metrics_port: int | None,
     args: tuple[str, ...],
 ) -> None:
     """Run a topology, or a script, on this machine, or with --listen on several.
@@ -79,25 +93,28 @@ def command(
     flowdist run train.py --replicas 1:4x2 --max-restarts 3 -- --epochs 5
                                                         a script, as torchrun would; its own arguments after --
     flowdist run dist.ddp -j 2:4x8 --script main.py     a builtin of TorchX; dist.ddp --help has its options
+    flowdist run --detach                               in the background: status, logs -f, scale, drain, cancel
     flowdist run --resume latest                        go on where a run was when it was killed
     flowdist run --listen host0:29400                   with the hosts on which flowdist join host0:29400 is typed
     """
     needs_linux("run")
-    plan = parse_plan(fails, scales, adds, drains)
+    plan = parse_plan(fails, scales, adds, drains, rates, files)
     if resume is not None and (named.target or named.params or named.sets or named.nodes):
         raise FlowdistError("--resume takes the topology of that run", help=f"write flowdist run --resume {resume}")
     if listen is None and job_id is not None:
         raise FlowdistError("--id goes with --listen", help="write --listen host0:29400, or leave --id out")
-    if listen is not None and (resume is not None or plan.faults or plan.adds or named.as_json):
+    if listen is not None and (resume is not None or plan.faults or plan.rates or plan.adds or named.as_json):
         message = "--listen goes with none of --resume, --fail, --add and --json"
         raise FlowdistError(message, help="leave --listen out, or the others")
     graph = None if resume is not None else _load(named, replicas, max_restarts, args).graph
+    shown = Shown(quiet, named.as_json, live=not plain)
     if listen is not None:
-        from flowdist.cli.hosts import listen_for_hosts  # it imports this module
+        from flowdist.cli.hosts import Here, listen_for_hosts  # it imports this module
 
         assert graph is not None
-        listen_for_hosts(graph, listen, job_id, Path(base), quiet=quiet)
-    carry_out(graph, plan, Path(base), resume=resume or "", quiet=quiet, as_json=named.as_json)
+        here = Here(Path(base), shown=shown, detach=detach, metrics_port=metrics_port)
+        listen_for_hosts(graph, listen, job_id, here)
+    carry_out(graph, plan, Path(base), resume=resume or "", shown=shown, detach=detach, metrics_port=metrics_port)
 
 
 def needs_linux(verb: str) -> None:
@@ -111,8 +128,9 @@ def carry_out(
     base: Path,
     *,
     resume: str = "",
-    quiet: bool = False,
-    as_json: bool = False,
+    shown: Shown = LINES,
+    detach: bool = False,
+    metrics_port: int | None = None,
     prefix: str = "",
     opener: Callable[[Path, Show], OpenSink] | None = None,
     hosting: Hosting | None = None,
@@ -121,6 +139,8 @@ def carry_out(
 
     Args:
         base: Where the folders of runs are.
+        detach: Go on in the background, and end with 0 once the job has started.
+        metrics_port: Where to answer with metrics; 0: any that is free.
         prefix: What the name of the run's folder begins with, if not with that of the topology.
         opener: Makes, for the folder and the terminal, what says where the workers' output goes.
         hosting: Lets other hosts in; the graph has the node of this one.
@@ -128,31 +148,68 @@ def carry_out(
     from flowdist.runtime.devices import machine_gpus, settle_cluster  # asyncio and more: not for --help
     from flowdist.runtime.folder import find_run, new_run
     from flowdist.runtime.inject import check_faults
+    from flowdist.runtime.metrics import listen
     from flowdist.runtime.secret_values import Mask, check_secrets
-    from flowdist.runtime.supervisor import Supervisor
 
     gpus = machine_gpus(os.environ)
     if graph is None:
         run_dir, graph = find_run(base, resume)
         warnings: list[str] = []
     else:
-        settled = settle_cluster(graph, gpus, len(plan.adds)) if hosting is None else (graph, [])
+        settled = settle_cluster(graph, gpus, len(plan.new_nodes)) if hosting is None else (graph, [])
         graph, warnings = settled
         run_dir = None
     check_faults(plan, graph)
     mask = Mask(check_secrets(graph, os.environ))
-    console = Console(quiet, as_json, mask)
+    metrics = listen(metrics_port) if metrics_port is not None else None
+    console = Console(shown, mask)
     for warning in warnings:
         console.show("warning", warning)
     run_dir = run_dir or new_run(base, graph, prefix)
+    if metrics is not None:
+        console.show("event", f"metrics at http://127.0.0.1:{metrics.getsockname()[1]}/metrics")
+    fd = metrics.fileno() if metrics is not None else None
+
+    def supervise(console: Console) -> int:
+        return EXIT_CODES[_supervise(graph, gpus, plan, run_dir, console, mask, opener, fd, hosting)]
+
+    if detach:
+        from flowdist.cli.detaching import detached  # as above
+
+        detached(run_dir, base, shown, mask, supervise)
+    sys.exit(supervise(console))
+
+
+def _supervise(
+    graph: RoleGraph,
+    gpus: Sequence[str],
+    plan: Plan,
+    run_dir: Path,
+    console: Console,
+    mask: Callable[[str], str],
+    opener: Callable[[Path, Show], OpenSink] | None,
+    metrics: int | None,
+    hosting: Hosting | None,
+) -> str:
+    """Until the job is over and its summary is written; the outcome."""
+    from flowdist.runtime.started import write_environment  # as in carry_out
+    from flowdist.runtime.supervisor import Supervisor
+
     open_sink = opener(run_dir, console.show) if opener is not None else None
-    supervisor = Supervisor(graph, gpus, plan, run_dir, console.show, open_sink, hosting)
-    console.show("event", f"run {supervisor.run_dir}")
-    result = asyncio.run(supervisor.run())
+    onlooker = console.onlooker(run_dir.name)
+    supervisor = Supervisor(
+        graph, gpus, plan, run_dir, console.show, open_sink, hosting, onlooker=onlooker, metrics=metrics
+    )
+    console.show("event", f"run {run_dir}")
+    write_environment(run_dir, graph, mask, __version__)
+    try:
+        result = asyncio.run(supervisor.run())
+    finally:
+        console.close()
     for fault in result.unfired:
         console.show("warning", f"fault {fault.spec} never fired")
-    finish(result, as_json, mask)
-    sys.exit(EXIT_CODES[result.outcome])
+    finish(result, console.shown.as_json, mask)
+    return result.outcome
 
 
 def _load(named: Named, replicas: str | None, max_restarts: int | None, args: tuple[str, ...]) -> Loaded:
@@ -180,40 +237,3 @@ def _load(named: Named, replicas: str | None, max_restarts: int | None, args: tu
     if not named.as_json:
         show_problems(loaded.warnings)
     return loaded
-
-
-class Console:
-    """Lines for people: what flowdist does on stderr with the time, what workers print where they printed it."""
-
-    def __init__(self, quiet: bool, as_json: bool, mask: Callable[[str], str]) -> None:
-        from time import monotonic
-
-        self._mask = mask
-        self._quiet, self._as_json, self._clock, self._start = quiet, as_json, monotonic, monotonic()
-
-    def show(self, kind: str, text: str) -> None:
-        text = self._mask(text)
-        if kind in ("stdout", "stderr"):
-            if not self._quiet:
-                click.echo(text, err=kind == "stderr" or self._as_json)
-            return
-        stamp = f"flowdist {self._clock() - self._start:7.2f}s | "
-        line = stamp + (f"{kind}: {text}" if kind == "error" else text)
-        colours = {"warning": "yellow", "error": "red", "event": "cyan"}
-        click.secho(line, fg=colours[kind], err=True)
-
-
-def finish(result: Any, as_json: bool, mask: Callable[[str], str]) -> None:
-    from flowdist.report.summary import summary_of, summary_text  # after the run: it delays nothing
-    from flowdist.runtime.root_cause import root_cause_text
-
-    summary = summary_of(result.job, result.faults)
-    summary["run_dir"] = result.run_dir
-    Path(result.run_dir, "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-    if as_json:
-        print_json("run", **summary)
-        return
-    click.echo("\n" + summary_text(summary), err=True, nl=False)
-    if result.outcome == "failed" and (cause := root_cause_text(result.job, Path(result.run_dir))):
-        click.echo("\n" + mask(cause), err=True, nl=False)
-    click.echo(f"\nlogs, journal and checkpoints: {result.run_dir}", err=True)

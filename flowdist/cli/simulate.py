@@ -10,8 +10,10 @@ import click
 
 from flowdist.cli.common import Named, guarded, load, print_json, topology_options, write
 from flowdist.cli.explore import explore, read_exploration
+from flowdist.cli.macro import MacroWanted, macro
 from flowdist.errors import FlowdistError
-from flowdist.faults import parse_plan
+from flowdist.fault_files import parse_plan
+from flowdist.faults import NOTHING
 from flowdist.graph import parse_duration
 from flowdist.scenario import Expect, Scenario, load_scenario
 
@@ -24,6 +26,8 @@ TRACE_LINES = 60
 @click.option("--scale", "scales", multiple=True, metavar="ROLE=N@TIME", help="Scale a role: trainer=4@60s.")
 @click.option("--add", "adds", multiple=True, metavar="NODE@TIME", help="A node joins: node5@90s.")
 @click.option("--drain", "drains", multiple=True, metavar="NODE@TIME", help="Drain a node: node1@2m.")
+@click.option("--rate", "rates", multiple=True, metavar="RATE", help="Faults at random: node-kill=6.5e-3/node-day/15m.")
+@click.option("--faults", "files", multiple=True, metavar="FILE", help="Faults from a file, one a line, or TOML.")
 @click.option("--seed", type=int, help="0 (default) is nominal; others spread start-up times.")
 @click.option("--until", metavar="TIME", help="Stop the clock there: 10m.")
 @click.option(
@@ -36,6 +40,8 @@ TRACE_LINES = 60
 @click.option("--fail-fast", is_flag=True, help="Stop exploring at the first failure.")
 @click.option("--cover", is_flag=True, help="A phase of the job that no fault hit is a failure, too.")
 @click.option("--html", "html_file", type=click.Path(dir_okay=False), help="Draw it, as flowdist timeline does.")
+@click.option("--macro", "is_macro", is_flag=True, help="From change to change: weeks of a large gang in seconds.")
+@click.option("--cross-check", is_flag=True, help="With --macro: the same faults in both modes, and the difference.")
 @click.option("--full", is_flag=True, help="Show all of a long trace.")
 @guarded
 def command(
@@ -44,6 +50,8 @@ def command(
     scales: tuple[str, ...],
     adds: tuple[str, ...],
     drains: tuple[str, ...],
+    rates: tuple[str, ...],
+    files: tuple[str, ...],
     seed: int | None,
     until: str | None,
     trace_file: str | None,
@@ -55,6 +63,8 @@ def command(
     corpus: str | None,
     fail_fast: bool,
     cover: bool,
+    is_macro: bool,
+    cross_check: bool,
 ) -> None:
     """Run a topology, or a scenario (x.toml), in virtual time, with failures.
 
@@ -64,14 +74,15 @@ def command(
     \b
     flowdist simulate --fail node2@30s/60s            one run, with a node that dies and comes back
     flowdist simulate --explore 1000 --jobs 2         a thousand, each with faults that it has to survive
+    flowdist simulate --macro --rate node-kill=6.5e-3/node-day/4h --until 30d --seeds 1:20
     """
-    exploration = read_exploration(count, seeds, jobs, corpus, fail_fast, cover)
+    exploration = None if is_macro else read_exploration(count, seeds, jobs, corpus, fail_fast, cover)
     scenario = None
     if named.target is not None and named.target.endswith(".toml"):
         scenario = load_scenario(Path(named.target))
         named = _from_scenario(Path(named.target), scenario, named)
         fails, scales, adds = (*scenario.faults, *fails), (*scenario.scale, *scales), (*scenario.add, *adds)
-        drains = (*scenario.drain, *drains)
+        drains, rates = (*scenario.drain, *drains), (*scenario.rates, *rates)
         seed = scenario.seed if seed is None else seed
         until = until or scenario.until
     loaded = load(named)
@@ -79,9 +90,19 @@ def command(
     from flowdist.sim.simulation import Simulation, with_nodes
 
     graph = with_nodes(loaded.graph)
+    plan = parse_plan(fails, scales, adds, drains, rates, files)
     if exploration is not None:
+        if plan != NOTHING:
+            raise FlowdistError(
+                "--explore and --seeds draw their own faults", help="leave the others out, or --explore"
+            )
         explore(graph, named, exploration)
-    plan = parse_plan(fails, scales, adds, drains)
+    if is_macro or cross_check:
+        chosen = read_exploration(None, seeds, 1, None, False, False) if seeds is not None else None
+        wanted = chosen.seeds if chosen is not None else [seed or 0]
+        trace = Path(trace_file) if trace_file is not None else None
+        _refuse_in_macro(scenario=scenario is not None, html=html_file is not None, explore=count is not None)
+        macro(graph, plan, named, MacroWanted(wanted, _until_ns(until), cross_check, trace))
     check_faults(plan, graph)
     simulation = Simulation(graph, plan, seed=seed or 0)
     result = simulation.run(_until_ns(until))
@@ -92,6 +113,13 @@ def command(
     if html_file is not None:
         _draw(result, Path(html_file))
     _show(result, scenario, named.as_json, full)
+
+
+def _refuse_in_macro(**given: bool) -> None:
+    names = {"scenario": "a scenario's expectations are", "html": "--html is", "explore": "--explore is"}
+    for name, is_given in given.items():
+        if is_given:
+            raise FlowdistError(f"{names[name]} not for --macro", help="leave it out, or --macro")
 
 
 def _from_scenario(path: Path, scenario: Scenario, named: Named) -> Named:

@@ -11,7 +11,8 @@ import click
 from flowdist.cli.common import Named, load, print_json, write
 from flowdist.control.history import Header, Line
 from flowdist.errors import FlowdistError
-from flowdist.faults import Plan, parse_plan
+from flowdist.fault_files import parse_plan
+from flowdist.faults import Plan
 from flowdist.graph import RoleGraph, format_duration
 
 if TYPE_CHECKING:
@@ -151,8 +152,8 @@ def _show(
     name: str, question: Question, story: Any, summaries: list[dict[str, Any]], again: SimResult, result: SimResult
 ) -> None:
     from flowdist.report.divergence import Side, divergence, divergence_text
-    from flowdist.report.plan import table
     from flowdist.report.summary import summary_text
+    from flowdist.report.table import table
 
     click.echo(f"{name}, with {', '.join(question.words)}\n")
     click.echo(f"What befell the run: {', '.join(_spelled(story.plan)) or 'nothing'}")

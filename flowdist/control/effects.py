@@ -9,6 +9,7 @@ import msgspec
 from flowdist.control.ids import Addresses, NodeName, ReplicaId, WorldName
 
 Outcome = Literal["succeeded", "failed", "cancelled"]
+Level = Literal["info", "warning", "error", "refused"]
 
 
 class OpenStore(msgspec.Struct, frozen=True, tag=True):
@@ -107,10 +108,13 @@ class AnswerCheckpoint(msgspec.Struct, frozen=True, tag=True):
 
 
 class Notify(msgspec.Struct, frozen=True, tag=True):
-    """A decision or a fact in words: the same text in the terminal, the record and the tests."""
+    """A decision or a fact in words: the same text in the terminal, the record and the tests.
+
+    `refused`: the operator asked for what cannot be, and nothing changes.
+    """
 
     text: str
-    level: Literal["info", "warning", "error"] = "info"
+    level: Level = "info"
 
 
 class FinishJob(msgspec.Struct, frozen=True, tag=True):

@@ -50,6 +50,7 @@ def _check_room(job: JobState) -> None:
     """The nodes that placement chooses from are those that it would find if it looked at all."""
     usable = sorted((node.order, name) for name, node in job.nodes.items() if node.usable)
     assert usable == job.usable, f"{usable} are usable, not {job.usable}"
+    assert all(job.nodes[name].usable for name in job.warming), f"{list(job.warming)} warm up, and are not all up"
     for shelf in job.shelves:
         found = [candidate(job, shelf, name, job.free.get(name)) for name in job.nodes]
         best_first = sorted(best for best in found if best is not None)

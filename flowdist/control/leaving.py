@@ -26,13 +26,13 @@ def drain(job: JobState, event: DrainRequested) -> None:
     """Refused where a role would fall below its minimum: the operator would get a dead job for an empty node."""
     node = job.nodes.get(event.node)
     if node is None or not node.usable or job.ending is not None:
-        job.notify(f"drain {event.node} is refused: no such node is up", "warning")
+        job.notify(f"drain {event.node} is refused: no such node is up", "refused")
         return
     if needed := is_needed(job, event.node):
         was, node.cordoned = node.cordoned, node.cordoned or "to be drained"
         text = f"drain {event.node} is refused: without it, {explain(job, job.roles[needed])}"
         node.cordoned = was
-        job.notify(text, "warning")
+        job.notify(text, "refused")
         return
     _leave(job, event.node, "drained", f"{event.node} is drained by the operator", None)
 

@@ -13,8 +13,8 @@ Milestone = Literal["start", "ready", "generation", "step", "checkpoint"]
 def has_come(job: JobState, event: Event, what: Milestone, role: str, number: int) -> bool:
     """Whether `event`, which `job` has just handled, is the one.
 
-    `start` and `ready` are those of any replica of the role; a generation has come when all of it runs; a checkpoint
-    is the n-th that was accepted.
+    `start` and `ready` are those of any replica of the role, `start` with a number that of this generation or a later
+    one; a generation has come when all of it runs; a checkpoint is the n-th that was accepted.
     """
     if not isinstance(event, ReplicaStarted | ReplicaReady | ReplicaProgressed | CheckpointOffered):
         return False
@@ -23,7 +23,7 @@ def has_come(job: JobState, event: Event, what: Milestone, role: str, number: in
     world = job.worlds[job.replicas[event.replica].world]
     match what:
         case "start":
-            return isinstance(event, ReplicaStarted)
+            return isinstance(event, ReplicaStarted) and world.generation >= number
         case "ready":
             return isinstance(event, ReplicaReady)
         case "step":

@@ -37,6 +37,10 @@ def join(job: JobState, event: NodeJoined) -> list[InventoryItem]:
     if not same:
         _add(job, event, known)
     job.nodes[event.node].is_unheard = False
+    if event.is_warming:
+        job.warming[event.node] = None
+    else:
+        warmed_up(job, event.node)
     return _reconcile(job, event) if known is not None and same else _refuse_strays(job, event)
 
 
@@ -53,6 +57,13 @@ def _add(job: JobState, event: NodeJoined, known: Node | None) -> None:
     update_free(job, event.node)
     job.notify(f"{event.node} joined")
     shun_if_it_flaps(job, event.node)
+
+
+def warmed_up(job: JobState, name: NodeName) -> None:
+    """Worlds that run may grow onto it now (R13)."""
+    if name in job.warming:
+        del job.warming[name]
+        job.reseated = True
 
 
 def _refuse_strays(job: JobState, event: NodeJoined) -> list[InventoryItem]:
@@ -143,6 +154,7 @@ def lose_node(job: JobState, name: NodeName, cause: str, *, asked: bool = False)
 
 def _give_up(job: JobState, name: NodeName) -> None:
     node = job.nodes[name]
+    job.warming.pop(name, None)
     if node.usable:
         node.usable = False
         del job.usable[bisect_left(job.usable, (node.order, name))]

@@ -29,7 +29,7 @@ def obey(job: JobState, event: Operation) -> None:
         case ev.CordonRequested() | ev.UncordonRequested():
             node = job.nodes.get(event.node)
             if node is None:
-                job.notify(f"{event.node} is no node of the job", "warning")
+                job.notify(f"{event.node} is no node of the job", "refused")
             elif isinstance(event, ev.UncordonRequested):
                 uncordon(job, event.node)
             elif not node.cordoned:
@@ -41,12 +41,12 @@ def obey(job: JobState, event: Operation) -> None:
 def _scale(job: JobState, event: ev.ScaleRequested) -> None:
     role = job.roles.get(event.role)
     if role is None or job.ending is not None or role.outcome is not None:
-        job.notify(f"scale {event.role}={event.replicas} is refused: no such role runs", "warning")
+        job.notify(f"scale {event.role}={event.replicas} is refused: no such role runs", "refused")
         return
     low, high = role.spec.min_replicas, role.spec.max_replicas
     if not low <= event.replicas <= high:
         text = f"scale {event.role}={event.replicas} is refused: {event.role} has replicas={low}:{high}"
-        job.notify(text, "warning")
+        job.notify(text, "refused")
         return
     if event.replicas % role.spec.step:
         mesh = f"its mesh {spelled(role.spec.parallel)} needs multiples of {role.spec.step}"

@@ -197,10 +197,13 @@ def stop_set(job: JobState, incident: Incident, worlds: Iterable[WorldName]) -> 
         job.turn(world, "stopping")
         drop_notice(job, world)
         stays = may_stay(job, incident, world)
-        for replica in job.members_of(world):
+        up = [replica for replica in job.members_of(world) if replica.is_up]
+        for replica in up:
             spec = job.role_of(replica.id).spec
             in_place = stays and leaves_in_place(job, replica)
             stop(job, replica, spec.grace_ns if chosen else spec.stop_grace_ns, in_place=in_place)
+        if staying := sum(replica.in_place for replica in up):
+            job.notify(f"{name}: {staying} of {len(up)} leave generation {world.generation} in place")
 
 
 def drop_notice(job: JobState, world: World) -> None:

@@ -107,3 +107,13 @@ def say_again(attempt: Attempt, now: int, say: Say) -> None:
         say(ev.ReplicaUnkillable(*key))
     if attempt.has_left():
         say(ev.ReplicaLeftStep(*key))
+
+
+def check_ready(attempt: Attempt, say: Say) -> None:
+    """Say when the attempt has passed its readiness check, if it has one and runs."""
+    ready = attempt.role.ready
+    if attempt.phase != "running" or ready is None:
+        return
+    if attempt.is_probed or (ready.how == "call" and len(attempt.ready_ranks) == attempt.role.procs):
+        attempt.phase = "ready"
+        say(ev.ReplicaReady(attempt.order.replica, attempt.order.attempt))

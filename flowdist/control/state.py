@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from flowdist.control.deadlines import Deadlines, Due
-from flowdist.control.effects import Effect, Notify, Outcome, StartReplica, StopReplica
+from flowdist.control.effects import Effect, Level, Notify, Outcome, StartReplica, StopReplica
 from flowdist.control.events import CheckpointOffered
 from flowdist.control.ids import Addresses, NodeName, ReplicaId, WorldName
 from flowdist.control.shelf import Shelf
@@ -265,6 +265,7 @@ class JobState:
     node_order: dict[NodeName, int] = field(default_factory=dict)
     usable: list[tuple[int, NodeName]] = field(default_factory=list)  # nodes that are, in their order
     free: dict[NodeName, Capacity] = field(default_factory=dict)  # of nodes that take more
+    warming: dict[NodeName, None] = field(default_factory=dict)  # nodes that still import what workers will want
     shelves: list[Shelf] = field(default_factory=list)  # of these nodes, by what roles ask for
     incidents: list[Incident] = field(default_factory=list)
     open: dict[int, None] = field(default_factory=dict)  # numbers of the open incidents
@@ -389,7 +390,7 @@ class JobState:
     def emit(self, effect: Effect) -> None:
         self.effects.append(effect)
 
-    def notify(self, text: str, level: Literal["info", "warning", "error"] = "info") -> None:
+    def notify(self, text: str, level: Level = "info") -> None:
         self.effects.append(Notify(text, level))
 
     def check(self) -> None:

@@ -10,7 +10,16 @@ from flowdist.graph import format_duration
 
 
 def waiting_for(job: JobState) -> list[str]:
-    """One line a thing; empty when the job is over or all that can run does."""
+    """One line a thing; empty when the job is over."""
+    if job.outcome is not None or (not job.admitted and job.ending is None):
+        return held_up_by(job)
+    running = ("running", "ready")
+    tasks = [r for r in job.replicas.values() if r.phase in running and _is_task(job, r.id.role)]
+    return [*held_up_by(job), *(f"{replica.id} to finish" for replica in tasks)]
+
+
+def held_up_by(job: JobState) -> list[str]:
+    """What it waits for other than that those who run finish; empty when the job is over or all that can run does."""
     if job.outcome is not None:
         return []
     if not job.admitted and job.ending is None:
@@ -25,8 +34,6 @@ def waiting_for(job: JobState) -> list[str]:
     for world in job.worlds.values():
         for role in job.roles_of(world):
             lines += _world(job, role, world)
-    running = ("running", "ready")
-    lines += [f"{r.id} to finish" for r in job.replicas.values() if r.phase in running and _is_task(job, r.id.role)]
     return lines
 
 

@@ -393,7 +393,7 @@ class Topology:
             join_window: How long a gang that has its minimum waits for more.
             pending_timeout: How long a role may be below its minimum.
             finish_timeout: How long the rest of a gang may run after its first member has finished.
-            cooldown: Between a formation and growing.
+            cooldown: Between a re-formation and growing.
             hang_after: No sign of it for so long is a failure of kind `hang`: no further `flowdist.worker.progress()`
                 once that is used, else no output of its world. The stacks of its Python workers go to their logs.
             start_timeout: So long after its start without a first `progress()` is one, too.

@@ -21,6 +21,7 @@ from flowdist.graph.model import (
     WorkloadSpec,
 )
 from flowdist.graph.units import (
+    DAY,
     HOUR,
     MINUTE,
     MS,
@@ -32,6 +33,7 @@ from flowdist.graph.units import (
 )
 
 __all__ = [
+    "DAY",
     "HOUR",
     "MINUTE",
     "MS",

@@ -14,6 +14,7 @@ from flowdist.graph.warmth import cold_because
 from flowdist.report.drawing import seating_words
 from flowdist.report.judging import policy_text
 from flowdist.report.restarts import restart_set, start_waves
+from flowdist.report.table import table
 
 
 def plan_of(graph: RoleGraph, python: str = "python", ours: str = "") -> dict[str, Any]:
@@ -90,14 +91,6 @@ def plan_text(graph: RoleGraph, plan: dict[str, Any]) -> str:
                 lines.append(f"  note: {spec.name} has the address of {name} in its command or env: ")
                 lines[-1] += "it restarts if that address changes"
     return "\n".join(lines) + "\n"
-
-
-def table(rows: list[tuple[str, ...]]) -> list[str]:
-    """Left-aligned columns under their headings."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return [
-        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
 
 
 def _role_row(spec: RoleSpec) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from flowdist.control.history import Record
 from flowdist.control.ids import ReplicaId
 from flowdist.control.state import JobState, World
 from flowdist.control.waiting import waiting_for
-from flowdist.report.plan import table
+from flowdist.report.table import table
 from flowdist.report.trace import event_lines, stamp
 
 NOT_SHOWN = frozenset({"graph", "spec"})  # the header has them

@@ -12,7 +12,7 @@ from typing import Any
 from flowdist.control.history import FaultLine, Line
 from flowdist.control.state import Incident, JobState
 from flowdist.graph import format_duration
-from flowdist.report.plan import table
+from flowdist.report.table import table
 
 
 def summary_of(job: JobState, lines: Sequence[Line]) -> dict[str, Any]:

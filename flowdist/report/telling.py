@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flowdist.graph import format_duration
-from flowdist.report.plan import table
+from flowdist.report.table import table
 
 _OUTCOMES = {
     "fail": "the job fails: everything is stopped, and nothing is started again",

@@ -23,7 +23,9 @@ from flowdist.control.history import FaultLine, Header, Line, Record, encode_lin
 from flowdist.control.ids import NodeName
 from flowdist.control.links import Links
 from flowdist.control.messages import Heartbeat, Join, Leave, Preempted, Report, ToAgent, ToController
+from flowdist.control.status import Lately, Said, Status, status_of
 from flowdist.graph import RoleGraph, decode_graph
+from flowdist.runtime.asking import Decided, Describe, Described
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.disturbances import Disturb, Disturbances, Heal
 from flowdist.runtime.evidence import keep
@@ -41,8 +43,11 @@ from flowdist.runtime.frames import (
 )
 from flowdist.runtime.handshake import TOKEN
 from flowdist.runtime.meeting import Gone
+from flowdist.runtime.metrics import serve_metrics
 from flowdist.runtime.reception import Listening, Reception
 
+# What other hosts may say: nothing of the operator's.
+FromAfar = ToController | Watch | Arrive | Gone | Evidence
 BIND_S = 10.0  # a controller that takes over waits so long for the port of the last one
 PART_S = 2.0  # for the other hosts to have read the last frames
 
@@ -61,6 +66,7 @@ class ControllerConfig(msgspec.Struct, frozen=True):
     lifeline: int
     disturbed: tuple[Disturb, ...] = ()  # connections, by a plan of faults
     listening: Listening | None = None
+    metrics: int | None = None  # a socket that listens: whoever asks there is told the metrics
 
 
 class Journal:
@@ -98,6 +104,8 @@ class _ControllerProcess:
         self._disturbances = Disturbances(config.disturbed)
         self._watchers: list[asyncio.StreamWriter] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._lately = Lately()
+        self._heard_ns: dict[NodeName, int] = {}
         self._took_over: ControllerStarted | None = None
         if self._journal.lines:
             self._take_over()
@@ -109,6 +117,7 @@ class _ControllerProcess:
         for line in self._journal.lines:
             if isinstance(line, Record):
                 self._controller.handle(line.event, line.t_ns)
+                self._lately.hear(line)
                 self._n, self._last_ns = line.n, line.t_ns
         self._journal.lines.clear()
         self._took_over = self._links.take_over(self._controller.state, self._now())
@@ -121,12 +130,17 @@ class _ControllerProcess:
         if self._took_over is not None:
             self._handle(self._took_over)
         Path(self._config.control_socket).unlink(missing_ok=True)
+        before = os.umask(0o177)  # there is no moment at which another user could connect
         server = await asyncio.start_unix_server(self._serve, self._config.control_socket)
-        Path(self._config.control_socket).chmod(0o600)
+        os.umask(before)
+        servers = [server]
+        if self._config.metrics is not None:
+            servers.append(await serve_metrics(self._config.metrics, self._status))
         door = await self._open_door()
         self._set_timer()
         await self._over.wait()
-        server.close()
+        for each in servers:
+            each.close()
         if door is not None:
             door.close()
             await self._part()
@@ -176,7 +190,7 @@ class _ControllerProcess:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while (message := await read_to_controller(reader)) is not None:
-                if writer in self._far and isinstance(message, Operate | Injected | Disturb | Heal):
+                if writer in self._far and not isinstance(message, FromAfar):
                     raise msgspec.ValidationError(f"{type(message).__name__} is not for other hosts")
                 self._hear(message, writer)
         except (msgspec.MsgspecError, RecursionError) as error:
@@ -188,6 +202,17 @@ class _ControllerProcess:
                 self._watchers.remove(writer)
             writer.close()
 
+    def _status(self) -> Status:
+        now = self._now()
+        status = status_of(self._controller.state, self._lately, self._config.run_id, now)
+        nodes = [
+            msgspec.structs.replace(node, heard_s_ago=(now - self._heard_ns[node.name]) / 1e9)
+            if node.name in self._heard_ns
+            else node
+            for node in status.nodes
+        ]
+        return msgspec.structs.replace(status, nodes=tuple(nodes))
+
     def _hear(self, message: ToControllerFrame, writer: asyncio.StreamWriter) -> None:
         match message:
             case Watch():
@@ -196,7 +221,13 @@ class _ControllerProcess:
                 self._watchers.append(writer)
             case Operate():
                 self._links.note(message.event)
-                self._handle(message.event)
+                done = self._handle(message.event)
+                if message.answer:
+                    texts = [effect for effect in done.effects if isinstance(effect, Notify)]
+                    said = tuple(Said(done.t_ns, effect.text, effect.level) for effect in texts)
+                    self._send(writer, Decided(done.n, said))
+            case Describe():
+                self._send(writer, Described(self._status()))
             case Injected():
                 self._write(FaultLine(self._now(), message.spec, message.target), force=False)
             case Disturb():
@@ -216,6 +247,7 @@ class _ControllerProcess:
                 assert_never(message)
 
     def _hear_agent(self, message: ToController, writer: asyncio.StreamWriter) -> None:
+        self._heard_ns[message.node] = self._now()
         heard = self._links.hear(message, self._now())
         if isinstance(message, Join) and heard.answers:
             self._agents[message.node] = writer
@@ -226,15 +258,18 @@ class _ControllerProcess:
         for event in heard.events:
             self._handle(event)
 
-    def _handle(self, event: Event) -> None:
+    def _handle(self, event: Event) -> Record:
         now = self._now()
         effects = self._controller.handle(event, now)
         self._n += 1
         force = any(isinstance(effect, OpenStore | FinishJob) for effect in effects)
-        self._write(record(self._n, now, event, effects), force=force)
+        line = record(self._n, now, event, effects)
+        self._write(line, force=force)
+        self._lately.hear(line)
         for effect in effects:
             self._carry_out(effect)
         self._set_timer()
+        return line
 
     def _write(self, line: Line, *, force: bool) -> None:
         data = encode_line(line)

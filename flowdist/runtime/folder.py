@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import fcntl
 import os
 import secrets
@@ -18,11 +19,15 @@ import msgspec
 from flowdist.control.effects import FinishJob
 from flowdist.control.events import NodeJoined
 from flowdist.control.history import Header, Record, read_whole_lines
+from flowdist.control.ids import is_unnamed
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph, decode_graph, encode_graph
 
-THIS_MACHINE = "127.0.0.1"  # the address of the nodes of a run that has no other hosts
+GRAPH = "graph.json"
+CONTROL = "control.sock"
 SOCKET_PATH_MAX = 100  # Linux allows 107 bytes; the longest name in the folder has its share
+
+JOINED = "joined"  # a file: the folder is of a host that takes part in the run of another, and says where that is
 
 
 def make_run_dir(base: Path, topology: str, prefix: str = "") -> Path:
@@ -45,19 +50,52 @@ def make_run_dir(base: Path, topology: str, prefix: str = "") -> Path:
 def new_run(base: Path, graph: RoleGraph, prefix: str = "") -> Path:
     """The folder of a new run, with its graph. Its name begins with the prefix, if there is one."""
     run_dir = make_run_dir(base, graph.name, prefix)
-    (run_dir / "graph.json").write_bytes(encode_graph(graph))
+    (run_dir / GRAPH).write_bytes(encode_graph(graph))
     (run_dir / "checkpoints").mkdir()
     return run_dir
 
 
 def find_run(base: Path, name: str) -> tuple[Path, RoleGraph]:
-    """The folder of a run, by its path or by its name under `base`, and its graph. FlowdistError if there is none."""
-    for folder in (base / name, Path(name)):
-        if (folder / "graph.json").is_file():
-            return folder.resolve(), decode_graph((folder / "graph.json").read_bytes())
-    known = sorted(path.parent.name for path in base.glob("*/graph.json") if not path.parent.is_symlink())
-    help = f"known: {', '.join(known[-5:])}" if known else f"there are no runs in {base}"
-    raise FlowdistError(f"there is no run {name!r}", help=help)
+    """The folder of a run, and its graph.
+
+    Args:
+        base: Where the folders of runs are.
+        name: Its name there, the beginning of one that no other has, or a path; `latest` is the newest.
+
+    Raises:
+        FlowdistError: if there is none, or more than one.
+    """
+    folder = next((path for path in (base / name, Path(name)) if (path / GRAPH).is_file()), None)
+    if folder is None:
+        folder = _by_prefix(base, name)
+    if (folder / JOINED).is_file():
+        help = f"its journal is on the host of {(folder / JOINED).read_text().strip()}"
+        raise FlowdistError(f"{folder.name} has what ran on one host of a run", help=help)
+    try:
+        return folder.resolve(), decode_graph((folder / GRAPH).read_bytes())
+    except (OSError, msgspec.MsgspecError) as error:
+        text = f"the graph of {folder.name} cannot be read: {error}"
+        raise FlowdistError(text, help="it is of another version of flowdist, or damaged") from None
+
+
+def _by_prefix(base: Path, name: str) -> Path:
+    known = [path.name for path in run_dirs(base)]
+    found = [each for each in known if name and each.startswith(name)]
+    if len(found) == 1:
+        return base / found[0]
+    if found:
+        raise FlowdistError(f"{name!r} is more than one run: {', '.join(found[:5])}", help="write more of its name")
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    if close:
+        raise FlowdistError(f"there is no run {name!r} in {base}", help=f"did you mean {close[0]!r}?")
+    help = f"known: {', '.join(known[:5])}" if known else f"there are no runs in {base}: name their folder with --runs"
+    raise FlowdistError(f"there is no run {name!r} in {base}", help=help)
+
+
+def run_dirs(base: Path) -> list[Path]:
+    """The folders of all runs there, the newest first."""
+    graphs = [path for path in base.glob(f"*/{GRAPH}") if not path.parent.is_symlink()]
+    return [path.parent for path in sorted(graphs, key=lambda path: path.stat().st_mtime_ns, reverse=True)]
 
 
 def lock_run(run_dir: Path, wait_s: float = 0.0) -> int:
@@ -79,10 +117,25 @@ def lock_run(run_dir: Path, wait_s: float = 0.0) -> int:
             time.sleep(0.05)
 
 
+def is_locked(run_dir: Path) -> bool:
+    """Whether anything of the run still goes on: its supervisor, or guardians of one that was killed."""
+    try:
+        fd = os.open(run_dir / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
 class Past(NamedTuple):
     """What a run that is resumed has behind it: lines of its journal, time of the job, starts of each node's agent.
 
-    `added` are the nodes of this machine that it was not told of at its start.
+    `added` are the nodes that it was not told of at its start.
     """
 
     lines: int = 0
@@ -106,12 +159,16 @@ def past_of(run_dir: Path) -> Past:
     for line in lines:
         if isinstance(line, Header):
             known = line.known_nodes
+            if any(is_unnamed(name) for name in known):
+                message = f"run {run_dir.name} was one over several hosts, which cannot be resumed"
+                help = "start it anew on every host; checkpoints are where the job has put them"
+                raise FlowdistError(message, help=help)
         if not isinstance(line, Record):
             continue
         last_ns = line.t_ns
         if isinstance(line.event, NodeJoined):
             starts[line.event.node] = max(starts.get(line.event.node, 0), line.event.incarnation // 1000 + 1)
-            if line.event.node not in known and line.event.address == THIS_MACHINE:
+            if line.event.node not in known:
                 added[line.event.node] = None
         for effect in line.effects:
             if isinstance(effect, FinishJob):
@@ -122,7 +179,7 @@ def past_of(run_dir: Path) -> Past:
 
 def socket_dir(run_dir: Path, nodes: list[str]) -> Path:
     """Where the sockets of the run may be: its own folder, if their paths are short enough there."""
-    longest = max([len("control.sock"), *(len(f"{name}.sock") for name in nodes)])
+    longest = max([len(CONTROL), *(len(f"{name}.sock") for name in nodes)])
     if len(str(run_dir).encode()) + 1 + longest <= SOCKET_PATH_MAX:
         return run_dir
     base = os.environ.get("XDG_RUNTIME_DIR")

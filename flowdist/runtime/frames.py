@@ -18,6 +18,7 @@ from flowdist.control.events import (
 from flowdist.control.ids import NodeName, ReplicaId
 from flowdist.control.messages import ToAgent, ToController
 from flowdist.graph import RoleGraph
+from flowdist.runtime.asking import Describe
 from flowdist.runtime.disturbances import Disturb, Heal
 from flowdist.runtime.handshake import Refused
 from flowdist.runtime.handshake import encode as encode
@@ -38,9 +39,13 @@ Operation = (
 
 
 class Operate(msgspec.Struct, frozen=True, tag=True):
-    """An event that comes from outside the nodes: the operator, or a living parent that proves a death."""
+    """An event that comes from outside the nodes: the operator, or a living parent that proves a death.
+
+    With `answer`, what was decided is answered: Decided.
+    """
 
     event: Operation
+    answer: bool = False
 
 
 class Injected(msgspec.Struct, frozen=True, tag=True):
@@ -95,7 +100,7 @@ class JournalLine(msgspec.Struct, frozen=True, tag=True):
     line: bytes
 
 
-ToControllerFrame = ToController | Watch | Operate | Injected | Disturb | Heal | Arrive | Gone | Evidence
+ToControllerFrame = ToController | Watch | Operate | Injected | Disturb | Heal | Describe | Arrive | Gone | Evidence
 FromControllerFrame = ToAgent | JournalLine | Welcome | Refused | Farewell
 
 _TO_CONTROLLER = msgspec.msgpack.Decoder(ToControllerFrame)

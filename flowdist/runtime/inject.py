@@ -17,8 +17,19 @@ from flowdist.control.events import DrainRequested, NodePreempted, ScaleRequeste
 from flowdist.control.history import Record
 from flowdist.control.milestones import has_come
 from flowdist.control.state import JobState, Replica
-from flowdist.faults import Fault, Plan, check_plan, refuse_fault, refuse_misplaced, refuse_unsupported
-from flowdist.graph import NodeSpec, RoleGraph, parse_duration
+from flowdist.fault_rates import Arrivals, check_rates
+from flowdist.faults import (
+    ORDERS,
+    Fault,
+    Plan,
+    added_node,
+    check_plan,
+    check_targets,
+    refuse_fault,
+    refuse_misplaced,
+    refuse_unsupported,
+)
+from flowdist.graph import RoleGraph, parse_duration
 from flowdist.runtime.disturbances import Direction, Disturb
 from flowdist.runtime.frames import Operation
 from flowdist.runtime.holding import Below, Group, Slow
@@ -26,8 +37,8 @@ from flowdist.runtime.spawning import INJECTED_EXIT, INJECTED_OOM
 from flowdist.runtime.tearing import tear_checkpoints
 
 KINDS = {
-    "node": ("kill", "lost", "leave", "preempt", "pause", "partition", "cut-to", "delay", "drop"),
-    "replica": ("kill", "exit", "oom", "hang", "pause", "slow", "torn-checkpoint"),
+    "node": ("kill", "lost", "leave", "preempt", "pause", "partition", "cut-to", "delay", "drop", "add", "drain"),
+    "replica": ("kill", "exit", "oom", "hang", "pause", "slow", "torn-checkpoint", "scale"),
     "controller": ("kill", "partition", "cut-to"),
 }
 BOTH: tuple[Direction, ...] = ("up", "down")
@@ -35,12 +46,18 @@ BOTH: tuple[Direction, ...] = ("up", "down")
 
 def check_faults(plan: Plan, graph: RoleGraph) -> None:
     """FaultError for a fault that `run` cannot carry out, or whose target is not there."""
-    for fault in plan.faults:
-        _refuse_what_is_not_real(fault)
-    refuse_unsupported(plan.faults, KINDS, "flowdist run")
+    nodes = [node.name for node in graph.cluster.nodes] + plan.new_nodes
+
+    def check(faults: Sequence[Fault]) -> None:
+        for fault in faults:
+            _refuse_what_is_not_real(fault)
+        refuse_unsupported(faults, KINDS, "flowdist run")
+        check_targets(faults, graph, nodes)
+        refuse_misplaced(faults, KINDS, nodes)
+
+    check(plan.faults)
     check_plan(plan, graph)
-    names = [node.name for node in graph.cluster.nodes] + [add.node for add in plan.adds]
-    refuse_misplaced(plan.faults, KINDS, names)
+    check_rates(plan.rates, graph, nodes, check)
 
 
 def _refuse_what_is_not_real(fault: Fault) -> None:
@@ -72,18 +89,14 @@ class Hands(Protocol):
 
 
 class Injector:
-    """Decides from the records when a fault, or an order of the operator, is due.
+    """Decides from the records when a fault, or an order of the operator, is due. Rates have the draws of seed 0."""
 
-    Args:
-        nodes: All that there will be.
-        checkpoints: The folder of all roles' checkpoints.
-    """
-
-    def __init__(
-        self, plan: Plan, graph: RoleGraph, nodes: Sequence[NodeSpec], run_dir: Path, checkpoints: Path, hands: Hands
-    ) -> None:
-        self._graph, self._nodes, self._run_dir, self._checkpoints = graph, nodes, run_dir, checkpoints
-        self._hands = hands
+    def __init__(self, plan: Plan, graph: RoleGraph, run_dir: Path, hands: Hands) -> None:
+        self._graph, self._run_dir, self._hands = graph, run_dir, hands
+        self._checkpoints = Path(graph.checkpoint_dir or run_dir / "checkpoints")
+        nodes = [*graph.cluster.nodes, *(added_node(name, graph) for name in plan.new_nodes)]
+        self._labels = {node.name: node.labels for node in nodes}
+        self._arrivals = Arrivals(plan.rates, graph, list(self._labels), 0)
         self._waiting: list[Fault] = []  # for their event
         self._due: list[tuple[int, Fault]] = []
         self._acts: list[tuple[int, Callable[[], None]]] = []  # orders of the operator, and ends of notices
@@ -109,8 +122,8 @@ class Injector:
 
     def next_ns(self) -> int | None:
         """When the next thing is due, in time of the job."""
-        times = [at for at, _ in [*self._due, *self._acts, *self._undos] if at is not None]
-        return min(times, default=None)
+        times = [at for at, _ in [*self._due, *self._acts, *self._undos]]
+        return min((at for at in [*times, self._arrivals.next_ns()] if at is not None), default=None)
 
     def hear(self, job: JobState, record: Record) -> None:
         """A record was written: a fault may wait for what it says."""
@@ -127,6 +140,8 @@ class Injector:
             if at <= now:
                 self._acts.remove((at, act))
                 act()
+        for fault in list(self._arrivals.until(now)):
+            self._carry_out(job, fault, now)
         for at, fault in sorted(self._due, key=lambda due: due[0]):
             if at <= now:
                 self._due.remove((at, fault))
@@ -152,6 +167,8 @@ class Injector:
         over_ns = now + fault.duration_ns if fault.duration_ns is not None else None
         if fault.target == "controller":
             self._hit_controller(fault, over_ns)
+        elif fault.kind in ORDERS:
+            self._obey(fault)
         elif nodes := self._nodes_hit(fault):
             for name in nodes:
                 if name in job.nodes and job.nodes[name].usable:
@@ -164,8 +181,19 @@ class Injector:
                 for folder in self._worker_folders(replica, fault.local_rank):
                     self._hit_worker(fault, folder, over_ns)
 
+    def _obey(self, fault: Fault) -> None:
+        """What the operator does, or the cluster."""
+        self._tell(fault, fault.target)
+        if fault.kind == "scale":
+            self._hands.operate(ScaleRequested(fault.target, int(fault.arg)))
+        for name in self._nodes_hit(fault):
+            if fault.kind == "drain":
+                self._hands.operate(DrainRequested(name))
+            elif fault.kind == "add":
+                self._hands.add_node(name)
+
     def _nodes_hit(self, fault: Fault) -> list[str]:
-        return [node.name for node in self._nodes if node.name == fault.target or fault.label in node.labels]
+        return [name for name, labels in self._labels.items() if name == fault.target or fault.label in labels]
 
     def _hit_controller(self, fault: Fault, over_ns: int | None) -> None:
         if fault.kind == "kill":

@@ -277,7 +277,7 @@ class JoinedHost:
             reader, self._writer = link
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
-        with contextlib.suppress(msgspec.MsgspecError):
+        with contextlib.suppress(msgspec.MsgspecError, RecursionError):
             while (message := await read_from_controller(reader)) is not None:
                 match message:
                     case JournalLine():

@@ -35,7 +35,7 @@ class Follower:
     def __init__(self, run_dir: Path, show: Callable[[Stream, str], None], open_sink: OpenSink | None = None) -> None:
         self._run_dir, self._show = run_dir, show
         self._open_sink = open_sink or self._open_named
-        self._files: dict[Path, _File] = {}
+        self._files: dict[Path, File] = {}
 
     def follow(self, start: StartReplica, role: RoleSpec) -> None:
         """An attempt was started: follow its workers' files, and let those of the one before go when they are dry."""
@@ -45,7 +45,7 @@ class Follower:
             for stream in streams:
                 path = base / f"attempt_{start.attempt}" / str(local_rank) / f"{stream}.log"
                 if (sink := self._open_sink(start, role, local_rank, stream)) is not None:
-                    self._files[path] = _File(path, sink)
+                    self._files[path] = File(path, sink)
 
     def _open_named(self, start: StartReplica, role: RoleSpec, local_rank: int, stream: Stream) -> Sink:
         """Each line behind the name of its worker."""
@@ -65,14 +65,23 @@ class Follower:
             del self._files[path]
 
 
-class _File:
+class File:
+    """A file that grows, read from where it was read last."""
+
     def __init__(self, path: Path, sink: Sink) -> None:
         self.path, self.sink = path, sink
         self._offset = 0
         self._rest = b""
 
+    def skip(self, offset: int) -> None:
+        """What is before that is of no interest."""
+        self._offset = offset
+
     def new_lines(self, final: bool) -> list[str]:
+        """Whole lines; with `final` half ones too. A file that is not there yet has none."""
         try:
+            if self.path.stat().st_size == self._offset and not (final and self._rest):
+                return []
             with self.path.open("rb") as file:
                 file.seek(self._offset)
                 data = file.read()

@@ -85,6 +85,12 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     unsafe: str = ""
 
 
+class Prepared(msgspec.Struct, frozen=True, tag=True):
+    """The fork server of a Prepare has its imports, or it was found that it must not be used."""
+
+    is_of_use: bool
+
+
 class StartedCold(msgspec.Struct, frozen=True, tag=True):
     """A worker that was to be forked is started by exec. Told once for each fork server that cannot be used."""
 
@@ -93,7 +99,7 @@ class StartedCold(msgspec.Struct, frozen=True, tag=True):
 
 
 Request = Spawn | Moved | Prepare | Signal | Hurry
-Answer = Spawned | SpawnRefused | Ended | Ready | StartedCold
+Answer = Spawned | SpawnRefused | Ended | Ready | Prepared | StartedCold
 
 _REQUESTS = msgspec.msgpack.Decoder(Request)
 _ANSWERS = msgspec.msgpack.Decoder(Answer)
@@ -148,6 +154,9 @@ class Children:
 
     def __contains__(self, id: int) -> bool:
         return id in self._running
+
+    def __len__(self) -> int:
+        return len(self._running)
 
     def add(self, request: Spawn, pid: int, wait: Callable[[], int]) -> Spawned:
         """Its pidfd is in the selector from now on, with the id. `wait` reaps it, and gives its code."""

@@ -14,14 +14,14 @@ import sys
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
 from flowdist.control.controller import Controller
 from flowdist.control.effects import FinishJob
 from flowdist.control.events import CancelRequested, NodeGone
-from flowdist.control.history import FaultLine, Header, Line, decode_lines
+from flowdist.control.history import FaultLine, Header, Line, Record, decode_lines
 from flowdist.control.ids import unnamed_nodes
 from flowdist.control.state import JobState
 from flowdist.errors import JobFailed
@@ -31,7 +31,7 @@ from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.controller_main import ControllerConfig
 from flowdist.runtime.devices import share_devices
 from flowdist.runtime.disturbances import Disturb, Heal
-from flowdist.runtime.folder import lock_run, past_of, socket_dir
+from flowdist.runtime.folder import CONTROL, lock_run, past_of, socket_dir
 from flowdist.runtime.frames import Injected, JournalLine, Operate, Operation, Watch, encode, read_from_controller
 from flowdist.runtime.guardian import KILL_NODE, NodeConfig
 from flowdist.runtime.hooks import Hooks
@@ -47,6 +47,13 @@ AGENT_RESTARTS_MAX = 5
 CONTROLLER_RESTARTS_MAX = 100  # that come to nothing: each line of the journal starts the count anew
 CONTROLLER_PAUSE_S = 0.05
 WIND_DOWN_S = 5.0
+
+
+class Onlooker(Protocol):
+    """Whoever wants to know how the job goes: every record that is new to this process, and its state, often."""
+
+    def hear(self, record: Record) -> None: ...
+    def look(self, job: JobState, now: int) -> None: ...
 
 
 class Site(NamedTuple):
@@ -79,6 +86,7 @@ class Supervisor:
     """`show(kind, text)` gets every line for the terminal; `open_sink` may keep the workers' output from it.
 
     With `hosting` it lets nodes of other hosts into the job; those of the graph are this one's.
+    `onlooker` is told what happens. `metrics` is a socket that listens, at which the controllers answer.
     """
 
     def __init__(
@@ -90,14 +98,21 @@ class Supervisor:
         show: Show,
         open_sink: OpenSink | None = None,
         hosting: Hosting | None = None,
+        *,
+        onlooker: Onlooker | None = None,
+        metrics: int | None = None,
     ) -> None:
+        self._onlooker, self._metrics = onlooker, metrics
         self._graph, self._show, self._run_dir, self._run_id = graph, show, run_dir, run_dir.name
         self._lock = lock_run(run_dir, RESUME_WAIT_S)
         self._past = past_of(run_dir)
-        nodes = [*graph.cluster.nodes, *(added_node(add, graph) for add in plan.adds)]
+        nodes = [*graph.cluster.nodes, *(added_node(name, graph) for name in plan.new_nodes)]
         self._nodes = {node.name: node for node in nodes}
         self._sockets = socket_dir(self._run_dir, list(self._nodes))
-        self._control_socket = str(self._sockets / "control.sock")
+        self._control_socket = str(self._sockets / CONTROL)
+        if self._sockets != run_dir:  # the verbs find it from there
+            (run_dir / CONTROL).unlink(missing_ok=True)
+            (run_dir / CONTROL).symlink_to(self._control_socket)
         self._devices = dict(zip(self._nodes, share_devices(nodes, gpus), strict=True))
         self._hosting = hosting
         more = unnamed_nodes(len(self._nodes) + 1, hosting.listening.hosts) if hosting is not None else ()
@@ -106,8 +121,7 @@ class Supervisor:
         self._seen = 0  # lines of the journal
         self._follower = Follower(self._run_dir, show, open_sink)
         self._teller = Teller(graph, self._follower, self._nodes, show)
-        checkpoints = Path(graph.checkpoint_dir or self._run_dir / "checkpoints")
-        self._injector = Injector(plan, graph, nodes, self._run_dir, checkpoints, self)
+        self._injector = Injector(plan, graph, self._run_dir, self)
         self._hooks = Hooks(graph, self._run_dir)
         self._guardians: dict[str, asyncio.subprocess.Process] = {}
         self._starts = {name: self._past.starts.get(name, 0) for name in self._nodes}
@@ -191,8 +205,10 @@ class Supervisor:
             self._lifeline,
             tuple(self._disturbed.values()),
             self._hosting.listening if self._hosting is not None else None,
+            self._metrics,
         )
-        self._controller = await self._spawn("flowdist.runtime.controller_main", config, "controller.log")
+        hold = [self._metrics] if self._metrics is not None else []
+        self._controller = await self._spawn("flowdist.runtime.controller_main", config, "controller.log", hold)
 
     async def _start_node(self, node: NodeSpec) -> None:
         self._starts[node.name] += 1
@@ -300,6 +316,8 @@ class Supervisor:
                 await asyncio.wait_for(self._over.wait(), wait_s)
             self._injector.fire(self._mirror.state, self._now())
             self._follower.read()
+            if self._onlooker is not None:
+                self._onlooker.look(self._mirror.state, self._now())
 
     def _now(self) -> int:
         return boot_ns() - self._start_ns
@@ -314,6 +332,8 @@ class Supervisor:
                 self._show("warning", f"fault {line.spec} hits {line.target}")
             return
         effects = self._mirror.handle(line.event, line.t_ns)
+        if self._onlooker is not None:
+            self._onlooker.hear(line)
         if tuple(effects) != line.effects:
             self._show("error", f"line {line.n} of the journal does not replay: please report this as a bug")
         if self._seen <= self._past.lines:  # told already, when it happened
@@ -411,8 +431,8 @@ class Supervisor:
         os.close(self._lifeline)
         os.close(self._lock)
         if self._sockets != self._run_dir:
-            for path in self._sockets.iterdir():
-                path.unlink()
+            for path in [*self._sockets.iterdir(), self._run_dir / CONTROL]:
+                path.unlink(missing_ok=True)
             self._sockets.rmdir()
         else:
             for path in self._sockets.glob("*.sock"):

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from typing import Literal
 
-from flowdist.control.effects import Notify, StartReplica
+from flowdist.control.effects import Level, Notify, StartReplica
 from flowdist.control.events import ReplicaExited, ReplicaStopped
 from flowdist.control.history import Record
 from flowdist.control.ids import NodeName, ReplicaId
 from flowdist.graph import RoleGraph
 from flowdist.runtime.logs import Follower
 
-Show = Callable[[Literal["event", "warning", "error", "stdout", "stderr"], str], None]
+Kind = Literal["event", "warning", "error", "stdout", "stderr"]
+Show = Callable[[Kind, str], None]
+KINDS: dict[Level, Kind] = {"info": "event", "warning": "warning", "refused": "warning", "error": "error"}
 
 
 class Teller:
@@ -35,7 +37,7 @@ class Teller:
             self._tell_start(start)
         for effect in record.effects:
             if isinstance(effect, Notify):
-                self._show("event" if effect.level == "info" else effect.level, effect.text)
+                self._show(KINDS[effect.level], effect.text)
 
     def _tell_start(self, start: StartReplica) -> None:
         before = self._latest.get(start.replica)

@@ -7,10 +7,12 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from flowdist.control import agent_io as io
+from flowdist.control.events import DrainRequested, ScaleRequested
 from flowdist.control.history import Record
 from flowdist.control.ids import ReplicaId
 from flowdist.control.milestones import has_come
-from flowdist.faults import Fault, Plan, check_plan, refuse_misplaced, refuse_unsupported
+from flowdist.fault_rates import Arrivals, check_rates
+from flowdist.faults import ORDERS, Fault, Plan, check_plan, check_targets, refuse_misplaced, refuse_unsupported
 from flowdist.graph import RoleGraph, parse_duration
 from flowdist.sim.network import Direction
 
@@ -18,24 +20,35 @@ if TYPE_CHECKING:
     from flowdist.sim.node import SimNode
     from flowdist.sim.simulation import Simulation
 
+OF_LINKS = ("flap", "delay", "drop", "duplicate", "reorder")
 KINDS = {
-    "node": ("kill", "lost", "leave", "preempt", "pause", "partition", "cut-to", "delay", "drop"),
-    "replica": ("kill", "exit", "oom", "hang", "pause", "slow", "torn-checkpoint", "disk-full"),
+    "node": ("kill", "lost", "leave", "preempt", "pause", "partition", "cut-to", *OF_LINKS, "add", "drain"),
+    "replica": ("kill", "exit", "oom", "hang", "pause", "slow", "torn-checkpoint", "disk-full", "scale"),
     "controller": ("kill", "partition", "cut-to"),
 }
 
 
 def check_faults(plan: Plan, graph: RoleGraph) -> None:
     """FaultError for a fault that the simulator cannot carry out, or whose target is not there."""
-    refuse_unsupported(plan.faults, KINDS, "flowdist simulate")
+    nodes = [node.name for node in graph.cluster.nodes] + plan.new_nodes
+
+    def check(faults: Sequence[Fault]) -> None:
+        refuse_unsupported(faults, KINDS, "flowdist simulate")
+        check_targets(faults, graph, nodes)
+        refuse_misplaced(faults, KINDS, nodes)
+
+    check(plan.faults)
     check_plan(plan, graph)
-    nodes = [node.name for node in graph.cluster.nodes] + [add.node for add in plan.adds]
-    refuse_misplaced(plan.faults, KINDS, nodes)
+    check_rates(plan.rates, graph, nodes, check)
 
 
 class Faulting:
-    def __init__(self, sim: Simulation, faults: Sequence[Fault]) -> None:
-        self._sim, self._faults = sim, list(faults)
+    """`plan` with its times, events and rates; the draws of these are those of `seed`."""
+
+    def __init__(self, sim: Simulation, plan: Plan, seed: int) -> None:
+        self._sim, self._faults = sim, list(plan.faults)
+        nodes = [node.name for node in sim.graph.cluster.nodes] + plan.new_nodes
+        self._arrivals = Arrivals(plan.rates, sim.graph, nodes, seed)
         self._waiting: list[Fault] = []
         self._fired: dict[str, None] = {}
 
@@ -51,6 +64,17 @@ class Faulting:
                 self._waiting.append(fault)
                 if when.event == "step":
                     self._sim.work.wait_for_step(when.role, when.number)
+        self._plan_arrival()
+
+    def _plan_arrival(self) -> None:
+        """The next one that a rate brings; the one after it is drawn when it is there."""
+        at = self._arrivals.next_ns()
+        if at is not None:
+            self._sim.queue.at(at, self._arrive)
+
+    def _arrive(self) -> None:
+        self._fire(self._arrivals.pop())
+        self._plan_arrival()
 
     def hear(self, line: Record) -> None:
         """A record was written: a fault may have waited for it."""
@@ -72,6 +96,8 @@ class Faulting:
             self._sim.queue.after(fault.when.every_ns, self._firing(fault))
         if fault.target == "controller":
             self._hit_controller(fault)
+        elif fault.kind in ORDERS:
+            self._order(fault)
         elif fault.label is not None:
             for node in list(self._sim.nodes.values()):
                 if fault.label in node.spec.labels:
@@ -83,6 +109,22 @@ class Faulting:
         else:
             for replica in self._targets(fault):
                 self._hit_replica(fault, replica)
+
+    def _order(self, fault: Fault) -> None:
+        """What the operator does, or the cluster: control is told, as it would be."""
+        if fault.kind == "scale":
+            self._tell(fault, fault.target)
+            self._sim.handle(ScaleRequested(fault.target, int(fault.arg)))
+            return
+        names = [fault.target]
+        if fault.label is not None:
+            names = [name for name, node in self._sim.nodes.items() if fault.label in node.spec.labels]
+        for name in names:
+            self._tell(fault, name)
+            if fault.kind == "drain":
+                self._sim.handle(DrainRequested(name))
+            else:
+                self._sim.add_one(name)
 
     def _hit_controller(self, fault: Fault) -> None:
         if fault.kind == "kill":
@@ -149,7 +191,32 @@ class Faulting:
             case "drop":
                 node.disturb(fault.spec, loss=float(fault.arg))
                 self._later(fault, lambda: node.heal(fault.spec))
+            case "duplicate":
+                node.disturb(fault.spec, copies=float(fault.arg))
+                self._later(fault, lambda: node.heal(fault.spec))
+            case "reorder":
+                node.disturb(fault.spec, overtakes=float(fault.arg))
+                self._later(fault, lambda: node.heal(fault.spec))
+            case "flap":
+                self._flap(fault, node)
         self._sim.plan()
+
+    def _flap(self, fault: Fault, node: SimNode) -> None:
+        """Cut off from the controller and back again, a period each, until the duration is over."""
+        period_ns, queue = parse_duration(fault.arg), self._sim.queue
+        end = queue.now + fault.duration_ns if fault.duration_ns is not None else None
+
+        def cut() -> None:
+            if node.is_alive and (end is None or queue.now < end):
+                node.cut(fault.spec, "up", "down")
+                self._sim.plan()  # its silence is something to wait for now
+                queue.after(period_ns if end is None else min(period_ns, end - queue.now), heal)
+
+        def heal() -> None:
+            node.heal(fault.spec)
+            queue.after(period_ns, cut)
+
+        cut()
 
     def _pause(self, fault: Fault, node: SimNode) -> None:
         """All of it stands still, and with it the worlds of which it has a member."""

@@ -75,6 +75,9 @@ class Nemesis:
                 text = "controller@{at}"
             elif kind == "harmless":
                 text = self._harmless(seed, n)
+            elif kind == "order" and nodes > 0:  # a change of membership, like a loss
+                text = self._order(seed, n)
+                nodes -= text is not None
             if text is not None:
                 faults.append(parse_fault(text.replace("{at}", format_duration(at))))
         return Plan(tuple(faults))
@@ -89,7 +92,7 @@ class Nemesis:
         return at // 1_000_000 * 1_000_000
 
     def _kind(self, seed: int, n: int, favoured: float) -> str:
-        kinds = ("replica", "node", "controller", "harmless")
+        kinds = ("replica", "node", "controller", "harmless", "order")
         if draw(seed, "nemesis", "swarm", n) < 0.5:
             return kinds[int(favoured * len(kinds))]
         return kinds[int(draw(seed, "nemesis", "kind", n) * len(kinds))]
@@ -113,6 +116,21 @@ class Nemesis:
         kind = kinds[int(draw(seed, "nemesis", "how", n) * len(kinds))]
         return f"{node}@{{at}}{kind}/{back}"
 
+    def _order(self, seed: int, n: int) -> str | None:
+        """What the operator does, or the cluster: a role is scaled within its bounds, a node is added or drained."""
+        nodes = self._graph.cluster.nodes
+        which = draw(seed, "nemesis", "order", n)
+        if which < 0.3:
+            return f"extra{n}@{{at}}:add"
+        if which < 0.6:
+            return f"{nodes[int(draw(seed, 'nemesis', 'drained', n) * len(nodes))].name}@{{at}}:drain"
+        elastic = [spec for spec in self._graph.roles if spec.gang and spec.min_replicas < spec.max_replicas]
+        if not elastic:
+            return None
+        spec = elastic[int(draw(seed, "nemesis", "scaled", n) * len(elastic))]
+        span = spec.max_replicas - spec.min_replicas + 1
+        return f"{spec.name}@{{at}}:scale={spec.min_replicas + int(draw(seed, 'nemesis', 'scale', n) * span)}"
+
     def _harmless(self, seed: int, n: int) -> str | None:
         tasks = [spec for spec in self._graph.roles if spec.kind == "task"]
         nodes = self._graph.cluster.nodes
@@ -121,7 +139,10 @@ class Nemesis:
         delay = format_duration(self._graph.options.lease_ns // 10)
         choices = (
             f"{node}@{{at}}:delay={delay}/30s",
+            f"{node}@{{at}}:flap={format_duration(self._graph.options.lease_ns // 8)}/30s",  # each silence is short
             f"{node}@{{at}}:drop=0.2/30s",
+            f"{node}@{{at}}:duplicate=0.3/30s",
+            f"{node}@{{at}}:reorder=0.3/30s",
             f"{spec.name}/0@{{at}}:slow=2x/30s",
             f"{spec.name}@{{at}}:disk-full/1m",
             f"{spec.name}@{{at}}:torn-checkpoint",

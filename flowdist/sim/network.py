@@ -1,7 +1,8 @@
 """The link between a node and the controller: what is said on it arrives, in order, unless something is wrong with it.
 
 Wrong things are kept by their cause, so that two faults at the same time can end in any order. Over a stream a lost
-packet is not a lost message: it is sent again after a while, and what was said after it waits.
+packet is not a lost message: it is sent again after a while, and what was said after it waits. Messages that come
+twice, or overtake one another, are no stream's doing: agents and controller bear them all the same.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ Direction = Literal["up", "down"]  # to the controller, from it
 LATENCY_NS = 500_000  # one way
 RESEND_NS = 200 * MS  # until a lost packet is sent again, and again
 RESENDS_MAX = 20
+STRAY_NS = 100 * MS  # how much later at most a second copy comes, or a message that is overtaken
 
 
 class Link:
@@ -25,13 +27,16 @@ class Link:
         self._cuts: dict[str, tuple[Direction, ...]] = {}
         self._delays: dict[str, int] = {}
         self._losses: dict[str, float] = {}
+        self._copies: dict[str, float] = {}
+        self._overtakes: dict[str, float] = {}
         self._sent: dict[Direction, int] = {"up": 0, "down": 0}
         self._last: dict[Direction, int] = {"up": 0, "down": 0}
+        self._drawn: dict[tuple[Direction, str], int] = {}
 
     @property
     def is_quiet(self) -> bool:
         """Nothing is wrong with it: heartbeats need not be played one by one."""
-        return not (self._cuts or self._delays or self._losses)
+        return not (self._cuts or self._delays or self._losses or self._copies or self._overtakes)
 
     def is_cut(self, direction: Direction) -> bool:
         return any(direction in directions for directions in self._cuts.values())
@@ -52,13 +57,36 @@ class Link:
         """So many packets have to be sent again."""
         self._losses[why] = probability
 
-    def heal(self, why: str) -> None:
-        self._cuts.pop(why, None)
-        self._delays.pop(why, None)
-        self._losses.pop(why, None)
+    def duplicate(self, why: str, probability: float) -> None:
+        """So many messages arrive twice."""
+        self._copies[why] = probability
 
-    def arrival(self, direction: Direction, now: int) -> int:
-        """When what is said now is there; nothing overtakes what was said before."""
+    def reorder(self, why: str, probability: float) -> None:
+        """So many messages are overtaken by later ones."""
+        self._overtakes[why] = probability
+
+    def heal(self, why: str) -> None:
+        for wrong in (self._cuts, self._delays, self._losses, self._copies, self._overtakes):
+            wrong.pop(why, None)
+
+    def arrivals(self, direction: Direction, now: int) -> list[int]:
+        """When what is said now is there; twice, if it is doubled."""
+        at = self._arrival(direction, now)
+        copies = max(self._copies.values(), default=0.0)
+        if not copies or self._draw(direction, "copy") >= copies:
+            return [at]
+        return [at, at + self._stray(direction)]
+
+    def _draw(self, direction: Direction, purpose: str) -> float:
+        """One more number of the stream of this link, direction and purpose."""
+        n = self._drawn[direction, purpose] = self._drawn.get((direction, purpose), 0) + 1
+        return draw(self._seed, self._name, f"{direction} {purpose}", n)
+
+    def _stray(self, direction: Direction) -> int:
+        return int(self._draw(direction, "stray") * STRAY_NS)
+
+    def _arrival(self, direction: Direction, now: int) -> int:
+        """Nothing overtakes what was said before, unless the link is told to reorder."""
         at = now + LATENCY_NS + sum(self._delays.values())
         loss = max(self._losses.values(), default=0.0)
         for _ in range(RESENDS_MAX if loss else 0):
@@ -66,5 +94,8 @@ class Link:
             if draw(self._seed, self._name, direction, self._sent[direction]) >= loss:
                 break
             at += RESEND_NS
+        overtakes = max(self._overtakes.values(), default=0.0)
+        if overtakes and self._draw(direction, "overtaken") < overtakes:
+            return max(at, self._last[direction]) + self._stray(direction)
         self._last[direction] = max(at, self._last[direction])
         return self._last[direction]

@@ -91,13 +91,19 @@ class SimNode:
         self.net.cut(why, *directions)
         self._plan()
 
-    def disturb(self, why: str, *, delay_ns: int = 0, loss: float = 0.0) -> None:
-        """The link is slow, or loses packets."""
+    def disturb(
+        self, why: str, *, delay_ns: int = 0, loss: float = 0.0, copies: float = 0.0, overtakes: float = 0.0
+    ) -> None:
+        """The link is slow, loses packets, or says things twice or in another order."""
         self.renew()
         if delay_ns:
             self.net.delay(why, delay_ns)
         if loss:
             self.net.lose(why, loss)
+        if copies:
+            self.net.duplicate(why, copies)
+        if overtakes:
+            self.net.reorder(why, overtakes)
         self._plan()
 
     def heal(self, why: str) -> None:
@@ -224,7 +230,8 @@ class SimNode:
                 self._sim.hear(message)
 
         if not self.net.is_cut("up"):
-            self._sim.queue.at(self.net.arrival("up", self._sim.queue.now), arrive)
+            for at in self.net.arrivals("up", self._sim.queue.now):
+                self._sim.queue.at(at, arrive)
 
     def _leave(self, order: io.LeaveGeneration) -> None:
         """Whoever is in elastic code leaves; a worker that hangs does not."""

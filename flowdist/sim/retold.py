@@ -20,7 +20,8 @@ from flowdist.control.controller import Controller
 from flowdist.control.effects import StartReplica
 from flowdist.control.history import FaultLine, Header, Line, Record
 from flowdist.control.ids import ReplicaId
-from flowdist.faults import Plan, parse_plan
+from flowdist.fault_files import parse_plan
+from flowdist.faults import Plan
 from flowdist.graph import SECOND, RoleGraph, RoleSpec, WorkloadSpec
 from flowdist.sim.network import LATENCY_NS
 from flowdist.sim.simulation import PROOF_NS, TAKE_OVER_NS

@@ -95,9 +95,10 @@ class Simulation:
         self._unheard: list[Event] = []
         self._running: dict[ReplicaId, int] = {}  # attempts with a process alive
         self._planned: int | None = None
-        self._lines: list[Line] = [Header(graph, names, seed=seed)]
+        options = {"rates": " ".join(rate.spec for rate in plan.rates)} if plan.rates else {}
+        self._lines: list[Line] = [Header(graph, names, seed=seed, options=options)]
         self._n = 0
-        self._faulting = Faulting(self, plan.faults)
+        self._faulting = Faulting(self, plan, seed)
         for spec in graph.cluster.nodes:
             self.add_node(spec)
         for scale in plan.scales:
@@ -146,7 +147,11 @@ class Simulation:
         return lambda: self.handle(DrainRequested(drain.node))
 
     def _adder(self, add: Add) -> Callable[[], None]:
-        return lambda: self.add_node(added_node(add, self.graph))
+        return lambda: self.add_one(add.node)
+
+    def add_one(self, name: NodeName) -> None:
+        """One more node, as large as the first."""
+        self.add_node(added_node(name, self.graph))
 
     def add_node(self, spec: NodeSpec) -> None:
         """A node comes up, for the first time or again, with a fresh agent."""
@@ -264,7 +269,8 @@ class Simulation:
     def _send(self, node: SimNode, message: ToAgent) -> None:
         if not node.net.is_cut("down"):
             link = node.link
-            self.queue.at(node.net.arrival("down", self.queue.now), lambda: node.receive(message, link))
+            for at in node.net.arrivals("down", self.queue.now):
+                self.queue.at(at, lambda: node.receive(message, link))
 
     def plan(self) -> None:
         """Wake the controller at its deadline, or when somebody's silence may have become too long."""

@@ -1,14 +1,10 @@
-"""Random numbers that depend on a seed and on names alone: one more fault reshuffles nothing else."""
+"""What is drawn in a simulation, each number from a stream of its own."""
 
 from __future__ import annotations
 
-import hashlib
+from flowdist.streams import draw
 
-
-def draw(seed: int, entity: str, purpose: str, n: int = 0) -> float:
-    """A number from 0 up to, and without, 1."""
-    data = hashlib.blake2b(f"{seed}/{entity}/{purpose}/{n}".encode(), digest_size=8).digest()
-    return int.from_bytes(data) / 2**64
+__all__ = ["draw", "spread"]
 
 
 def spread(seed: int, entity: str, purpose: str) -> float:

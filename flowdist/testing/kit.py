@@ -20,7 +20,7 @@ from typing import Any
 from flowdist.control.state import JobState
 from flowdist.dsl.load import compile_loaded, load_topology
 from flowdist.dsl.topology import Topology
-from flowdist.faults import parse_plan
+from flowdist.fault_files import parse_plan
 from flowdist.graph import RoleGraph, format_duration, parse_duration
 from flowdist.sim.expectations import recoveries
 from flowdist.sim.faulting import check_faults

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from flowdist.faults import Drain, Fault, Plan, Scale, parse_fault
 from flowdist.graph import (
     MINUTE,
+    MS,
     SECOND,
     Cluster,
     Domain,
@@ -35,6 +36,7 @@ FAILURES: tuple[FailureKind, ...] = ("exit", "signal", "oom", "start_failed")
 BRISK = WorkloadSpec(
     steps=40, step_ns=SECOND, startup_ns=2 * SECOND, checkpoint_every_ns=15 * SECOND, checkpoint_ns=SECOND
 )
+STAYING = msgspec.structs.replace(BRISK, rejoin_ns=200 * MS)  # its workers stay in place
 
 
 @st.composite
@@ -101,7 +103,7 @@ def roles_of(draw: st.DrawFn, name: str, before: list[RoleSpec], *, gpus: bool) 
         ready=Readiness("tcp", "rpc") if draw(st.booleans()) else None,
         placement=draw(placements([other.name for other in before])),
         address_edges=tuple(gate.role for gate in gates if draw(st.booleans())),
-        workload=BRISK,
+        workload=BRISK if service else draw(st.sampled_from([BRISK, STAYING])),
     )
 
 
@@ -217,6 +219,7 @@ def fault_plans(graph: RoleGraph, *, most: int = 4, operator: bool = True) -> st
         st.lists(scale, max_size=1 if may_scale else 0).map(tuple),
         st.just(()),
         st.lists(drain, max_size=1).map(tuple),
+        rates=st.just(()),  # hypothesis would make some up
     )
 
 

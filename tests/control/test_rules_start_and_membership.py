@@ -337,13 +337,68 @@ def test_r12_a_silent_node_leads_to_a_decision():
 def test_r13_growth_waits_for_the_cooldown_and_takes_all_who_came_by_then():
     talk = Talk(graph(trainers(1, 4), cpu=1))
     talk.join("node0")
-    talk.wait(5)
     talk.join("node1", cpu=1)
     talk.wait(5)
     talk.join("node2", cpu=1)
-    assert talk.world("trainer").generation == 1
+    talk.wait(5)
+    talk.join("node3", cpu=1)
+    assert talk.world("trainer").generation == 2
     talk.wait(20)
-    assert talk.world("trainer").generation == 2 and len(talk.world("trainer").members) == 3
+    assert talk.world("trainer").generation == 3 and len(talk.world("trainer").members) == 4
+
+
+def test_r13_a_world_that_has_not_re_formed_yet_grows_at_once():
+    talk = Talk(graph(trainers(1, 2), cpu=1))
+    talk.join("node0")
+    talk.wait(5)
+    talk.join("node1", cpu=1)
+    assert talk.world("trainer").generation == 2 and len(talk.world("trainer").members) == 2
+
+
+def warming(talk: Talk, name: str) -> None:
+    talk.incarnations[name] = talk.incarnations.get(name, 0) + 1
+    talk.tell(ev.NodeJoined(name, node(name, 1), incarnation=talk.incarnations[name], is_warming=True))
+
+
+def test_r13_the_survivors_go_on_until_the_newcomer_is_warm():
+    talk = Talk(graph(trainers(1, 3), cpu=1))
+    talk.join("node0")
+    warming(talk, "node1")
+    warming(talk, "node2")
+    assert talk.world("trainer").generation == 1 and talk.up() == ["trainer/0"]
+    talk.tell(ev.NodeWarm("node1"))
+    assert [(str(s.replica), s.node) for s in talk.starts[-2:]] == [("trainer/0", "node0"), ("trainer/1", "node1")]
+    talk.tell(ev.NodeWarm("node1"))  # said twice
+    talk.wait(30)
+    assert talk.world("trainer").generation == 2
+    talk.tell(ev.NodeWarm("node2"))
+    assert len(talk.world("trainer").members) == 3
+
+
+def test_r13_a_newcomer_whose_word_that_it_is_warm_was_lost_says_it_when_it_joins_again():
+    talk = Talk(graph(trainers(1, 2), cpu=1))
+    talk.join("node0")
+    warming(talk, "node1")
+    talk.tell(ev.NodeJoined("node1", node("node1", 1)))
+    assert len(talk.world("trainer").members) == 2
+
+
+def test_r13_a_newcomer_that_is_lost_while_it_warms_up_is_forgotten():
+    talk = Talk(graph(trainers(1, 2), cpu=1))
+    talk.join("node0")
+    warming(talk, "node1")
+    talk.gone("node1")
+    talk.tell(ev.NodeWarm("node1"))  # late
+    assert talk.world("trainer").generation == 1
+    talk.join("node1", cpu=1)
+    assert len(talk.world("trainer").members) == 2
+
+
+def test_r2_the_first_formation_takes_nodes_that_still_warm_up():
+    talk = Talk(graph(trainers(2, 2), nodes=2, cpu=1))
+    warming(talk, "node0")
+    warming(talk, "node1")
+    assert talk.up() == ["trainer/0", "trainer/1"]
 
 
 def test_r13_a_role_below_its_minimum_does_not_wait_for_the_cooldown():

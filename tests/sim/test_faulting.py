@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from flowdist.control.history import FaultLine
 from flowdist.dsl.load import load_topology
+from flowdist.fault_files import parse_plan
 from flowdist.faults import Plan, parse_fault, parse_scale
-from flowdist.graph import SECOND
-from flowdist.sim.network import LATENCY_NS, RESEND_NS, Link
+from flowdist.graph import MINUTE, SECOND
+from flowdist.sim.network import LATENCY_NS, RESEND_NS, STRAY_NS, Link
 from flowdist.sim.simulation import SimResult, Simulation, Violation, with_nodes
 from tests.control.harness import graph as graph_of
 from tests.control.harness import r, role
@@ -119,9 +122,9 @@ def test_the_same_seed_loses_the_same_packets_and_another_others() -> None:
 
 def test_what_is_lost_is_said_again_and_nothing_overtakes_it() -> None:
     link = Link("node0", seed=1)
-    assert link.arrival("up", 1000) == 1000 + LATENCY_NS
+    assert link.arrivals("up", 1000) == [1000 + LATENCY_NS]
     link.lose("f", 0.9)
-    times = [link.arrival("up", 2000 + i) for i in range(50)]
+    times = [at for i in range(50) for at in link.arrivals("up", 2000 + i)]
     assert times == sorted(times) and max(times) >= 2000 + RESEND_NS
     link.heal("f")
     assert link.is_quiet
@@ -157,3 +160,75 @@ def test_where_the_time_went() -> None:
 def test_a_node_that_two_faults_took_away_is_brought_back_once() -> None:
     result = run("gang.py", "node0@1m:leave/5s", "node0@1m1s/20s")
     assert result.violation is None and result.job.outcome == "succeeded"
+
+
+@pytest.mark.parametrize("kind", ["duplicate=0.4", "reorder=0.4", "drop=0.4", "delay=200ms", "flap=400ms"])
+def test_messages_that_come_twice_late_or_in_another_order_change_no_outcome(kind: str) -> None:
+    """All links are bad while the job starts, and while it recovers from a lost node and a failed replica."""
+    bad = [f"node{i}@{at}:{kind}/1m" for i in range(4) for at in ("0s", "3m")]
+    result = run("gang.py", *bad, "node1@3m0.6s/20s", "trainer/0@4m:exit=3", seed=3)
+    assert lasted(result) > NOMINAL
+    assert result.job.worlds["trainer"].generation >= 3
+
+
+def test_a_link_says_things_twice_and_in_another_order() -> None:
+    link = Link("node0", seed=1)
+    link.duplicate("f", 0.5)
+    copies = [link.arrivals("up", 1000) for _ in range(200)]
+    assert 70 < sum(len(times) == 2 for times in copies) < 130
+    assert all(times[-1] - times[0] <= STRAY_NS for times in copies)
+    link.heal("f")
+    link.reorder("g", 0.5)
+    times = [at for i in range(200) for at in link.arrivals("down", 2000 + i)]
+    assert times != sorted(times) and len(times) == 200
+    link.heal("g")
+    assert link.is_quiet
+
+
+def test_a_link_that_flaps_is_cut_and_whole_in_turns() -> None:
+    """Cut for less than the lease each time: nothing follows. For longer: the node is lost each time."""
+    assert not run("gang.py", "node1@2m:flap=1s/1m").job.incidents
+    kinds = [incident.kind for incident in run("gang.py", "node1@2m:flap=20s/1m").job.incidents]
+    assert kinds.count("node_lost") == 2  # from 2m00 to 2m20, from 2m40 to 3m00
+
+
+def test_a_partition_that_comes_again_and_again() -> None:
+    result = run("gang.py", "node1@every=2m:partition=node2/5s")
+    assert lasted(result) > NOMINAL + 20 and not result.job.incidents
+
+
+def test_a_second_fault_hits_the_generation_that_is_starting() -> None:
+    result = run("gang.py", "node1@2m/1m", "node2@start=trainer,2/1m")
+    first, second = (incident.opened_ns for incident in result.job.incidents[:2])
+    assert lasted(result) > NOMINAL and second - first < SECOND
+
+
+def test_orders_are_faults_like_others() -> None:
+    """At an event, too: scaled when the second checkpoint is there, a node more, another drained."""
+    result = run(
+        "gang.py",
+        "trainer@checkpoint=trainer,2:scale=3",
+        "node9@6m:add",
+        "node1@7m:drain",
+        replicas="2:4",
+    )
+    assert lasted(result) >= NOMINAL - 1
+    assert {"scaled", "drained"} <= {incident.kind for incident in result.job.incidents}
+    assert "node9" in result.job.nodes and result.hits["scale", "steady"] == 1
+
+
+def test_all_nodes_of_a_label_are_drained() -> None:
+    graph = graph_of(role("main", min_replicas=1, max_replicas=1), nodes=3)
+    nodes = tuple(msgspec.structs.replace(node, labels=(("zone", "a"),)) for node in graph.cluster.nodes[1:])
+    cluster = msgspec.structs.replace(graph.cluster, nodes=(graph.cluster.nodes[0], *nodes))
+    result = Simulation(msgspec.structs.replace(graph, cluster=cluster), parse_plan(["zone=a@1m:drain"])).run()
+    assert sorted(result.hits) == [("drain", "steady")] and result.hits["drain", "steady"] == 2
+
+
+def test_what_a_rate_brings_is_what_its_faults_written_out_bring() -> None:
+    graph = load_topology(str(TOPOLOGIES / "gang.py"), {}, (), None).graph
+    plan = parse_plan(rates=["node-kill=100/node-day/1m", "trainer-exit=30/replica-day:3", "controller-kill=1/hour"])
+    drawn = Simulation(graph, plan, seed=2).run(20 * MINUTE)
+    specs = [line.spec for line in drawn.lines if isinstance(line, FaultLine)]
+    assert len(specs) > 3
+    assert Simulation(graph, parse_plan(specs), seed=2).run(20 * MINUTE).digest == drawn.digest

@@ -12,7 +12,8 @@ from flowdist.cli.simulate import _from_scenario
 from flowdist.control import events as ev
 from flowdist.control.history import FaultLine, Header, Line, Record
 from flowdist.control.ids import ReplicaId
-from flowdist.faults import Plan, parse_plan
+from flowdist.fault_files import parse_plan
+from flowdist.faults import Plan
 from flowdist.graph import MS, SECOND, RoleGraph
 from flowdist.report.summary import summary_of
 from flowdist.scenario import load_scenario

@@ -21,6 +21,7 @@ class AgentSide:
 
     def __init__(self, path: Path, accept: bool = True) -> None:
         self.lines: list[dict[str, object]] = []
+        self.links: list[socket.socket] = []
         self.connections = 0
         self.arrived = threading.Condition()
         self._accept = accept
@@ -37,6 +38,7 @@ class AgentSide:
                 return
             with self.arrived:
                 self.connections += 1
+                self.links.append(link)
             threading.Thread(target=self._serve, args=(link,), daemon=True).start()
 
     def _serve(self, link: socket.socket) -> None:

@@ -1,0 +1,82 @@
+"""`flowdist report`: what has become of a run, in one page."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from flowdist.cli.common import guarded, print_json
+from flowdist.cli.operating import json_option, run_argument, runs_option
+
+
+@click.command(name="report")
+@run_argument
+@runs_option
+@json_option
+@guarded
+def command(run: str, base: str, as_json: bool) -> None:
+    """Report a run: how it ended and why, each incident with what it restarted and at whose cost, the root cause.
+
+    \b
+    flowdist report                  the newest run, over or not
+    flowdist report word2vec-2026 --json
+
+    RUN is its name, the beginning of it, or its folder. flowdist timeline draws it, flowdist replay tells it event by
+    event.
+    """
+    from flowdist.report.summary import summary_text  # msgspec and the runtime: not for --help
+    from flowdist.runtime.folder import find_run
+    from flowdist.runtime.runs import environment_of, known_mask, resume_help, state_of
+
+    run_dir, graph = find_run(Path(base), run)
+    end = state_of(run_dir)
+    mask = known_mask(graph, os.environ)
+    over = end.state not in ("running", "died")
+    summary = (_as_it_was_written(run_dir) if over else None) or _from_journal(run_dir)
+    summary |= {"root_cause": mask(summary["root_cause"])}
+    starts = environment_of(run_dir)
+    if as_json:
+        more = {"run": run_dir.name, "run_dir": str(run_dir), "state": end.state, "starts": starts}
+        print_json("report", **summary, **more)
+        return
+    click.echo(f"{run_dir.name}\n")
+    for start in starts:
+        torch = f", torch {start.get('torch')}" if start.get("torch") else ""
+        versions = f"flowdist {start.get('flowdist')}, Python {start.get('python')}{torch}"
+        click.echo(f"started {start.get('started_at')} on {start.get('host')}: {versions}")
+    click.echo(mask(summary_text(summary)), nl=False)
+    if end.state == "died":
+        click.echo(f"\nit died without an end, and nothing of it runs; {resume_help(run_dir)}")
+    if summary["root_cause"]:
+        click.echo("\n" + summary["root_cause"], nl=False)
+    click.echo(f"\nlogs, journal and checkpoints: {run_dir}")
+
+
+def _as_it_was_written(run_dir: Path) -> dict[str, Any] | None:
+    """By the run itself when it ended; None where it had no time to."""
+    try:
+        content = json.loads((run_dir / "summary.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) and content.get("outcome") and "root_cause" in content else None
+
+
+def _from_journal(run_dir: Path) -> dict[str, Any]:
+    from flowdist.cli.records import read_journal  # as above
+    from flowdist.control.controller import Controller
+    from flowdist.control.history import Record
+    from flowdist.report.summary import summary_of
+    from flowdist.runtime.root_cause import root_cause_text
+
+    header, lines, _ = read_journal(run_dir / "journal.jsonl")
+    controller = Controller(header.graph, header.known_nodes)
+    for line in lines:
+        if isinstance(line, Record):
+            controller.handle(line.event, line.t_ns)
+    job = controller.state
+    cause = root_cause_text(job, run_dir) if job.outcome == "failed" else ""
+    return {**summary_of(job, lines), "root_cause": cause}

@@ -1,0 +1,91 @@
+"""Means over seeds, with how sure they are; and the checkpoint interval that theory calls best.
+
+Young, "A first order approximation to the optimum checkpoint interval", CACM 17(9), 1974; Daly, "A higher order
+estimate of the optimum checkpoint interval for restart dumps", FGCS 22(3), 2006.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from flowdist.graph import format_duration
+from flowdist.report.table import table
+
+# Student's t for 95 % on both sides, by degrees of freedom; from the last on, the normal distribution is close enough.
+T_95 = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131]
+T_95 += [2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042]
+NORMAL_95 = 1.960
+
+
+class Estimate(NamedTuple):
+    """A mean, and half the width of its 95 % confidence interval; None with one value alone."""
+
+    mean: float
+    half: float | None
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """Of values that are independent of each other: one a seed."""
+    n = len(values)
+    mean = math.fsum(values) / n
+    if n < 2:
+        return Estimate(mean, None)
+    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
+    t = T_95[n - 2] if n - 2 < len(T_95) else NORMAL_95
+    return Estimate(mean, t * deviation / math.sqrt(n))
+
+
+def young_ns(checkpoint_ns: float, between_ns: float) -> float:
+    """Time of work between two checkpoints, for so much time between two failures."""
+    return math.sqrt(2 * checkpoint_ns * between_ns)
+
+
+def daly_ns(checkpoint_ns: float, between_ns: float) -> float:
+    """The same, for checkpoints that are not short beside the time between failures."""
+    if checkpoint_ns >= 2 * between_ns:
+        return between_ns
+    x = checkpoint_ns / (2 * between_ns)
+    return young_ns(checkpoint_ns, between_ns) * (1 + math.sqrt(x) / 3 + x / 9) - checkpoint_ns
+
+
+def macro_text(summary: dict[str, Any]) -> str:
+    """For people: what the runs of a macro simulation came to."""
+    many = len(summary["runs"])
+    outcomes = ", ".join(f"{count} {outcome}" for outcome, count in summary["outcomes"].items())
+    lines = [f"{many} run{'s' * (many != 1)}: {outcomes}", ""]
+    heading = ("", "mean", "+- (95 %)")
+    rows: list[tuple[str, ...]] = [heading]
+    for name, (mean, half) in summary["estimates"].items():
+        rows.append((name, *_shown(name, mean, half)))
+    lines += table(rows)
+    lines += ["", "Where the time went, of all replicas", *table(_buckets(summary["time"]))]
+    if summary["causes"]:
+        shown = [(kind, *_shown("count", *value)) for kind, value in summary["causes"].items()]
+        lines += ["", "Incidents, by cause, a run", *table([heading, *shown])]
+    reasons = dict.fromkeys(run["reason"] for run in summary["runs"] if run["outcome"] == "failed")
+    lines += [f"\nfailed: {reason}" for reason in list(reasons)[:3]]
+    lines += ["", *_advice(summary)]
+    if summary["failures_per_cpu_s"]:
+        lines.append(f"{summary['failures_per_cpu_s']:,.0f} failures a second of CPU")
+    return "\n".join(lines) + "\n"
+
+
+def _advice(summary: dict[str, Any]) -> list[str]:
+    if summary["between_s"] is None:
+        return []
+    between = format_duration(max(1, round(summary["between_s"])) * 10**9)
+    best, now = (format_duration(max(1, round(summary[key])) * 10**9) for key in ("daly_s", "checkpoint_every_s"))
+    return [f"checkpoint every {now}; best by Daly's formula, with a restart every {between}: {best}"]
+
+
+def _buckets(times: dict[str, Estimate]) -> list[tuple[str, ...]]:
+    shown = {name: value for name, value in times.items() if value[0] >= 0.00005}
+    return [("", "mean", "+- (95 %)"), *((name, *_shown("share", *value)) for name, value in shown.items())]
+
+
+def _shown(name: str, mean: float, half: float | None) -> tuple[str, str]:
+    if name in ("share", "goodput"):
+        return f"{100 * mean:.2f} %", "-" if half is None else f"{100 * half:.2f} %"
+    return f"{mean:,.1f}", "-" if half is None else f"{half:,.1f}"

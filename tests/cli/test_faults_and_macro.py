@@ -1,0 +1,137 @@
+"""`flowdist simulate` with rates, files of faults and macro mode, as a user types it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from flowdist.cli.main import cli
+
+TOPOLOGIES = Path(__file__).parents[2] / "scenarios/topologies"
+GANG, PS, BIG = (str(TOPOLOGIES / name) for name in ("gang.py", "ps.py", "hundred_thousand.py"))
+
+
+def simulate(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["simulate", *arguments])
+
+
+RATE = "node-kill=200/node-day/2m"
+
+
+def test_rates_are_in_the_record_and_the_same_seed_draws_the_same(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    options = (GANG, "--rate", RATE, "--rate", "trainer-oom=3/replica-day", "--seed", "4", "--until", "20m")
+    first, again = simulate(*options, "--trace", str(trace)), simulate(*options)
+    other = simulate(*options[:-3], "5", "--until", "20m")
+    digests = [done.output.split("digest ")[1] for done in (first, again, other)]
+    assert digests[0] == digests[1] != digests[2]
+    header, *lines = map(json.loads, trace.read_text().splitlines())
+    assert header["options"]["rates"] == f"{RATE} trainer-oom=3/replica-day" and header["seed"] == 4
+    specs = [line["spec"] for line in lines if line["type"] == "fault"]
+    assert specs and all(spec.startswith("node") and spec.endswith("/2m") for spec in specs)
+    # what was drawn, written out, is the same run
+    fails = [word for spec in specs for word in ("--fail", spec)]
+    written = simulate(GANG, *fails, "--seed", "4", "--until", "20m")
+    assert written.output.split("digest ")[1].split()[0] == digests[0].split()[0]
+
+
+def test_a_file_of_faults_is_the_same_as_options(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("# both\nnode2@3m/60s\ntrainer@6m:scale=2\n")
+    by_file = simulate(GANG, "--faults", str(tmp_path / "f"))
+    by_options = simulate(GANG, "--fail", "node2@3m/60s", "--fail", "trainer@6m:scale=2")
+    assert by_file.exit_code == by_options.exit_code == 0 and by_file.output == by_options.output
+
+
+def test_what_is_wrong_with_them_is_said(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("node2@3m/60s\nnode2@3m:kil\n")
+    done = simulate(GANG, "--faults", str(tmp_path / "f"))
+    assert done.exit_code == 2
+    assert f"error: {tmp_path}/f:2: kind 'kil' is unknown\n  node2@3m:kil\n           ^^^\n" in done.output
+    assert "help: did you mean 'kill'?" in done.output
+    rate = simulate(GANG, "--rate", "nod-kill=1/day")
+    assert rate.exit_code == 2 and "there is no 'nod'" in rate.output and "did you mean 'node'?" in rate.output
+
+
+def test_a_scenario_may_have_rates(tmp_path: Path) -> None:
+    scenario = tmp_path / "s.toml"
+    scenario.write_text(f'title = "x"\ntopology = "{GANG}"\nuntil = "10m"\nrates = ["{RATE}"]\nseed = 4\n')
+    assert "is gone: it was killed" in simulate(str(scenario)).output
+
+
+def test_exploring_draws_its_own_faults() -> None:
+    done = simulate(GANG, "--explore", "2", "--fail", "node1@3m")
+    assert done.exit_code == 2 and "draw their own faults" in done.output
+
+
+WEEKS = (BIG, "-p", "nodes=1250", "-p", "spares=20", "-p", "least=1200", "--macro", "--until", "30d")
+
+
+def test_macro_mode_shows_means_with_how_sure_they_are() -> None:
+    done = simulate(*WEEKS, "--rate", "node-kill=6.5e-3/node-day/4h", "--seeds", "1:4")
+    assert done.exit_code == 0
+    for words in (
+        "1250 replicas of trainer on 1270 nodes, 10160 GPUs",
+        "rate node-kill=6.5e-3/node-day/4h: 1270 of them, together a fault in 2h54m",
+        "4 runs: 4 unfinished",
+        "+- (95 %)",
+        "Incidents, by cause, a run",
+        "best by Daly's formula",
+        "failures a second of CPU",
+    ):
+        assert words in done.output
+
+
+def test_macro_mode_as_json() -> None:
+    done = simulate(*WEEKS, "--rate", "node-kill=6.5e-3/node-day/4h", "--seeds", "1:2", "--json")
+    found = json.loads(done.output)
+    assert found["kind"] == "macro" and [run["seed"] for run in found["runs"]] == [1, 2]
+    run = found["runs"][0]
+    assert sum(run["time_s"]["trainer"].values()) == pytest.approx(1250 * 30 * 86400)
+    assert run["roles"]["trainer"]["generations"] == 1 + sum(run["causes"].values())
+    assert len(found["estimates"]["goodput"]) == 2
+
+
+def test_a_macro_job_that_fails_ends_with_1() -> None:
+    done = simulate(GANG, "--macro", "-p", "replicas=4", "--fail", "node1@3m")
+    assert done.exit_code == 1 and "failed: trainer was below its minimum for 10m" in done.output
+
+
+def test_a_macro_trace_is_written_and_not_replayed(tmp_path: Path) -> None:
+    trace = tmp_path / "t.jsonl"
+    assert simulate(GANG, "--macro", "--fail", "node1@3m/1m", "--trace", str(trace)).exit_code == 0
+    assert '"incident (node_lost): node1 is gone: it was killed"' in trace.read_text()
+    done = CliRunner().invoke(cli, ["replay", str(trace)])
+    assert done.exit_code == 2 and "is a trace of macro mode" in done.output
+
+
+def test_the_difference_is_printed() -> None:
+    done = simulate(GANG, "--macro", "--cross-check", "--rate", RATE, "--until", "30m", "--seeds", "1:3")
+    assert done.exit_code == 0
+    assert "productive" in done.output and "equal to the nanosecond: 3 of 3" in done.output
+    found = json.loads(simulate(GANG, "--macro", "--cross-check", "--until", "30m", "--json").output)
+    assert found["equal"] == found["alike"] == 1
+
+
+def test_a_difference_ends_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flowdist.sim.macro_scope.PROOF_NS", 30_000_000_000)
+    done = simulate(GANG, "--macro", "--cross-check", "--fail", "node1@3m/1m", "--until", "30m")
+    assert done.exit_code == 3 and "same outcome, generations and incidents" in done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((PS, "--macro"), "macro mode cannot play this job:\n  it has 3 roles"),
+        ((GANG, "--macro", "--explore", "3"), "--explore is not for --macro"),
+        ((GANG, "--macro", "--html", "x.html"), "--html is not for --macro"),
+        ((GANG, "--macro", "--trace", "x", "--seeds", "1:2"), "--trace is of one run"),
+        ((GANG, "--macro", "--cross-check"), "--cross-check needs an end"),
+        ((GANG, "--macro", "--fail", "node1@3m:pause"), "macro mode cannot play 'pause' of node1"),
+    ],
+)
+def test_what_macro_mode_cannot_do_it_says(arguments: tuple[str, ...], words: str) -> None:
+    done = simulate(*arguments)
+    assert done.exit_code == 2 and words in done.output

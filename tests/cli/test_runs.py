@@ -1,0 +1,141 @@
+"""The verbs about a run as a user types them, for runs that are over: what they show, what they refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from flowdist.cli.console import finish
+from flowdist.cli.list import command as list_command
+from flowdist.cli.logs import command as logs_command
+from flowdist.cli.report import command as report_command
+from flowdist.cli.run import command as run_command
+from flowdist.cli.status import command as status_command
+from flowdist.control.history import Header, encode_line
+from flowdist.graph import encode_graph
+from flowdist.runtime.supervisor import RunResult
+from tests.report.records import simulated
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run that has ended as its simulation did, and one that died on its way."""
+    result = simulated("gang.py", "node2@3m/2m")
+    lines = [encode_line(line) for line in result.lines]
+    header = result.lines[0]
+    assert isinstance(header, Header)
+    for name, part in (("gang-2", lines[:40]), ("gang-1", lines)):
+        folder = tmp_path / "runs" / name
+        (folder / "trainer/0/attempt_1/0").mkdir(parents=True)
+        (folder / "trainer/0/attempt_1/0/stdout.log").write_text("one\ntwo\n")
+        (folder / "trainer/0/attempt_2/0").mkdir(parents=True)
+        (folder / "trainer/0/attempt_2/0/stdout.log").write_text("three\n")
+        (folder / "trainer/0/attempt_2/0/stderr.log").write_text("oops\n")
+        (folder / "journal.jsonl").write_bytes(b"".join(part))
+        (folder / "graph.json").write_bytes(encode_graph(header.graph))
+        (folder / "lock").touch()
+    (tmp_path / "runs/latest").symlink_to("gang-1")
+    ended = RunResult("succeeded", "", str(tmp_path / "runs/gang-1"), result.job, [], [])
+    finish(ended, True, str)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "runs"
+
+
+def call(command, *arguments: str, code: int = 0) -> Result:  # type: ignore[no-untyped-def]
+    done = CliRunner().invoke(command, arguments)
+    assert done.exit_code == code, done.output
+    return done
+
+
+def test_the_status_of_a_run_that_is_over_is_how_it_ended(runs: Path) -> None:
+    told = call(status_command).output
+    assert told.startswith("gang-1  succeeded  after ") and "  trainer  -   succeeded  3  " in told
+    assert "the job has succeeded" in told
+    content = json.loads(call(status_command, "gang-1", "--json").output)
+    assert (content["kind"], content["state"], content["run"]) == ("status", "succeeded", "gang-1")
+    assert len(content["replicas"]) == 4 and content["roles"][0]["restarts"] == 7
+
+
+def test_a_long_journal_is_not_read_again_for_it(runs: Path) -> None:
+    told = call(status_command).output
+    (runs / "gang-1/journal.jsonl").write_text("")
+    (runs / "gang-1/lock").touch()
+    assert call(status_command).output == told
+    (runs / "gang-1/status.json").write_text("{}")
+    assert "has no header" in call(status_command, code=2).output
+
+
+def test_the_status_of_a_run_that_died_is_how_it_was_then(runs: Path) -> None:
+    told = call(status_command, "gang-2").output
+    assert told.startswith("gang-2  died  after ") and "flowdist run --resume gang-2\n" in told
+    assert json.loads(call(status_command, "gang-2", "--json").output)["state"] == "died"
+
+
+def test_runs_are_listed_with_how_they_are(runs: Path) -> None:
+    rows = [line.split()[:2] for line in call(list_command).output.splitlines()]
+    assert sorted(rows[1:]) == [["gang-1", "succeeded"], ["gang-2", "died"]]
+    only = json.loads(call(list_command, "--state", "died", "--json").output)
+    assert [(run["run"], run["state"]) for run in only["runs"]] == [("gang-2", "died")]
+    assert len(json.loads(call(list_command, "-n", "1", "--json").output)["runs"]) == 1
+    assert "there are no running runs in runs" in call(list_command, "--state", "running").output
+    assert "there are no runs in nowhere" in call(list_command, "--runs", "nowhere").output
+
+
+def test_a_report_is_the_same_from_the_summary_and_from_the_journal(runs: Path) -> None:
+    told = call(report_command).output
+    assert "SUCCEEDED after" in told and "1. at 3m: node2 is gone" in told
+    (runs / "gang-1/summary.json").unlink()
+    again = call(report_command).output
+    assert again == told
+    content = json.loads(call(report_command, "--json").output)
+    assert (content["kind"], content["state"], content["outcome"]) == ("report", "succeeded", "succeeded")
+    assert "it died without an end" in call(report_command, "gang-2").output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lines"),
+    [
+        ([], ["[trainer/0] three", "[trainer/0] oops"]),
+        (["--all-attempts", "--stdout"], ["[trainer/0] one", "[trainer/0] two", "[trainer/0] three"]),
+        (["trainer/0", "--attempt", "1", "-n", "1"], ["[trainer/0] two"]),
+        (["--stderr", "--no-prefix"], ["oops"]),
+        (["trainer/3"], []),
+        (["-f", "--stdout"], ["[trainer/0] three"]),
+    ],
+)
+def test_logs_of_workers(runs: Path, arguments: list[str], lines: list[str]) -> None:
+    assert call(logs_command, *arguments).output.splitlines() == lines
+
+
+def test_events_are_the_journal(runs: Path) -> None:
+    journal = (runs / "gang-1/journal.jsonl").read_text()
+    assert call(logs_command, "--events").output == call(logs_command, "--events", "-f").output == journal
+    last = call(logs_command, "--events", "-n", "2").output
+    assert last == call(logs_command, "--events", "-n", "2", "-f").output and last.count("\n") == 2
+    assert journal.endswith(last)
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "text"),
+    [
+        (logs_command, ["--events", "trainer"], "--events is about the whole run"),
+        (logs_command, ["--attempt", "1", "-f"], "--attempt 1 does not go with -f"),
+        (logs_command, ["--attempt", "1", "--all-attempts"], "--attempt 1 does not go with --all-attempts"),
+        (logs_command, ["--attempt", "3"], "there is no attempt 3\nhelp: the last one is 2"),
+        (logs_command, ["trainer/2", "--attempt", "3"], "there is no attempt 3\nhelp: none has started"),
+        (logs_command, ["trianer"], "did you mean 'trainer'?"),
+        (status_command, ["gang-1", "--watch", "--json"], "--watch does not go with --json"),
+        (status_command, ["gang"], "is more than one run"),
+        (status_command, ["gagn-1"], "did you mean 'gang-1'?"),
+        (run_command, ["--resume", "gang-1"], "it has succeeded"),
+    ],
+)
+def test_a_users_mistake_is_told_in_words(runs: Path, command, arguments: list[str], text: str) -> None:  # type: ignore[no-untyped-def]
+    assert text in call(command, *arguments, code=2).output
+
+
+def test_to_watch_a_run_that_is_over_shows_how_it_ended(runs: Path) -> None:
+    assert call(status_command, "--watch").output == call(status_command).output

@@ -1,0 +1,182 @@
+"""The picture of a job: roles as rows, by name only what is not as usual, as many lines as there is room.
+
+python -m tests.report.test_status        writes the golden picture anew; read the difference before you commit it
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from flowdist.control import events as ev
+from flowdist.control.controller import Controller
+from flowdist.control.effects import OpenStore, StartReplica, StopReplica
+from flowdist.control.history import record
+from flowdist.control.status import Lately, Status, status_of
+from flowdist.graph import SECOND, Gate, RoleGraph
+from flowdist.report.status import TIGHTER, fitted, one_line, plain, status_text
+from tests.control.harness import TCP, graph, r, restart, role
+
+GOLDEN = Path(__file__).parents[1] / "golden/status_of_200_replicas.txt"
+
+
+class Feed:
+    """A controller whose agents answer at once, but for replicas that are `held`: nothing is heard of them."""
+
+    def __init__(self, job: RoleGraph) -> None:
+        self.controller, self.lately = Controller(job, tuple(node.name for node in job.cluster.nodes)), Lately()
+        self.now = self.n = 0
+        self.held: set[str] = set()
+        for node in job.cluster.nodes:
+            self.tell(ev.NodeJoined(node.name, node))
+
+    def tell(self, event: ev.Event, at_s: float = 0.0) -> None:
+        self.now = max(self.now, round(at_s * SECOND))
+        queue = [event]
+        while queue:
+            event, self.n = queue.pop(0), self.n + 1
+            effects = self.controller.handle(event, self.now)
+            self.lately.hear(record(self.n, self.now, event, effects))
+            for effect in effects:
+                match effect:
+                    case OpenStore():
+                        queue.append(ev.StoreOpened(effect.world, effect.generation, 29500))
+                    case StartReplica() if str(effect.replica) not in self.held:
+                        queue.append(ev.ReplicaStarted(effect.replica, effect.attempt))
+                        if effect.replica.role == "ps":
+                            queue.append(ev.ReplicaReady(effect.replica, effect.attempt))
+                    case StopReplica() if str(effect.replica) not in self.held:
+                        queue.append(ev.ReplicaStopped(effect.replica, effect.attempt))
+
+    def fail(self, name: str, at_s: float) -> None:
+        attempt = self.controller.state.replicas[r(name)].attempt
+        self.tell(ev.ReplicaExited(r(name), attempt, "exit", 1, detail="ValueError: x"), at_s)
+
+    def step(self, name: str, step: int, at_s: float) -> None:
+        attempt = self.controller.state.replicas[r(name)].attempt
+        self.tell(ev.ReplicaProgressed(r(name), attempt, step), at_s)
+
+    def status(self, at_s: float | None = None) -> Status:
+        now = None if at_s is None else round(at_s * SECOND)
+        return status_of(self.controller.state, self.lately, "big-20261121-1", now)
+
+
+def big_job() -> Feed:
+    """200 trainers, three servers and twelve actors on 28 nodes, in trouble."""
+    ps = role(
+        "ps", kind="service", min_replicas=3, max_replicas=3, ports=("rpc",), ready=TCP, restart=restart("replica")
+    )
+    trainer = role(
+        "trainer",
+        min_replicas=150,
+        max_replicas=200,
+        gates=(Gate("ps", "ready"),),
+        restart=restart("role", 5),
+        hang_after_ns=60 * SECOND,
+    )
+    actor = role("actor", min_replicas=2, max_replicas=12, restart=restart("replica", 20), primary=False)
+    feed = Feed(graph(ps, trainer, actor, nodes=28))
+    for at in range(10, 40):
+        feed.step("trainer/0", 8 * at, at)
+        feed.step("trainer/7", 8 * at - 3, at)
+    feed.fail("trainer/3", 41)
+    feed.tell(ev.CordonRequested("node4"), 50)
+    feed.tell(ev.DrainRequested("node5"), 55)
+    for at in range(60, 90):
+        feed.step("trainer/0", 300 + 4 * (at - 60), at)
+    feed.tell(ev.NodeSilent("node9"), 100)
+    for at in range(101, 120):
+        feed.step("trainer/0", 420 + 5 * (at - 100), at)
+    feed.held |= {"actor/3", "actor/7", "actor/8", "ps/1"}
+    for name in ("actor/3", "actor/7", "actor/8", "ps/1"):
+        feed.fail(name, 120)
+    feed.tell(ev.ReplicaStalled(r("trainer/11"), 4, "output", 60 * SECOND, was_seen=False), 121)
+    feed.tell(ev.ScaleRequested("trainer", 999), 121.5)
+    return feed
+
+
+def test_200_replicas_fit_a_screen_and_are_read_at_a_glance() -> None:
+    status = big_job().status(125)
+    assert len(status_text(status).splitlines()) <= 45
+    assert status_text(status) == GOLDEN.read_text()
+
+
+@pytest.mark.parametrize("height", [3, 6, 8, 12, 16, 24, 60])
+def test_a_picture_is_never_higher_than_there_is_room(height: int) -> None:
+    status = big_job().status(125)
+    lines = [plain(line) for line in fitted(status, height)]
+    assert 0 < len(lines) <= height and lines[0].startswith("big-20261121-1  running  after 2m5s")
+    if height >= 12:
+        assert any("trainer  " in line for line in lines) and any("stalled" in line for line in lines)
+
+
+def test_what_is_left_out_is_counted() -> None:
+    lines = [plain(line) for line in fitted(big_job().status(125), 14)]
+    assert any(line.startswith("  and ") and line.endswith(" lines more") for line in lines)
+
+
+def test_a_gang_that_starts_again_is_one_line_and_not_200() -> None:
+    feed = big_job()
+    feed.held |= {f"trainer/{number}" for number in range(200)}
+    feed.fail("trainer/0", 130)
+    told = status_text(feed.status())
+    assert told.count("told to stop: ") == 1 and "trainer/1 (attempt 4, node" in told and "and 178 more" in told
+
+
+def test_a_start_is_as_usual_and_a_role_that_waits_for_its_gate_too() -> None:
+    server = role("ps", kind="service", ready=TCP, ports=("rpc",))
+    feed = Feed(
+        graph(server, role("trainer", min_replicas=8, max_replicas=8, gates=(Gate("ps", "succeeded"),)), nodes=2)
+    )
+    told = status_text(feed.status())
+    assert "trainer  0/8  8 waiting" in told and "trainer/0" not in told
+
+
+def test_a_role_that_was_scaled_down_is_full() -> None:
+    feed = Feed(graph(role("trainer", max_replicas=4), nodes=1))
+    feed.tell(ev.ScaleRequested("trainer", 2), 1)
+    assert "trainer  2/2  2 running" in status_text(feed.status())
+
+
+def test_how_a_job_has_ended_is_told_with_its_reason() -> None:
+    feed = Feed(graph(role("trainer"), nodes=1))
+    feed.fail("trainer/0", 3)
+    told = status_text(feed.status())
+    assert told.startswith("big-20261121-1  failed  after 3s") and "trainer/0 failed on node0" in told.splitlines()[1]
+    assert "  trainer  -   stopped" in told
+    assert status_text(feed.status(), state="died").startswith("big-20261121-1  died")
+
+
+def test_names_of_more_nodes_than_can_be_drawn_are_counted() -> None:
+    feed = Feed(graph(role("trainer"), nodes=70, cpu=1))
+    for number in range(1, 15):
+        feed.tell(ev.NodeSilent(f"node{number}"), 1)
+    told = status_text(feed.status())
+    assert "nodes  56 of 70 up\n" in told
+    assert "  x lost node1, node2, node3, node4, node5, node6 and 8 more\n" in told
+
+
+def test_a_node_that_has_not_been_heard_for_a_while_is_named_before_it_is_lost() -> None:
+    status = Feed(graph(role("trainer"), nodes=3)).status()
+    heard = [msgspec.structs.replace(n, heard_s_ago=s) for n, s in zip(status.nodes, (0.4, 3.2, None), strict=True)]
+    assert "  ! not heard: node1 for 3s\n" in status_text(msgspec.structs.replace(status, nodes=tuple(heard)))
+
+
+def test_a_job_in_a_line() -> None:
+    line = one_line(big_job().status(125))
+    assert line.startswith(
+        "2m5s running: ps 2/3, trainer 185/200 step 515 (5.0/s), actor 9/12; nodes 25/28, incidents "
+    )
+
+
+def test_the_limits_get_tighter() -> None:
+    status = big_job().status(125)
+    heights = [len(fitted(status, height)) for height in range(40, 2, -1)]
+    assert heights == sorted(heights, reverse=True) and len(TIGHTER) > 3
+    assert len(fitted(msgspec.structs.replace(status, roles=status.roles * 30), 40)) <= 40
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text(status_text(big_job().status(125)))

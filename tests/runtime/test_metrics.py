@@ -1,0 +1,140 @@
+"""The metrics, read back by a parser that knows nothing of how they are written."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from flowdist.control.status import NodeStatus, Status
+from flowdist.errors import FlowdistError
+from flowdist.runtime.metrics import OPENMETRICS, PLAIN, listen, metrics_text, serve_metrics
+from tests.report.test_status import big_job
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def read(text: str) -> tuple[Samples, dict[str, str]]:
+    """Samples by name and labels, and the types. AssertionError for what the format forbids."""
+    samples: Samples = {}
+    types: dict[str, str] = {}
+    described: set[str] = set()
+    assert text.endswith("\n")
+    for line in text.removesuffix("\n").split("\n"):
+        if line.startswith("# HELP "):
+            described.add(line.split(" ")[2])
+        elif line.startswith("# TYPE "):
+            _, _, name, kind = line.split(" ")
+            assert name not in types, f"{name} is described twice"
+            assert kind in ("gauge", "counter") and name in described
+            types[name] = kind
+        elif line != "# EOF":
+            match = re.fullmatch(r"([a-z_]+)(?:\{(.*)\})? (\S+)", line)
+            assert match is not None, line
+            key = (match[1], tuple(labels(match[2] or "")))
+            assert key not in samples, f"{line} comes twice"
+            samples[key] = float(match[3])
+    return samples, types
+
+
+def labels(text: str) -> Iterator[tuple[str, str]]:
+    at = 0
+    while at < len(text):
+        match = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"(?:,|$)').match(text, at)
+        assert match is not None, text[at:]
+        yield match[1], re.sub(r"\\(.)", lambda m: "\n" if m[1] == "n" else m[1], match[2])
+        at = match.end()
+
+
+def status() -> Status:
+    told = big_job().status(125)
+    nodes = [msgspec.structs.replace(node, heard_s_ago=0.25) if node.phase == "up" else node for node in told.nodes]
+    return msgspec.structs.replace(told, nodes=tuple(nodes))
+
+
+def test_the_metrics_of_a_job_in_trouble() -> None:
+    samples, types = read(metrics_text(status()))
+
+    def value(name: str, **labels: str) -> float:
+        return samples[f"flowdist_{name}", tuple(labels.items())]
+
+    assert value("job_info", job="test", run="big-20261121-1") == 1
+    states = {dict(key[1])["state"]: value for key, value in samples.items() if key[0] == "flowdist_job_state"}
+    assert [state for state, on in states.items() if on] == ["running"] and len(states) == 6
+    assert value("job_seconds") == 125
+    assert value("replicas", role="trainer", state="running") == 185
+    assert value("replicas", role="trainer", state="waiting") == 15
+    assert value("replicas", role="trainer", state="gone") == 0, "what may come is there from the start"
+    assert value("replicas_stalled", role="trainer") == 1 and value("replicas_stalled", role="ps") == 0
+    assert (value("workers", role="trainer"), value("step", role="trainer")) == (185, 515)
+    assert value("steps_per_second", role="trainer") == 5
+    assert (value("world_size", world="trainer"), value("world_generation", world="trainer")) == (185, 4)
+    assert value("incidents_total", cause="exit") == 5 and value("incidents_open") == 4
+    assert value("restarts_total", role="actor", cause="exit") == 2
+    assert value("budget_used", role="trainer") == 1 and value("budget", role="trainer") == 5
+    nodes = {dict(key[1])["state"]: value for key, value in samples.items() if key[0] == "flowdist_nodes"}
+    assert nodes == {"up": 25, "cordoned": 1, "leaving": 1, "unheard": 0, "lost": 1, "expected": 0}
+    assert value("agent_heard_seconds", node="node0") == 0.25
+    assert types["flowdist_restarts_total"] == "counter" and types["flowdist_replicas"] == "gauge"
+    assert all(name in types for name, _ in samples)
+
+
+def test_the_docs_have_every_metric_and_no_other() -> None:
+    page = (Path(__file__).parents[2] / "docs/day_to_day.md").read_text()
+    table = page.partition("| metric (")[2].partition("\n\n")[0]
+    named = {name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    samples, _ = read(metrics_text(status()))
+    assert named == {name.removeprefix("flowdist_") for name, _ in samples}
+
+
+def test_openmetrics_names_the_family_of_a_counter_without_total_and_has_an_end() -> None:
+    text = metrics_text(status(), openmetrics=True)
+    samples, types = read(text)
+    assert text.endswith("# EOF\n") and types["flowdist_restarts"] == "counter"
+    plain, _ = read(metrics_text(status()))
+    assert samples == plain
+
+
+def test_whatever_is_in_a_label_comes_back() -> None:
+    odd = 'a "quoted" \\ name\nof two lines'
+    node = NodeStatus(odd, "up", heard_s_ago=1.0)
+    samples, _ = read(metrics_text(msgspec.structs.replace(status(), nodes=(node,))))
+    assert samples["flowdist_agent_heard_seconds", (("node", odd),)] == 1
+
+
+def test_they_are_told_at_an_address_of_this_machine() -> None:
+    listening = listen(0)
+    address, port = listening.getsockname()
+
+    def get(path: str, accept: str = "*/*") -> tuple[str, str]:
+        request = urllib.request.Request(f"http://{address}:{port}{path}", headers={"Accept": accept})
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.headers["Content-Type"], answer.read().decode()
+
+    async def talk() -> None:
+        server = await serve_metrics(listening.detach(), status)
+        kind, text = await asyncio.to_thread(get, "/metrics")
+        assert kind == PLAIN and text == metrics_text(status())
+        kind, text = await asyncio.to_thread(get, "/metrics", "application/openmetrics-text;version=1.0.0,*/*;q=0.1")
+        assert kind == OPENMETRICS and text == metrics_text(status(), openmetrics=True)
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            await asyncio.to_thread(get, "/favicon.ico")
+        reader, writer = await asyncio.open_connection(address, port)
+        writer.write(b"no question\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 404")
+        writer.close()
+        server.close()
+
+    assert address == "127.0.0.1"
+    asyncio.run(talk())
+
+
+def test_a_port_that_is_taken_is_told_in_words() -> None:
+    with listen(0) as first, pytest.raises(FlowdistError, match=r"--metrics-port \d+: Address already in use"):
+        listen(first.getsockname()[1])

@@ -1,0 +1,277 @@
+"""Macro mode beside protocol mode, its short cut beside itself, and what it refuses."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from flowdist.control.events import NodeGone, NodeJoined
+from flowdist.control.history import FaultLine, Header, Record, decode_lines, encode_line
+from flowdist.dsl.load import load_topology
+from flowdist.errors import FlowdistError
+from flowdist.fault_files import parse_plan
+from flowdist.faults import FaultError, Plan
+from flowdist.graph import DAY, HOUR, MINUTE, SECOND, RestartPolicy, RoleGraph, Rule
+from flowdist.report.goodput import daly_ns
+from flowdist.sim.faulting import check_faults
+from flowdist.sim.macro import Macro
+from flowdist.sim.macro_check import compare
+from flowdist.sim.macro_result import MacroResult
+from flowdist.sim.macro_scope import MacroRefused, scope_of
+from flowdist.sim.macro_trace import MacroTrace
+
+TOPOLOGIES = Path(__file__).parents[2] / "scenarios/topologies"
+
+
+def topology(name: str = "gang.py", **params: object) -> RoleGraph:
+    arguments = {key: str(value) for key, value in params.items()}
+    return load_topology(str(TOPOLOGIES / name), arguments, (), None).graph
+
+
+def with_role(graph: RoleGraph, **fields: Any) -> RoleGraph:
+    return msgspec.structs.replace(graph, roles=(msgspec.structs.replace(graph.roles[0], **fields),))
+
+
+def with_seats(graph: RoleGraph, seats: int) -> RoleGraph:
+    nodes = tuple(msgspec.structs.replace(node, cpu=float(seats)) for node in graph.cluster.nodes)
+    return msgspec.structs.replace(graph, cluster=msgspec.structs.replace(graph.cluster, nodes=nodes))
+
+
+def run(graph: RoleGraph, plan: Plan, until: int | None = None, **more: Any) -> MacroResult:
+    check_faults(plan, graph)
+    return Macro(scope_of(graph, plan), plan, **more).run(until)
+
+
+# Every story that macro mode knows, with what it is about: each equals protocol mode to the nanosecond.
+STORIES = {
+    "nothing": (topology(), []),
+    "a spare takes over": (topology(replicas=2, nodes=3), ["node1@3m5.3s/2m"]),
+    "it shrinks, and grows": (topology(replicas="1:2", nodes=2), ["node1@3m5.3s/2m"]),
+    "it waits for its node": (topology(replicas=2, nodes=2), ["node1@3m5.3s/2m"]),
+    "it waits in vain": (topology(replicas=2, nodes=2, pending_timeout="20s"), ["node1@3m5.3s/2m"]),
+    "a spare dies": (topology(replicas=2, nodes=3), ["node2@1m", "node1@2m/1m"]),
+    "two at once": (topology(), ["node1@3m/1m", "node2@3m/1m"]),
+    "one while the others stop": (topology(), ["node1@3m/1m", "node2@3m0.06s/1m"]),
+    "one while they start": (topology(), ["node1@3m/1m", "node2@3m2s/1m"]),
+    "all die": (topology(replicas="2:4"), [f"node{i}@3m/{i + 1}m" for i in range(4)]),
+    "a node is silent": (topology(), ["node1@3m:lost/1m"]),
+    "for a moment": (topology(), ["node1@3m:lost/2s"]),
+    "for longer than its lease": (topology(), ["node1@3m:lost/4s"]),
+    "a worker falls over": (topology(), ["trainer/1@2m", "trainer/1@4m:exit=3", "trainer/2@4m30s:oom"]),
+    "its node is bad": (topology(replicas=3, nodes=4), ["trainer/1@2m:exit=3", "trainer/1@4m:exit=3"]),
+    "the budget is used up": (topology(max_restarts=1), ["trainer/1@2m", "trainer/1@4m"]),
+    "no policy": (topology(max_restarts=0), ["trainer/1@2m"]),
+    "a node flaps": (topology(replicas="2:4"), ["node1@1m/10s", "node1@3m/10s", "node1@5m/10s"]),
+    "too many changes in a row": (topology(replicas="1:4"), [f"node{i % 4}@{60 + 2 * i}s/1s" for i in range(12)]),
+    "several on a node": (with_seats(topology(replicas="2:6", nodes=3), 2), ["node1@2m/1m", "node0@4m"]),
+    "packed": (
+        with_role(
+            with_seats(topology(replicas="2:5", nodes=4), 2),
+            placement=msgspec.structs.replace(topology().roles[0].placement, strategy="pack"),
+        ),
+        ["node1@2m/1m", "node0@4m/1m"],
+    ),
+    "a rule counts lost nodes": (
+        with_role(topology(), restart=RestartPolicy(max_restarts=1, rules=(Rule("restart", kind="node_lost"),))),
+        ["node1@2m/10s", "node2@4m/10s"],
+    ),
+    "a rule fails for one": (
+        with_role(topology(), restart=RestartPolicy(max_restarts=1, rules=(Rule("fail", exit=3),))),
+        ["trainer/1@2m", "trainer/1@4m:exit=3"],
+    ),
+    "then wider": (
+        with_role(
+            topology(), restart=RestartPolicy(max_restarts=1, then="widen", wider=RestartPolicy("job", max_restarts=1))
+        ),
+        ["trainer/1@2m", "trainer/0@4m", "trainer/2@6m"],
+    ),
+    "the whole gang": (topology(), ["trainer@2m", "all@4m:exit=2"]),
+    "one node more": (topology(replicas="2:4", nodes=3), ["node9@3m:add", "node9@6m/10s"]),
+    "it reads its checkpoint": (
+        with_role(topology(), workload=msgspec.structs.replace(topology().roles[0].workload, restore_ns=7 * SECOND)),
+        ["node1@30s/10s", "node1@3m/10s", "node2@3m8s/10s"],
+    ),
+}
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_both_modes_agree_to_the_nanosecond(story: str) -> None:
+    graph, faults = STORIES[story]
+    (one,) = compare(graph, parse_plan(faults), [0], 2 * HOUR)
+    assert one.macro == one.protocol
+    assert sum(one.macro.spent.values()) == graph.roles[0].max_replicas * one.macro.lasted
+
+
+RATES = ("node-kill=40/node-day/2m", "node-lost=15/node-day/1m", "trainer-kill=20/replica-day", "trainer-oom=5/day")
+
+
+@pytest.mark.parametrize("params", [{"replicas": "2:4"}, {"replicas": 4, "nodes": 6}, {"replicas": "3:4", "nodes": 5}])
+def test_they_agree_over_seeds_of_failures_of_all_kinds(params: dict[str, object]) -> None:
+    """Hours with dozens of failures, many inside a recovery. Where they are not equal, less than a thousandth is."""
+    graph = with_role(
+        topology(**params, max_restarts=99),
+        workload=msgspec.structs.replace(topology().roles[0].workload, steps=10_000),
+    )
+    found = list(compare(graph, parse_plan(rates=RATES), range(1, 13), 2 * HOUR))
+    assert sum(one.faults for one in found) > 300
+    assert sum(one.is_equal for one in found) >= 0.75 * len(found)
+    assert all(one.is_alike for one in found)
+    assert max(one.worst for one in found) < 0.001
+
+
+def test_a_difference_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a proof of death that takes ten times as long in one of the modes."""
+    monkeypatch.setattr("flowdist.sim.macro_scope.PROOF_NS", 100_000_000)
+    (one,) = compare(topology(), parse_plan(["node1@3m5.3s/2m"]), [0], 2 * HOUR)
+    assert not one.is_equal and one.worst > 0
+
+
+def big(**params: object) -> RoleGraph:
+    return topology("hundred_thousand.py", **params)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_the_short_cut_changes_nothing(seed: int) -> None:
+    rnd = random.Random(seed)
+    nodes, spares = rnd.choice([20, 40]), rnd.choice([0, 1, 5, 10])
+    graph = big(nodes=nodes, spares=spares, least=rnd.choice([1, nodes // 2, nodes]), days=rnd.choice([1, 3]))
+    rate = f"node-kill={rnd.choice([0.1, 1, 5, 20, 60])}/node-day{rnd.choice(['/5m', '/4h', '/1s', ''])}"
+    plan = parse_plan(rnd.choice([[], ["node3@1h/5m", "node1@2h:lost/1m"]]), rates=[rate])
+    until = rnd.choice([30 * DAY, DAY, 7 * HOUR + 1_234_567])
+    short, long = (run(graph, plan, until, seed=seed % 3, step_by_step=steps) for steps in (False, True))
+    assert short == long
+    assert sum(short.spent.values()) == nodes * short.now
+
+
+def test_another_seed_draws_other_faults_and_the_same_seed_the_same() -> None:
+    graph, plan = big(nodes=50, spares=5, least=40), parse_plan(rates=["node-kill=0.5/node-day/4h"])
+    first, again, other = (run(graph, plan, 10 * DAY, seed=seed) for seed in (1, 1, 2))
+    assert first == again and first.faults != other.faults
+
+
+def test_the_best_interval_is_near_dalys() -> None:
+    """Measured over a sweep, with the same faults in each."""
+    plan = parse_plan(rates=["node-kill=0.05/node-day/4h"])  # a restart every 17 minutes
+    best, goodput, between = 0, 0.0, 0.0
+    for seconds in (60, 120, 180, 240, 360, 600, 1200):
+        graph = big(nodes=1600, spares=100, least=1600, days=60, checkpoint_every=f"{seconds}s")
+        result = run(graph, plan, 20 * DAY, seed=3)
+        if result.goodput > goodput:
+            best, goodput, between = seconds, result.goodput, result.now / result.generations
+    assert 0.6 * daly_ns(20 * SECOND, between) < best * SECOND < 1.7 * daly_ns(20 * SECOND, between)
+
+
+def test_the_trace_has_the_records_lines() -> None:
+    graph, plan = topology(), parse_plan(["node1@3m/1m"], rates=["node-kill=1/node-day"])
+    scope = scope_of(graph, plan)
+    trace = MacroTrace(scope, plan, 0)
+    plain = Macro(scope, plan).run(10 * MINUTE)
+    assert Macro(scope, plan, tell=trace.hear).run(10 * MINUTE) == plain  # whoever listens changes nothing
+    lines = list(decode_lines(encode_line(line) for line in trace.lines))
+    assert lines == trace.lines
+    assert isinstance(lines[0], Header) and lines[0].options == {
+        "fidelity": "macro",
+        "rates": "node-kill=1/node-day",
+    }
+    assert FaultLine(3 * MINUTE, "node1@3m/1m", "node1") in lines
+    events = [line.event for line in lines if isinstance(line, Record)]
+    assert any(isinstance(event, NodeGone) for event in events)
+    assert any(isinstance(event, NodeJoined) for event in events)
+    texts = [line.reason for line in lines if isinstance(line, Record)]
+    assert "trainer: generation 2 forms with 3 of at most 4" in texts
+
+
+PS = TOPOLOGIES / "ps.py"
+
+
+@pytest.mark.parametrize(
+    ("graph", "words"),
+    [
+        (topology("ps.py"), "it has 3 roles (ps, trainer, evaluator)"),
+        (with_role(topology(), gang=False), "trainer is no gang of a primary task"),
+        (with_role(topology(), kind="service"), "trainer is no gang of a primary task"),
+        (
+            with_role(topology(), placement=msgspec.structs.replace(topology().roles[0].placement, near=("ps",))),
+            "trainer has to be near ps",
+        ),
+        (
+            with_role(topology(), placement=msgspec.structs.replace(topology().roles[0].placement, apart=("ps",))),
+            "trainer has to be apart from ps",
+        ),
+        (
+            with_role(topology(), restart=RestartPolicy(max_restarts=1, then="ignore")),
+            "trainer may be ignored",
+        ),
+        (with_role(topology(), ready=load_topology(str(PS), {}, (), None).graph.roles[0].ready), "trainer has ready"),
+    ],
+)
+def test_what_it_cannot_play_truly_is_refused_with_the_reason(graph: RoleGraph, words: str) -> None:
+    with pytest.raises(MacroRefused) as caught:
+        scope_of(graph, parse_plan())
+    assert words in str(caught.value) and caught.value.help == "leave --macro out"
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("node1@3m:pause/1m", "macro mode cannot play 'pause' of node1"),
+        ("controller@3m", "macro mode cannot play 'kill' of controller"),
+        ("trainer/0@3m:hang", "macro mode cannot play 'hang' of trainer/0"),
+        ("node1@step=trainer,60", "macro mode knows faults at a time, and rates"),
+        ("node1@every=1m/10s", "macro mode knows faults at a time, and rates"),
+        ("node1@3m/200ms", "macro mode has nodes back after a second at the earliest"),
+    ],
+)
+def test_faults_that_it_cannot_play_are_refused_and_underlined(fault: str, words: str) -> None:
+    with pytest.raises(FaultError) as caught:
+        scope_of(topology(), parse_plan([fault]))
+    assert words in str(caught.value) and "^" in str(caught.value) and caught.value.help
+
+
+@pytest.mark.parametrize(
+    ("rate", "words"),
+    [
+        ("node-pause=1/day", "macro mode cannot play node-pause"),
+        ("controller-kill=1/day", "macro mode cannot play controller-kill"),
+        ("trainer-lost=1/day", "macro mode cannot play trainer-lost"),
+        ("node-kill=1/day/10ms", "back after a second at the earliest"),
+    ],
+)
+def test_so_are_rates(rate: str, words: str) -> None:
+    with pytest.raises(FaultError, match=words):
+        scope_of(topology(), parse_plan(rates=[rate]))
+
+
+def test_so_are_orders() -> None:
+    for plan in (parse_plan(scales=["trainer=2@1m"]), parse_plan(drains=["node1@1m"])):
+        with pytest.raises(MacroRefused):
+            scope_of(topology(), plan)
+    with pytest.raises(FlowdistError):
+        scope_of(topology(), parse_plan(["trainer@1m:scale=2"]))
+
+
+def test_zones_are_lost_as_one() -> None:
+    graph = topology(replicas="2:4")
+    nodes = tuple(
+        msgspec.structs.replace(node, labels=(("zone", "ab"[i // 2]),)) for i, node in enumerate(graph.cluster.nodes)
+    )
+    graph = msgspec.structs.replace(graph, cluster=msgspec.structs.replace(graph.cluster, nodes=nodes))
+    (one,) = compare(graph, parse_plan(["zone=a@3m/1m"]), [0], 2 * HOUR)
+    assert one.is_equal and one.macro.causes == {"joined": 1, "node_lost": 1}
+    (one,) = compare(graph, parse_plan(rates=["zone-kill=20/zone-day/1m"]), [4], 10 * MINUTE)
+    assert one.is_equal
+
+
+def test_a_field_that_it_does_not_know_is_a_reason() -> None:
+    """A new field of the graph must not be dropped in silence."""
+    graph = msgspec.structs.replace(topology(), on_incident=("true",))
+    scope_of(graph, parse_plan())  # this one it knows: it changes nothing
+    odd = msgspec.structs.replace(topology(), worlds=load_topology(str(PS), {}, (), None).graph.worlds)
+    scope_of(odd, parse_plan())
+    hooked = with_role(topology(), ready_timeout_ns=1)
+    with pytest.raises(MacroRefused, match="trainer has ready_timeout = 1"):
+        scope_of(hooked, parse_plan())

@@ -1,0 +1,195 @@
+"""worker.elastic against a socket that plays the agent: a world of one that is told to leave, to wait and to go on."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from flowdist import worker
+from flowdist.elastic import Reformed
+from tests.worker.test_worker import AgentSide, managed
+
+__all__ = ["managed"]
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+
+
+@pytest.fixture(autouse=True)
+def _no_group() -> Iterator[None]:
+    """A test that fails leaves no process group to the next."""
+    yield
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def say(side: AgentSide, message: dict[str, object]) -> None:
+    """To the elastic connection, the first that there was."""
+    side.links[0].sendall(json.dumps(message).encode() + b"\n")
+
+
+def leave(side: AgentSide, state: worker.ElasticState) -> None:
+    """The agent has the worker leave; it finds out at one of its commits."""
+    say(side, {"leave": True})
+    while True:
+        state.commit()
+
+
+def answer(side: AgentSide, env: dict[str, str]) -> None:
+    """Once it has left, it is told of the next generation."""
+
+    def wait() -> None:
+        with side.arrived:
+            side.arrived.wait_for(lambda: {"parked": True} in side.lines, 20)
+        say(side, {"resume": env})
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def told(side: AgentSide, count: int) -> list[str]:
+    return [next(iter(line)) for line in side.wait_for(count)]
+
+
+def test_it_leaves_at_a_commit_waits_and_trains_on_as_another_attempt(managed: AgentSide) -> None:
+    seen: list[tuple[int, int, int]] = []
+
+    def train(state: worker.ElasticState) -> str:
+        info = worker.info()
+        seen.append((info.generation, info.attempt, state.step))
+        if info.generation == 8:
+            return "done"
+        state.step = 3
+        state.commit()
+        state.step = 4  # is lost with the generation, unless it is committed
+        answer(managed, {"FLOWDIST_GENERATION": "8", "FLOWDIST_ATTEMPT": "4"})
+        leave(managed, state)
+        return "never"
+
+    assert worker.elastic(train, worker.ElasticState(step=0), backend="gloo") == "done"
+    assert seen == [(7, 3, 0), (8, 4, 4)]
+    assert told(managed, 5) == ["hello", "elastic", "parked", "hello", "elastic"]
+    hellos = [line["hello"] for line in managed.lines if "hello" in line]
+    assert [hello["attempt"] for hello in hellos] == [3, 4]  # type: ignore[index]
+    assert managed.lines[-1] == {"elastic": False}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("[.../gloo/transport/tcp/pair.cc:537] Connection closed by peer"),
+        RuntimeError("NCCL communicator was aborted"),
+    ],
+)
+def test_a_collective_that_broke_before_it_was_told_is_not_its_error(managed: AgentSide, error: RuntimeError) -> None:
+    starts: list[int] = []
+
+    def train(state: worker.ElasticState) -> int:
+        starts.append(state.step)
+        if len(starts) == 2:
+            return state.step
+        state.step = 7
+        answer(managed, {"FLOWDIST_GENERATION": "8"})
+        say(managed, {"leave": True})  # it may come before the error or after
+        raise error
+
+    assert worker.elastic(train, worker.ElasticState(step=1), backend="gloo") == 1
+    assert starts == [1, 1]
+
+
+def raising(error: Exception) -> Callable[[worker.ElasticState], None]:
+    def train(state: worker.ElasticState) -> None:
+        raise error
+
+    return train
+
+
+@pytest.mark.parametrize("error", [ValueError("wrong shape"), RuntimeError("wrong shape"), KeyError("x")])
+def test_errors_of_the_user_pass_through_at_once(managed: AgentSide, error: Exception) -> None:
+    with pytest.raises(type(error), match=str(error.args[0])):
+        worker.elastic(raising(error), worker.ElasticState(step=0), backend="gloo")
+    assert managed.wait_for(3)[-1] == {"elastic": False}
+
+
+def test_being_out_of_memory_is_no_broken_collective(managed: AgentSide) -> None:
+    import torch
+
+    def train(state: worker.ElasticState) -> None:
+        with pytest.raises(Reformed):
+            leave(managed, state)
+        raise torch.OutOfMemoryError("peer gloo NCCL")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        worker.elastic(train, worker.ElasticState(step=0), backend="gloo")
+
+
+def test_a_loop_that_catches_every_exception_does_not_catch_a_reformation(managed: AgentSide) -> None:
+    def train(state: worker.ElasticState) -> int:
+        if worker.info().generation == 8:
+            return state.step
+        answer(managed, {"FLOWDIST_GENERATION": "8"})
+        say(managed, {"leave": True})
+        while True:
+            try:
+                state.step += 1
+                state.commit()
+            except Exception:
+                raise AssertionError("caught") from None
+
+    assert worker.elastic(train, worker.ElasticState(step=0), backend="gloo") >= 1
+
+
+def test_who_stops_at_the_agreed_step_goes_on_when_the_others_are_known(managed: AgentSide, tmp_path: Path) -> None:
+    notice, asked = tmp_path / "notice.json", tmp_path / "asked"
+    os.environ.update(FLOWDIST_NOTICE=str(notice), FLOWDIST_ASKED=str(asked))
+
+    def train(state: worker.ElasticState) -> str:
+        while not worker.should_stop(state.step):
+            state.step += 1
+            state.commit()
+            if state.step == 3:
+                notice.write_text(json.dumps({"stop_at": 5}))
+            if state.step == 8:
+                return "done"
+        answer(managed, {"FLOWDIST_GENERATION": "8", "FLOWDIST_NOTICE": str(tmp_path / "none")})
+        say(managed, {"leave": True})
+        return "stopped"
+
+    try:
+        assert worker.elastic(train, worker.ElasticState(step=0), backend="gloo") == "done"
+        assert {"left": True} in managed.lines
+    finally:
+        del os.environ["FLOWDIST_NOTICE"], os.environ["FLOWDIST_ASKED"]
+
+
+def test_a_group_that_is_there_already_is_refused(managed: AgentSide) -> None:
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    with pytest.raises(RuntimeError, match="makes the process group itself"):
+        worker.elastic(lambda state: None, worker.ElasticState(step=0))
+
+
+def test_output_goes_on_in_the_log_of_the_attempt(tmp_path: Path) -> None:
+    from flowdist.elastic import _move_output
+
+    old, new = tmp_path / "1", tmp_path / "2"
+    old.mkdir()
+    new.mkdir()
+    saved = os.dup(1)
+    try:
+        log = os.open(old / "stdout.log", os.O_WRONLY | os.O_CREAT)
+        os.dup2(log, 1)
+        os.write(1, b"before")
+        _move_output(old, new)
+        os.write(1, b"after")
+    finally:
+        os.dup2(saved, 1)
+        os.close(saved)
+        os.close(log)
+    assert [(folder / "stdout.log").read_text() for folder in (old, new)] == ["before", "after"]

@@ -1,0 +1,145 @@
+"""What survives in memory: committed values, restored and told to others. Torch where tensors are meant."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flowdist import worker
+
+needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+
+
+def test_values_are_attributes_and_come_back_as_they_were_committed() -> None:
+    state = worker.ElasticState(step=0, seen=[1, {"a": 2}])
+    state.step, state.seen[1]["a"] = 5, 3
+    state.commit()
+    state.step, state.seen[1]["a"] = 7, 4
+    state.restore()
+    assert (state.step, state.seen) == (5, [1, {"a": 3}])
+    state.seen.append(9)  # what was restored is a copy, too
+    state.restore()
+    assert state.seen == [1, {"a": 3}]
+
+
+def test_before_the_first_commit_it_is_as_it_was_made() -> None:
+    state = worker.ElasticState(step=3)
+    state.step = 4
+    state.restore()
+    assert state.step == 3
+
+
+def test_a_value_that_comes_later_is_kept_from_its_first_commit() -> None:
+    state = worker.ElasticState(step=0)
+    state.best = 0.5
+    state.commit()
+    state.best = 0.1
+    state.restore()
+    assert state.best == 0.5
+
+
+@pytest.mark.parametrize("name", ["commit", "restore", "sync", "_kept"])
+def test_names_that_are_taken_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"cannot hold a value of the name '{name}': choose another"):
+        worker.ElasticState(**{name: 1})
+
+
+def test_without_a_process_group_there_is_nobody_to_ask() -> None:
+    state = worker.ElasticState(step=1)
+    state.sync()
+    assert state.step == 1
+
+
+@needs_torch
+def test_modules_and_optimizers_are_kept_by_their_state() -> None:
+    import torch
+
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.5)
+    state = worker.ElasticState(model=model, optimizer=optimizer)
+
+    def train() -> None:
+        optimizer.zero_grad()
+        model(torch.ones(4, 2)).sum().backward()
+        optimizer.step()
+
+    train()
+    state.commit()
+    kept = [value.clone() for value in model.state_dict().values()]
+    versions = model.state_dict()._metadata  # type: ignore[attr-defined]
+    moments = [entry["exp_avg"].clone() for entry in optimizer.state_dict()["state"].values()]
+    for _ in range(2):  # the second time shows that training on did not change what was kept
+        train()
+        state.restore()
+        assert state.model is model
+        assert all(map(torch.equal, model.state_dict().values(), kept))
+        assert all(map(torch.equal, (e["exp_avg"] for e in optimizer.state_dict()["state"].values()), moments))
+    assert state._kept["model"]._metadata == versions
+
+
+TWO = """
+import os, sys
+import torch, torch.distributed as dist
+from flowdist import worker
+
+rank = 0
+if os.fork() == 0:
+    rank = 1
+os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+dist.init_process_group("gloo", store=dist.FileStore("store", 2), rank=rank, world_size=2)
+big = torch.full((1000,), float(rank))
+state = worker.ElasticState(big=big, half=big[:600].half(), small=torch.tensor([rank]), name=f"of {rank}", step=0)
+SCRIPT
+dist.barrier()
+if rank == 0:
+    os.wait()
+"""
+
+
+def two(folder: Path, script: str) -> list[str]:
+    """What two ranks print, in order of rank."""
+    (folder / "two.py").write_text(TWO.replace("SCRIPT", script))
+    command = [sys.executable, "two.py"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200, check=True)
+    return sorted(done.stdout.splitlines())
+
+
+SHOW = (
+    'os.write(1, f"{rank}: {state.name} {state.step} {state.big.sum()} {state.half.sum()} {state.small}\\n".encode())'
+)
+
+
+@needs_torch
+def test_the_rank_with_most_commits_tells_the_other(tmp_path: Path) -> None:
+    script = f"if rank == 1:\n    state.step = 8\n    state.commit()\nstate.sync()\n{SHOW}"
+    assert two(tmp_path, script) == [
+        "0: of 1 8 1000.0 600.0 tensor([1])",
+        "1: of 1 8 1000.0 600.0 tensor([1])",
+    ]
+
+
+@needs_torch
+def test_of_several_the_lowest_rank_does(tmp_path: Path) -> None:
+    assert two(tmp_path, f"state.sync()\n{SHOW}") == [
+        "0: of 0 0 0.0 0.0 tensor([0])",
+        "1: of 0 0 0.0 0.0 tensor([0])",
+    ]
+
+
+@needs_torch
+def test_nothing_travels_where_all_have_as_many_commits(tmp_path: Path) -> None:
+    assert two(tmp_path, f"state.commit()\nstate.sync()\n{SHOW}") == [
+        "0: of 0 0 0.0 0.0 tensor([0])",
+        "1: of 1 0 1000.0 600.0 tensor([1])",
+    ]
+
+
+@needs_torch
+def test_the_number_of_commits_travels_too(tmp_path: Path) -> None:
+    script = "if rank == 0:\n    state.commit()\n    state.commit()\nstate.sync()\nstate.name = f'new {rank}'\n"
+    script += f"state.commit()\nstate.sync()\n{SHOW}"
+    assert [line.split(" ")[1:3] for line in two(tmp_path, script)] == [["new", "0"], ["new", "1"]]
