@@ -18,7 +18,7 @@ from flowdist.cli.run import command
 from flowdist.control.events import NodeJoined
 from flowdist.control.history import FaultLine, Record
 from flowdist.dsl.load import load_topology
-from flowdist.faults import parse_plan
+from flowdist.fault_files import parse_plan
 from flowdist.report.summary import summary_of
 from flowdist.runtime.supervisor import WIND_DOWN_S
 from flowdist.sim.simulation import Simulation, with_nodes
