@@ -154,8 +154,12 @@ class Faulting:
 
     def _hit_checkpoints(self, fault: Fault) -> None:
         """Of all worlds of a role, or of one replica."""
-        role = fault.target.partition("/")[0]
+        name = fault.target.partition("/")[0]
         self._tell(fault, fault.target)
+        for role in self._sim.job.roles if name == "all" else [name]:
+            self._spoil(fault, role)
+
+    def _spoil(self, fault: Fault, role: str) -> None:
         if fault.kind == "disk-full":
             self._sim.work.fill_disk(role)
             self._later(fault, lambda: self._sim.work.free_disk(role))

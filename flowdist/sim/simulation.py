@@ -24,7 +24,7 @@ from flowdist.control.messages import Heartbeat, ToAgent, ToController
 from flowdist.control.state import JobState
 from flowdist.control.waiting import waiting_for
 from flowdist.control.watching import Watch
-from flowdist.faults import NOTHING, Fault, Plan
+from flowdist.faults import NOTHING, Fault, Plan, added_node
 from flowdist.graph import MS, Cluster, NodeSpec, RoleGraph, format_duration
 from flowdist.sim.accounts import Accounts, Bucket
 from flowdist.sim.faulting import Faulting
@@ -169,8 +169,7 @@ class Simulation:
 
     def add_one(self, name: NodeName) -> None:
         """One more node, as large as the first."""
-        like = self.graph.cluster.nodes[0]
-        self.add_node(NodeSpec(name, like.cpu, like.gpu, like.memory, like.labels))
+        self.add_node(added_node(name, self.graph))
 
     def add_node(self, spec: NodeSpec) -> None:
         """A node comes up, for the first time or again, with a fresh agent."""
