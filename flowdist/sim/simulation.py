@@ -24,11 +24,12 @@ from flowdist.control.messages import Heartbeat, ToAgent, ToController
 from flowdist.control.state import JobState
 from flowdist.control.waiting import waiting_for
 from flowdist.control.watching import Watch
-from flowdist.faults import NOTHING, Fault, Plan
+from flowdist.faults import NOTHING, Fault, Plan, added_node
 from flowdist.graph import MS, Cluster, NodeSpec, RoleGraph, format_duration
 from flowdist.sim.accounts import Accounts, Bucket
 from flowdist.sim.faulting import Faulting
 from flowdist.sim.node import SimNode
+from flowdist.sim.played import Played
 from flowdist.sim.queue import Queue
 from flowdist.sim.trace import Trace
 from flowdist.sim.work import Work
@@ -62,6 +63,7 @@ class SimResult:
     violation: Violation | None = None
     waiting: list[str] = field(default_factory=list)
     handled: int = 0
+    played: Played = field(default_factory=Played)  # what the models that roles brought have done
 
     @property
     def digest(self) -> str:
@@ -79,6 +81,7 @@ class Simulation:
             up to a fifth, each attempt's drawn from a stream of its own.
         always: Called with the job after every event; False or an AssertionError is a violation.
         play_heartbeats: Play each heartbeat, as production does, instead of taking quiet ones as played.
+        play_steps: Play each step of user code by itself, instead of as many at once as nothing else comes in between.
         schedule: In which order things happen that happen at the same time: 0 is the one in which they were planned,
             any other number another one.
         checks: Which invariants of the job are checked after an event: `all`, or those of what `changed`, and all of
@@ -94,6 +97,7 @@ class Simulation:
         *,
         seed: int = 0,
         play_heartbeats: bool = False,
+        play_steps: bool = False,
         schedule: int = 0,
         checks: Checks = "all",
         fast_forward: bool = False,
@@ -108,7 +112,7 @@ class Simulation:
         self._always, self.fast_forward = always, fast_forward
         self._watch = Watch() if checks == "changed" else None
         self._hits: Counter[tuple[str, str]] = Counter()
-        self.work = Work(self, seed)
+        self.work = Work(self, seed, play_steps=play_steps)
         self.links = Links(graph.options)
         self.is_down = False  # the controller
         self.until: int | None = None  # when the clock stops, if it does
@@ -160,12 +164,12 @@ class Simulation:
             violation=violation,
             waiting=waiting_for(self.job),
             handled=self.queue.handled,
+            played=self.work.code.close(),
         )
 
     def add_one(self, name: NodeName) -> None:
         """One more node, as large as the first."""
-        like = self.graph.cluster.nodes[0]
-        self.add_node(NodeSpec(name, like.cpu, like.gpu, like.memory, like.labels))
+        self.add_node(added_node(name, self.graph))
 
     def add_node(self, spec: NodeSpec) -> None:
         """A node comes up, for the first time or again, with a fresh agent."""
@@ -306,6 +310,8 @@ class Simulation:
             return "ending"
         if self.job.open or self.is_down:
             return "in recovery"
+        if self.work.code.is_saving:
+            return "saving"
         begun = any(model.begun_ns is not None for model in self.work.models.values())
         return "steady" if begun else "starting"
 
