@@ -25,10 +25,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torchrun_restart
-from launchers import Flowdist, Job, Size, Stamp, Torchrun
+from launchers import Flowdist, Job, Size, Stamp, Torchrun, end_all, own_descendants
 from sections import write_section
-
-from flowdist.runtime.reaper import become_subreaper
 
 MODES = ("torchrun", "defaults", "warm", "cold", "in-place")
 RATED = ("warm", "in-place")
@@ -81,7 +79,7 @@ class Trial(NamedTuple):
 
 def main() -> None:
     options = _options()
-    become_subreaper()
+    own_descendants()
     chance = random.Random(options.seed)
     results: dict[str, dict[str, list[Trial]]] = {name: {mode: [] for mode in options.modes} for name in options.rows}
     turns = [(turn, name, mode) for turn in range(options.trials) for name in options.rows for mode in options.modes]
@@ -132,8 +130,8 @@ def _trials(options: argparse.Namespace, row: str, mode: str) -> int:
 def measure(row: Row, mode: str, chance: random.Random) -> Trial:
     """One job from its start to what came of the event."""
     with tempfile.TemporaryDirectory(prefix="bench") as folder:
-        job = start(row, mode, Path(folder))
         try:
+            job = start(row, mode, Path(folder))
             if isinstance(job, Flowdist):
                 job.until(bool, START_S)
                 job.note_start()
@@ -153,7 +151,7 @@ def measure(row: Row, mode: str, chance: random.Random) -> Trial:
                 {name: (t_ns - event_ns) / 1e9 for name, t_ns in phases.items()},
             )
         finally:
-            job.end()
+            end_all()
 
 
 def start(row: Row, mode: str, folder: Path) -> Job:
