@@ -20,9 +20,9 @@ from flowdist.sim.macro_scope import scope_of
 
 TOPOLOGY = str(Path(__file__).parents[1] / "scenarios/topologies/hundred_thousand.py")
 RATE, PER_NODE_DAY, BACK_S = "node-kill=6.5e-3/node-day/4h", 6.5e-3, 4 * 3600
-NODES, SPARES, DAYS = 12_500, 100, 600
+NODES, SPARES, DAYS = 12_500, 100, 200
 START_S, RESTORE_S, EVERY_S, SAVE_S = 180.0, 60.0, 600.0, 20.0
-RUNS = 5
+RUNS = 3
 
 
 def macro(title: str, seed: int, **params: int) -> None:
@@ -48,8 +48,8 @@ class SimPyJob:
         self.simpy, self.env, self.rnd = simpy, simpy.Environment(), random.Random(seed)
         self.productive = self.durable = 0.0
         self.failures = 0
-        self.spares = SPARES
         self.members = [True] * NODES + [False] * SPARES
+        self.spares = list(range(NODES, NODES + SPARES))
         self.job = self.env.process(self.work())
         for node in range(NODES + SPARES):
             self.env.process(self.node(node))
@@ -60,10 +60,12 @@ class SimPyJob:
             self.failures += 1
             if self.members[node]:
                 self.members[node] = False
-                spare = next((i for i in range(NODES + SPARES - 1, -1, -1) if not self.members[i] and i != node), node)
-                self.members[spare] = True
+                self.members[self.spares.pop()] = True
                 self.job.interrupt()
+            else:
+                self.spares.remove(node)
             yield self.env.timeout(BACK_S)
+            self.spares.append(node)
 
     def work(self) -> Any:
         while True:

@@ -95,4 +95,5 @@ def finish(result: Any, as_json: bool, mask: Callable[[str], str]) -> None:
     click.echo("\n" + summary_text(summary), err=True, nl=False)
     if cause:
         click.echo("\n" + cause, err=True, nl=False)
-    click.echo(f"\nlogs, journal and checkpoints: {result.run_dir}", err=True)
+    kept = "logs, journal and checkpoints" if (run_dir / "journal.jsonl").exists() else "logs of this host"
+    click.echo(f"\n{kept}: {result.run_dir}", err=True)

@@ -29,7 +29,7 @@ from flowdist.control.membership import (
     tell_dependents,
     why_not_admitted,
 )
-from flowdist.control.nodes import give_up_node, join, lose_node
+from flowdist.control.nodes import give_up_node, join, lose_node, warmed_up
 from flowdist.control.operator import obey
 from flowdist.control.peers import update_addresses
 from flowdist.control.placement import explain, unplace
@@ -81,6 +81,8 @@ def _record(job: JobState, event: ev.Event) -> None:
         case ev.NodeJoined():
             for item in join(job, event):
                 _record_item(job, item)
+        case ev.NodeWarm():
+            warmed_up(job, event.node)
         case ev.NodeLeft():
             lose_node(job, event.node, f"{event.node} left", asked=True)
         case ev.NodeGone():

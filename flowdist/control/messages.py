@@ -14,6 +14,7 @@ from flowdist.control.effects import Order
 from flowdist.control.events import (
     CheckpointOffered,
     InventoryItem,
+    NodeWarm,
     ReplicaElastic,
     ReplicaExited,
     ReplicaLeftStep,
@@ -33,7 +34,8 @@ from flowdist.control.ids import NodeName
 from flowdist.graph import NodeSpec
 
 Reported = (
-    StoreOpened
+    NodeWarm
+    | StoreOpened
     | StoreLost
     | ReplicaStarted
     | ReplicaStartsCold
@@ -60,6 +62,7 @@ class Join(msgspec.Struct, frozen=True, tag=True):
     address: str
     sent_ns: int
     inventory: tuple[InventoryItem, ...] = ()
+    is_warming: bool = False
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag=True):

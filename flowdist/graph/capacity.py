@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from flowdist.graph.model import NodeSpec, Resources
 
+UNLIMITED = 1000  # so often something fits that needs nothing
+
 
 class Capacity(NamedTuple):
     """cpu in thousandths of a core, gpu in devices, memory in bytes."""
@@ -25,7 +27,8 @@ def needed(resources: Resources) -> Capacity:
 
 def fits(need: Capacity, free: Capacity) -> bool:
     # A dimension that is not asked for does not matter, even where the node is oversubscribed in it.
-    return all(want == 0 or want <= have for want, have in zip(need, free, strict=True))
+    mcpu, gpu, memory = need
+    return not ((mcpu and mcpu > free[0]) or (gpu and gpu > free[1]) or (memory and memory > free[2]))
 
 
 def subtract(free: Capacity, need: Capacity) -> Capacity:
@@ -38,5 +41,8 @@ def add(free: Capacity, need: Capacity) -> Capacity:
 
 def slots(need: Capacity, free: Capacity) -> int:
     """How many replicas of that size fit into what is free; a replica that needs nothing fits a thousand times."""
-    counts = [have // want for want, have in zip(need, free, strict=True) if want > 0]
-    return min(counts, default=1000)
+    count = None
+    for want, have in zip(need, free, strict=True):
+        if want and (count is None or have // want < count):
+            count = have // want
+    return UNLIMITED if count is None else count

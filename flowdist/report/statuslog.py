@@ -61,6 +61,7 @@ def _mark(line: Record) -> str:
 
 _MARKS: dict[type[ev.Event], str] = {
     ev.NodeJoined: "+",
+    ev.NodeWarm: "+",
     ev.NodeLeft: "-",
     ev.NodeGone: "-",
     ev.NodeSilent: "-",

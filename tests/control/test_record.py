@@ -101,6 +101,7 @@ def test_start_and_ready_come_with_any_replica_of_the_role():
     assert has(talk, started, "start") and not has_come(talk.job, started, "ready", "trainer", 0)
     assert has(talk, ready, "ready") and not has_come(talk.job, ready, "start", "trainer", 0)
     assert not has_come(talk.job, started, "start", "reader", 0)
+    assert has_come(talk.job, started, "start", "trainer", 1) and not has_come(talk.job, started, "start", "trainer", 2)
 
 
 def test_a_generation_has_come_when_all_of_it_runs():

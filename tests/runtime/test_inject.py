@@ -1,0 +1,87 @@
+"""When a fault is due on real processes, and what is asked of the supervisor then. Hands that only write it down."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from flowdist.control.events import DrainRequested, NodeJoined, NodePreempted, ScaleRequested
+from flowdist.control.state import JobState
+from flowdist.fault_files import parse_plan
+from flowdist.faults import FaultError
+from flowdist.graph import HOUR, SECOND, Cluster, NodeSpec, RoleGraph
+from flowdist.runtime.frames import Operation
+from flowdist.runtime.inject import Injector, check_faults
+from tests.control.harness import Talk, graph, role
+
+
+class Hands:
+    def __init__(self) -> None:
+        self.done: list[object] = []
+
+    def kill_node(self, name: str, back_after_ns: int | None) -> None:
+        self.done.append((name, back_after_ns))
+
+    def kill_controller(self) -> None:
+        self.done.append("controller")
+
+    def operate(self, event: Operation) -> None:
+        self.done.append(event)
+
+    def note_fault(self, spec: str, target: str) -> None:
+        pass
+
+
+def job() -> tuple[RoleGraph, JobState]:
+    """Two nodes, one of each zone."""
+    nodes = tuple(NodeSpec(f"node{i}", labels=(("zone", zone),)) for i, zone in enumerate("ab"))
+    topology = msgspec.structs.replace(graph(role("trainer")), cluster=Cluster(nodes))
+    talk = Talk(topology, auto=False)
+    for node in nodes:
+        talk.tell(NodeJoined(node.name, node))
+    return topology, talk.job
+
+
+def carried_out(*faults: str, rates: tuple[str, ...] = (), at: int) -> list[object]:
+    topology, state = job()
+    plan = parse_plan(faults, rates=rates)
+    check_faults(plan, topology)
+    hands = Hands()
+    Injector(plan, topology, Path(), hands).fire(state, at)
+    return hands.done
+
+
+def test_orders_are_carried_out_like_faults() -> None:
+    orders = ("trainer@3s:scale=2", "node1@4s:drain", "zone=a@5s:drain", "node1@9s:drain")
+    assert carried_out(*orders, at=5 * SECOND) == [
+        ScaleRequested("trainer", 2),
+        DrainRequested("node1"),
+        DrainRequested("node0"),
+    ]
+
+
+def test_all_nodes_of_a_label_are_hit() -> None:
+    assert carried_out("zone=b@3s/1m", at=3 * SECOND) == [("node1", 60 * SECOND)]
+    assert carried_out("zone=b@3s:preempt=30s", at=3 * SECOND) == [NodePreempted("node1", 30 * SECOND)]
+
+
+def test_a_rate_strikes_again_and_again() -> None:
+    topology, state = job()
+    hands = Hands()
+    injector = Injector(parse_plan(rates=["node-kill=60/node-hour/5s"]), topology, Path(), hands)
+    first = injector.next_ns()
+    assert first is not None
+    injector.fire(state, first - 1)
+    assert hands.done == []
+    injector.fire(state, first)
+    assert len(hands.done) == 1 and (injector.next_ns() or 0) > first
+    injector.fire(state, HOUR)
+    assert 80 < len(hands.done) < 160  # two nodes, one a minute each
+    assert Injector(parse_plan(rates=["node-kill=60/node-hour/5s"]), topology, Path(), hands).next_ns() == first
+
+
+def test_rates_that_run_cannot_carry_out_are_refused() -> None:
+    with pytest.raises(FaultError, match="flowdist run cannot carry out 'flap' of"):
+        check_faults(parse_plan(rates=["zone-flap=1/day:5s"]), job()[0])
