@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from flowdist import worker
 from flowdist.control.effects import StartReplica
 from flowdist.errors import FlowdistError
 from flowdist.graph import Cluster, NodeSpec, Readiness, Resources, RoleGraph, RoleSpec, SecretRef
@@ -83,6 +85,21 @@ def test_every_variable_of_torchrun_with_its_meaning_and_flowdists_own() -> None
         "FLOWDIST_ASKED": "/runs/x/trainer/1/attempt_3/1/asked",
         "FLOWDIST_PORT_RPC_A": "15001",
     }
+
+
+def test_an_evaluator_finds_what_another_role_has_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    places = PLACES._replace(checkpoint_dir=str(tmp_path))
+    gang, ps = role("trainer"), role("ps", kind="service", gang=False)
+    monkeypatch.setenv("FLOWDIST_SOCKET", "/runs/x/node1.sock")
+    monkeypatch.setenv("FLOWDIST_CHECKPOINT_DIR", str(tmp_path))
+    monkeypatch.setenv("FLOWDIST_LATEST", str(tmp_path / "evaluator/0/latest.json"))
+    assert worker.latest("trainer") is None
+    for spec, replica in ((gang, r("trainer/1")), (ps, r("ps/1"))):
+        pointer = places.latest(msgspec.structs.replace(START, replica=replica), spec)
+        pointer.parent.mkdir(parents=True)
+        pointer.write_text(json.dumps({"path": f"of {replica}"}))
+    assert (str(worker.latest("trainer")), str(worker.latest("ps/1"))) == ("of trainer/1", "of ps/1")
+    assert worker.latest("ps/0") is None and worker.latest() is None
 
 
 def test_what_the_user_has_set_is_kept_and_what_the_role_says_wins() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import pytest
 
 from flowdist import Node, Restart, Topology, Workload
 from flowdist.control.state import JobState
+from flowdist.faults import FaultError
 from flowdist.sim.nemesis import Nemesis, tolerance_of
 from flowdist.testing import assert_recovers, explore, graph_of, simulate
 from flowdist.testing.campaign import Corpus, Failure, campaign, horizon, replay_command
@@ -25,6 +27,13 @@ def test_a_topology_object_is_simulated_as_a_file_is() -> None:
     t.role("trainer", "true", replicas="1:2", restart=Restart(max_restarts=1), workload=Workload(steps=60))
     result = assert_recovers(t, "node1@20s/10s", within="10s", charged={"trainer": 0})
     assert result.job.worlds["trainer"].generation >= 2
+
+
+def test_a_typo_in_a_fault_is_shown_with_its_help() -> None:
+    with pytest.raises(FaultError) as caught:
+        assert_recovers(GANG, "trainr/1@14s")
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "there is no 'trainr'" in shown and "help: did you mean 'trainer'?" in shown
 
 
 def test_what_is_demanded_and_not_so_is_named_with_the_command_that_shows_it() -> None:
