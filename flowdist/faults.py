@@ -185,7 +185,7 @@ def parse_fault(text: str) -> Fault:
     """FaultError, with the place underlined, for what cannot be read."""
     target, at, rest = text.partition("@")
     if not at:
-        _refuse(text, len(text), len(text) + 1, "there is no @WHEN", f"write {text or 'node0'}@30s")
+        _refuse(text, len(text), len(text) + 1, "there is no @WHEN", f"write {(text.split() or ['node0'])[0]}@30s")
     if not _NAME.fullmatch(target) and not _LABEL.fullmatch(target):
         _refuse(
             text, 0, max(len(target), 1), f"target {target!r} cannot be read", "write node2, trainer, trainer/0, all"

@@ -49,7 +49,7 @@ def load_scenario(path: Path) -> Scenario:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise FlowdistError(f"{path}: {error.strerror}") from None
+        raise FlowdistError(f"{path}: {error.strerror}", help="name a scenario file that you may read") from None
     except UnicodeDecodeError as error:
         raise FlowdistError(f"{path}: {error}", help="scenario files are UTF-8") from None
     except tomllib.TOMLDecodeError as error:

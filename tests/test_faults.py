@@ -81,6 +81,13 @@ def test_the_whole_grammar_is_read(spec: str) -> None:
     assert parse_fault(spec).spec == spec
 
 
+@pytest.mark.parametrize(("spec", "help"), [("ps/0 5s", "write ps/0@30s"), ("", "write node0@30s")])
+def test_a_fault_without_a_time_is_completed(spec: str, help: str) -> None:
+    with pytest.raises(FaultError) as caught:
+        parse_fault(spec)
+    assert caught.value.help == help
+
+
 @pytest.mark.parametrize(
     ("spec", "underlined", "text"),
     [
