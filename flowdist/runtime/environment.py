@@ -108,6 +108,8 @@ def worker_env(
     env.update({f"FLOWDIST_PORT_{name.upper().replace('-', '_')}": str(port) for name, port in ports.items()})
     if role.resources.gpu:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
+        if "CUDA_VISIBLE_DEVICES" not in base:  # the numbers are ours, and we count by place
+            env.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     values = macro_values(start, role, local_rank, places, ports)
     env.update({name: expand(value, values) for name, value in role.env})
     env.update({secret.name: read_secret(secret, base) for secret in role.secrets})
