@@ -10,7 +10,7 @@ from collections import Counter
 from flowdist.control.deadlines import Due
 from flowdist.control.placement import candidate, takes_more
 from flowdist.control.state import LIVE_PHASES, OVER_PHASES, PHASES, JobState, Replica, Role, World
-from flowdist.graph import offered, subtract
+from flowdist.graph import offered, subtract, without
 
 
 def check_job(job: JobState) -> None:
@@ -29,19 +29,19 @@ def check_job(job: JobState) -> None:
 
 
 def _check_node(job: JobState, name: str) -> None:
-    """Nothing is given twice: no node is over its capacity, no GPU is in two replicas."""
+    """Nothing is given twice: no node is over its capacity, no GPU is in two replicas, but for those that share it."""
     node = job.nodes[name]
     free = offered(node.spec)
-    for replica in [*node.replicas, *(replica for replica, _ in node.stuck)]:
-        free = subtract(free, job.role_of(replica).need)
-    assert min(free) >= 0, f"{name} is over its capacity: {free}"
+    held = [(replica, job.replicas[replica].gpus) for replica in node.replicas]
+    for replica, gpus in [*held, *((replica, gpus) for (replica, _), gpus in node.stuck.items())]:
+        free = subtract(free, job.role_of(replica).need, gpus)
+    least = min(free.mcpu, free.memory, *free.devices)
+    assert least >= 0, f"{name} is over its capacity, or a GPU of it is given twice: {free}"
+    free = without(free, tuple(node.bad_gpus))
     assert free == node.free, f"{name} has {free} left, not {node.free}"
     assert job.free.get(name) == (free if takes_more(node) else None), f"{name} is offered with {job.free.get(name)}"
     for world in node.stores:
         assert job.worlds[world].store_node == name, f"{name} has a store of {world} that is elsewhere"
-    held = [gpu for replica in node.replicas for gpu in job.replicas[replica].gpus]
-    held += [gpu for gpus in node.stuck.values() for gpu in gpus]
-    assert len(held) == len(set(held)), f"a GPU of {name} is in two replicas: {held}"
     for replica in node.replicas:
         assert job.replicas[replica].node == name, f"{replica} is not on {name}"
 

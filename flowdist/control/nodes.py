@@ -46,8 +46,8 @@ def _add(job: JobState, event: NodeJoined, known: Node | None) -> None:
     if known is not None:  # what outlives SIGKILL is there still, and what was said against the node still holds
         node.stuck, node.failures = known.stuck, known.failures
         node.cordoned = "" if known.is_leaving else known.cordoned
-        for replica, _ in node.stuck:
-            node.free = subtract(node.free, job.role_of(replica).need)
+        for (replica, _), gpus in node.stuck.items():
+            node.free = subtract(node.free, job.role_of(replica).need, gpus)
     job.nodes[event.node] = node
     insort(job.usable, (place, event.node))
     update_free(job, event.node)
@@ -190,7 +190,7 @@ def give_up_node(job: JobState, replica: Replica) -> None:
     replica.member_since = 0
     unplace(job, replica)
     node.stuck[replica.id, replica.attempt] = gpus
-    node.free = subtract(node.free, job.role_of(replica.id).need)
+    node.free = subtract(node.free, job.role_of(replica.id).need, gpus)
     update_free(job, name)
     lost = []
     others = [job.replicas[other] for other in node.replicas]

@@ -17,7 +17,21 @@ from itertools import islice
 from flowdist.control.ids import NodeName, ReplicaId
 from flowdist.control.shelf import Candidate, Shelf
 from flowdist.control.state import OVER_PHASES, JobState, Node, Replica, Role
-from flowdist.graph import Capacity, Placement, RoleSpec, add, fits, format_memory, offered, slots, subtract
+from flowdist.graph import (
+    WHOLE,
+    Capacity,
+    Need,
+    Placement,
+    RoleSpec,
+    add,
+    fits,
+    format_memory,
+    offered,
+    pick,
+    slots,
+    subtract,
+    without,
+)
 
 Trial = dict[NodeName, Capacity | None]  # what nodes would have left if other than what they have; None: nothing
 Seat = tuple[ReplicaId, NodeName]
@@ -41,7 +55,7 @@ class Chooser:
 
     def lacks(self, count: int) -> bool:
         """Whether so many will not find nodes, by a glance; asked before any is taken."""
-        if not any(self._role.need):
+        if self._role.need.is_nothing:
             return False
         tried = sum(abs(found[0]) for name in self._trial if (found := self._role.shelf.get(name)) is not None)
         return self._role.shelf.slots - tried + sum(abs(rank) for rank, _, _ in self._heap) < count
@@ -126,19 +140,17 @@ def refusal(node: Node, placement: Placement, taken: Collection[str] = ()) -> st
 
 
 def place(job: JobState, replica: Replica, name: NodeName) -> None:
-    """Give the replica its seat, with the lowest GPUs that are free there."""
+    """Give the replica its seat, with GPUs that are free there."""
     assert replica.node is None and not replica.is_live, f"{replica.id} has a place on {replica.node} already"
     node, role = job.nodes[name], job.role_of(replica.id)
-    taken = [gpu for other in node.replicas for gpu in job.replicas[other].gpus]
-    taken += [gpu for gpus in node.stuck.values() for gpu in gpus]
-    replica.gpus = tuple(gpu for gpu in range(node.spec.gpu) if gpu not in taken)[: role.spec.resources.gpu]
+    replica.gpus = pick(role.need, node.free)
     role.unseated[replica.phase] -= 1
     role.seated[replica.phase] += 1
     role.seats += 1
     del role.vacant[bisect_left(role.vacant, replica.id.index)]
     replica.node = name
     node.replicas[replica.id] = None
-    node.free = subtract(node.free, role.need)
+    node.free = subtract(node.free, role.need, replica.gpus)
     if replica.ports_node != name:
         replica.ports, replica.ports_node = (), None
         role.portless[replica.id] = None
@@ -157,7 +169,7 @@ def unplace(job: JobState, replica: Replica) -> None:
     role.unseated[replica.phase] += 1
     role.seats -= 1
     node.replicas.pop(replica.id, None)
-    node.free = add(node.free, role.need)
+    node.free = _given_back(node, node.free, role, replica.gpus)
     name, replica.node, replica.gpus = replica.node, None, ()
     role.portless.pop(replica.id, None)
     if replica.phase not in OVER_PHASES:
@@ -333,12 +345,12 @@ def leaves_room(job: JobState, grower: Role, taken: Trial, seats: list[Seat], sh
         missing = role.spec.min_replicas - role.occupied
         trial = dict(free)
         earlier = before_success(job, role.spec)
-        for _, seat in seats if grower.spec.name in earlier else ():
-            _free_up(job, trial, seat, grower)
+        for seat, devices in _devices_of(job, grower, seats) if grower.spec.name in earlier else ():
+            _free_up(job, trial, seat, grower, devices)
         for name in earlier:
             for replica in seated(job, job.roles[name]):
                 assert replica.node is not None
-                _free_up(job, trial, replica.node, job.roles[name])
+                _free_up(job, trial, replica.node, job.roles[name], replica.gpus)
         chooser = Chooser(job, role, trial, seats)
         if chooser.lacks(missing) or not all(chooser.take() is not None for _ in range(missing)):
             return False
@@ -347,11 +359,27 @@ def leaves_room(job: JobState, grower: Role, taken: Trial, seats: list[Seat], sh
     return True
 
 
-def _free_up(job: JobState, trial: Trial, name: NodeName, role: Role) -> None:
-    """One seat of the role is free, if its node takes more at all."""
+def _devices_of(job: JobState, role: Role, seats: list[Seat]) -> list[tuple[NodeName, tuple[int, ...]]]:
+    """The node and the devices of each of these seats, when they are given one after the other."""
+    left: dict[NodeName, Capacity] = {}
+    found = []
+    for _, name in seats:
+        free = left.get(name, job.free[name])
+        found.append((name, pick(role.need, free)))
+        left[name] = subtract(free, role.need, found[-1][1])
+    return found
+
+
+def _free_up(job: JobState, trial: Trial, name: NodeName, role: Role, devices: tuple[int, ...]) -> None:
+    """One seat of the role, with those devices, is free, if its node takes more at all."""
     left = trial[name] if name in trial else job.free.get(name)
     if left is not None:
-        trial[name] = add(left, role.need)
+        trial[name] = _given_back(job.nodes[name], left, role, devices)
+
+
+def _given_back(node: Node, left: Capacity, role: Role, devices: tuple[int, ...]) -> Capacity:
+    """What is left when a replica of the role gives its seat back; of devices that are bad nothing is."""
+    return without(add(left, role.need, devices), tuple(node.bad_gpus))
 
 
 def _returns_its_seats(job: JobState, grower: Role, other: Role) -> bool:
@@ -383,27 +411,42 @@ def explain(job: JobState, role: Role, shown: int = 4) -> str:
         elif refused := refusal(node, role.spec.placement):
             parts.append(f"{n} {refused}")
         else:
-            parts.append(f"{n} has {_free_of(node.free, offered(node.spec), role.need)} free")
+            bad = f" (gpu {', '.join(map(str, sorted(node.bad_gpus)))} bad)" if node.bad_gpus and role.need.gpu else ""
+            parts.append(f"{n} has {_free_of(node.free, offered(node.spec), role.need)} free{bad}")
     others = len(job.usable) - shown
     more = f", and {others} more nodes have too little" if others > 0 else ""
     return f"{name} needs {_words(role.need)}; {', '.join(parts)}{more}"
 
 
-def _free_of(free: Capacity, total: Capacity, like: Capacity) -> str:
+def _free_of(free: Capacity, total: Capacity, like: Need) -> str:
     """`0 of 2 gpu`; what `like` does not ask for is left out, and what there is enough of too, if something lacks."""
-    lacking = [i for i in range(3) if like[i] and free[i] < like[i]]
-    shown = lacking or [i for i in range(3) if like[i]]
-    return ", ".join(f"{_amount(free, i)} of {_amount(total, i)} {_UNITS[i]}" for i in shown) or "room"
+    asked = {
+        "cpu": (like.mcpu, free.mcpu, total.mcpu),
+        "gpu": (like.gpu, free.devices.count(WHOLE), len(total.devices)),
+        "memory": (like.memory, free.memory, total.memory),
+    }
+    if like.share < WHOLE:  # what is left of the emptiest device says more than what is left of all of them
+        asked["gpu"] = (like.share, max(free.devices, default=0), WHOLE)
+    wanted = {unit: amounts for unit, amounts in asked.items() if amounts[0]}
+    lacking = {unit: amounts for unit, amounts in wanted.items() if amounts[1] < amounts[0]}
+    parts = [_lacking(unit, have, of, like) for unit, (_, have, of) in (lacking or wanted).items()]
+    return ", ".join(parts) or "room"
 
 
-_UNITS = ("cpu", "gpu", "memory")
+def _lacking(unit: str, have: int, of: int, like: Need) -> str:
+    if unit == "gpu" and like.share < WHOLE:
+        return f"at most {have / WHOLE:g} of one gpu"
+    return f"{_amount(unit, have)} of {_amount(unit, of)} {unit}"
 
 
-def _amount(capacity: Capacity, which: int) -> str:
-    value = max(capacity[which], 0)
-    return f"{value / 1000:g}" if which == 0 else f"{value}" if which == 1 else format_memory(value)
+def _amount(unit: str, value: int) -> str:
+    value = max(value, 0)
+    return f"{value / 1000:g}" if unit == "cpu" else f"{value}" if unit == "gpu" else format_memory(value)
 
 
-def _words(need: Capacity) -> str:
-    """`2 cpu, 1 gpu`; only what is asked for."""
-    return ", ".join(f"{_amount(need, i)} {_UNITS[i]}" for i in range(3) if need[i]) or "nothing"
+def _words(need: Need) -> str:
+    """`2 cpu, 0.5 gpu`; only what is asked for."""
+    parts = [f"{_amount('cpu', need.mcpu)} cpu"] if need.mcpu else []
+    parts += [f"{need.gpu} gpu" if need.share == WHOLE else f"{need.share / WHOLE:g} gpu"] if need.gpu else []
+    parts += [f"{_amount('memory', need.memory)} memory"] if need.memory else []
+    return ", ".join(parts) or "nothing"

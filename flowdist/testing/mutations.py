@@ -190,6 +190,6 @@ MUTANTS: tuple[Mutant, ...] = (
     M("never-elsewhere", "R22", "a replica that fails again and again on a node stays there",
       "bad_nodes:moves_away", "if name not in bad and not job.nodes[name].cordoned:", "if True:", "beating"),
     M("gpu-twice", "GPU", "a GPU is given to two replicas",
-      "placement:place", "taken = [gpu for other in node.replicas for gpu in job.replicas[other].gpus]",
-      "taken = []", "conversation"),
+      "placement:place", "replica.gpus = pick(role.need, node.free)",
+      "replica.gpus = tuple(range(role.need.gpu))", "conversation"),
 )  # fmt: skip

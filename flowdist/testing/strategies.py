@@ -68,6 +68,9 @@ def placements(draw: st.DrawFn, others: list[str]) -> Placement:
     return Placement("spread", tuple(draw(names)), tuple(draw(names)))
 
 
+_RESOURCES = st.sampled_from([Resources(gpu=1), Resources(gpu=1), Resources(gpu=1, gpu_share=500), Resources()])
+
+
 @st.composite
 def roles_of(draw: st.DrawFn, name: str, before: list[RoleSpec], *, gpus: bool) -> RoleSpec:
     """One role with gates on some of those before it."""
@@ -96,7 +99,7 @@ def roles_of(draw: st.DrawFn, name: str, before: list[RoleSpec], *, gpus: bool) 
         min_replicas=low,
         max_replicas=low + draw(st.integers(0, 2)),
         procs=draw(st.integers(1, 2)),
-        resources=Resources(cpu=1.0, gpu=draw(st.sampled_from([1, 1, 1, 0])) if gpus else 0),
+        resources=draw(_RESOURCES) if gpus else Resources(),
         gates=tuple(gates),
         restart=policy,
         ports=("rpc",) if draw(st.booleans()) else (),
@@ -112,7 +115,7 @@ def topologies(draw: st.DrawFn, *, gpus: bool = False, domains: bool = True) -> 
     """One to three roles (four, where a job would never end otherwise) on three nodes.
 
     With gates, policies, placement rules, ports, readiness checks; with `domains` also a domain and a joint world; with
-    `gpus` roles that need one, on nodes of two.
+    `gpus` roles that need one, or half of one, on nodes of two.
     """
     roles: list[RoleSpec] = []
     for name in ("a", "b", "c")[: draw(st.integers(1, 3))]:
