@@ -68,7 +68,7 @@ class Links:
                 self._incarnations[node] = message.incarnation
                 self._liveness.watch(node, now)
                 spec, address, items = message.spec, message.address, message.inventory
-                joined = NodeJoined(node, spec, address, message.incarnation, items)
+                joined = NodeJoined(node, spec, address, message.incarnation, items, message.bad_gpus)
                 return Heard((Acked(self.epoch, message.incarnation, message.sent_ns),), (joined,))
             case Heartbeat():
                 heard = tuple(self._liveness.heard(node, now))

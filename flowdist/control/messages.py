@@ -13,6 +13,7 @@ import msgspec
 from flowdist.control.effects import Order
 from flowdist.control.events import (
     CheckpointOffered,
+    GpuFailed,
     InventoryItem,
     ReplicaElastic,
     ReplicaExited,
@@ -48,6 +49,7 @@ Reported = (
     | StepTold
     | ReplicaLeftStep
     | CheckpointOffered
+    | GpuFailed
 )
 
 
@@ -60,6 +62,7 @@ class Join(msgspec.Struct, frozen=True, tag=True):
     address: str
     sent_ns: int
     inventory: tuple[InventoryItem, ...] = ()
+    bad_gpus: tuple[tuple[int, str], ...] = ()
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag=True):

@@ -14,18 +14,16 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from itertools import islice
 
+from flowdist.control.amounts import free_text, need_text
 from flowdist.control.ids import NodeName, ReplicaId
 from flowdist.control.shelf import Candidate, Shelf
 from flowdist.control.state import OVER_PHASES, JobState, Node, Replica, Role
 from flowdist.graph import (
-    WHOLE,
     Capacity,
-    Need,
     Placement,
     RoleSpec,
     add,
     fits,
-    format_memory,
     offered,
     pick,
     slots,
@@ -402,7 +400,7 @@ def explain(job: JobState, role: Role, shown: int = 4) -> str:
     if missing > 1:
         name = f"{role.spec.name} lacks {missing} replicas to its minimum, each"
     if not job.usable:
-        return f"{name} needs {_words(role.need)}; no node is up"
+        return f"{name} needs {need_text(role.need)}; no node is up"
     parts = []
     for _, n in job.usable[:shown]:
         node = job.nodes[n]
@@ -412,41 +410,7 @@ def explain(job: JobState, role: Role, shown: int = 4) -> str:
             parts.append(f"{n} {refused}")
         else:
             bad = f" (gpu {', '.join(map(str, sorted(node.bad_gpus)))} bad)" if node.bad_gpus and role.need.gpu else ""
-            parts.append(f"{n} has {_free_of(node.free, offered(node.spec), role.need)} free{bad}")
+            parts.append(f"{n} has {free_text(node.free, offered(node.spec), role.need)} free{bad}")
     others = len(job.usable) - shown
     more = f", and {others} more nodes have too little" if others > 0 else ""
-    return f"{name} needs {_words(role.need)}; {', '.join(parts)}{more}"
-
-
-def _free_of(free: Capacity, total: Capacity, like: Need) -> str:
-    """`0 of 2 gpu`; what `like` does not ask for is left out, and what there is enough of too, if something lacks."""
-    asked = {
-        "cpu": (like.mcpu, free.mcpu, total.mcpu),
-        "gpu": (like.gpu, free.devices.count(WHOLE), len(total.devices)),
-        "memory": (like.memory, free.memory, total.memory),
-    }
-    if like.share < WHOLE:  # what is left of the emptiest device says more than what is left of all of them
-        asked["gpu"] = (like.share, max(free.devices, default=0), WHOLE)
-    wanted = {unit: amounts for unit, amounts in asked.items() if amounts[0]}
-    lacking = {unit: amounts for unit, amounts in wanted.items() if amounts[1] < amounts[0]}
-    parts = [_lacking(unit, have, of, like) for unit, (_, have, of) in (lacking or wanted).items()]
-    return ", ".join(parts) or "room"
-
-
-def _lacking(unit: str, have: int, of: int, like: Need) -> str:
-    if unit == "gpu" and like.share < WHOLE:
-        return f"at most {have / WHOLE:g} of one gpu"
-    return f"{_amount(unit, have)} of {_amount(unit, of)} {unit}"
-
-
-def _amount(unit: str, value: int) -> str:
-    value = max(value, 0)
-    return f"{value / 1000:g}" if unit == "cpu" else f"{value}" if unit == "gpu" else format_memory(value)
-
-
-def _words(need: Need) -> str:
-    """`2 cpu, 0.5 gpu`; only what is asked for."""
-    parts = [f"{_amount('cpu', need.mcpu)} cpu"] if need.mcpu else []
-    parts += [f"{need.gpu} gpu" if need.share == WHOLE else f"{need.share / WHOLE:g} gpu"] if need.gpu else []
-    parts += [f"{_amount('memory', need.memory)} memory"] if need.memory else []
-    return ", ".join(parts) or "nothing"
+    return f"{name} needs {need_text(role.need)}; {', '.join(parts)}{more}"

@@ -84,6 +84,7 @@ class NodeStatus(msgspec.Struct, frozen=True):
     gpu: int = 0
     gpu_free: int | float = 0
     heard_s_ago: float | None = None  # the driver knows that
+    bad_gpus: tuple[str, ...] = ()  # each with the reason
 
 
 class IncidentStatus(msgspec.Struct, frozen=True):
@@ -258,6 +259,7 @@ def _node(name: NodeName, node: Node) -> NodeStatus:
         cpu_free=node.free.mcpu / 1000,
         gpu=node.spec.gpu,
         gpu_free=_whole_or_not(sum(node.free.devices)),
+        bad_gpus=tuple(f"GPU {gpu}: {reason}" for gpu, reason in node.bad_gpus.items()),
     )
 
 

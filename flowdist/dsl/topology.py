@@ -14,7 +14,7 @@ from flowdist.dsl.places import CallSite, Place, call_site
 Duration = str | int | float
 Memory = str | int
 FailureWord = Literal[
-    "exit", "signal", "oom", "hang", "start_failed", "unready", "unkillable", "preempted", "node_lost"
+    "exit", "signal", "oom", "hang", "start_failed", "unready", "unkillable", "preempted", "gpu_lost", "node_lost"
 ]
 OnRestart = Literal["reconnect", "restart"]
 

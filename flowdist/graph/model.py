@@ -22,7 +22,17 @@ Action = Literal["restart", "fail", "ignore"]
 Then = Literal["fail", "ignore", "widen"]
 Strategy = Literal["spread", "pack"]
 FailureKind = Literal[
-    "exit", "signal", "oom", "hang", "start_failed", "unready", "unkillable", "store_lost", "preempted", "node_lost"
+    "exit",
+    "signal",
+    "oom",
+    "hang",
+    "start_failed",
+    "unready",
+    "unkillable",
+    "store_lost",
+    "preempted",
+    "gpu_lost",
+    "node_lost",
 ]
 Pairs = tuple[tuple[str, str], ...]
 

@@ -11,6 +11,7 @@ from flowdist.control.events import DrainRequested, ScaleRequested
 from flowdist.control.history import Record
 from flowdist.control.ids import ReplicaId
 from flowdist.control.milestones import has_come
+from flowdist.control.xid import xid_text
 from flowdist.fault_rates import Arrivals, check_rates
 from flowdist.faults import ORDERS, Fault, Plan, check_plan, check_targets, refuse_misplaced, refuse_unsupported
 from flowdist.graph import RoleGraph, parse_duration
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 OF_LINKS = ("flap", "delay", "drop", "duplicate", "reorder")
 KINDS = {
-    "node": ("kill", "lost", "leave", "preempt", "pause", "partition", "cut-to", *OF_LINKS, "add", "drain"),
+    "node": ("kill", "lost", "leave", "preempt", "pause", "partition", "cut-to", *OF_LINKS, "xid", "add", "drain"),
     "replica": ("kill", "exit", "oom", "hang", "pause", "slow", "torn-checkpoint", "disk-full", "scale"),
     "controller": ("kill", "partition", "cut-to"),
 }
@@ -195,6 +196,9 @@ class Faulting:
                 self._later(fault, lambda: node.heal(fault.spec))
             case "flap":
                 self._flap(fault, node)
+            case "xid":
+                number, gpu = fault.xid
+                node.tell(io.GpuFaulted(gpu, xid_text(number), number))
         self._sim.plan()
 
     def _flap(self, fault: Fault, node: SimNode) -> None:

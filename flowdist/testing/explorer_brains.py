@@ -17,6 +17,7 @@ from flowdist.control.events import (
     CheckpointOffered,
     DrainRequested,
     Event,
+    GpuFailed,
     NodeGone,
     StoreLost,
     StoreOpened,
@@ -144,7 +145,7 @@ def _outlook(brain: Brain) -> Outlook:
 
 def _is_late(brain: Brain, news: News) -> bool:
     """News of an attempt that is not the present one, or is over (R20), at a moment at which nothing else is due."""
-    if not isinstance(news, Report) or isinstance(news.event, StoreOpened | StoreLost | CheckpointOffered):
+    if not isinstance(news, Report) or isinstance(news.event, StoreOpened | StoreLost | CheckpointOffered | GpuFailed):
         return False
     replica, due = brain.controller.state.replicas[news.event.replica], brain.controller.deadline()
     is_present = replica.attempt == news.event.attempt and replica.is_live

@@ -186,6 +186,8 @@ def _devices(facts: Facts, line: Record, start: StartReplica) -> Found:
     others += [other for other in line.effects if isinstance(other, StartReplica) and other is not start]
     if twice := _too_many(facts, start, [other for other in others if other.node == start.node]):
         yield "GPU", f"{start.replica} gets GPU {min(twice)} of {start.node}, which is taken"
+    if bad := [gpu for gpu in start.gpus if gpu in facts.bad_gpus.get(start.node, ())]:
+        yield "GPU", f"{start.replica} gets GPU {bad[0]} of {start.node}, which is bad"
 
 
 def _too_many(facts: Facts, start: StartReplica, others: list[StartReplica]) -> list[int]:
