@@ -43,6 +43,10 @@ main()
 """
 MARK = "FLOWDIST_BENCH_MARK"
 TIMEOUT_S = 120
+COUNT_TIMEOUT_S = 45  # whoever has not come back by then will not
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
+TORCHRUN += ["--max-restarts", "2", "script.py"]
+FLOWDIST = [sys.executable, "-m", "flowdist", "run", "script.py", "--replicas", "1x4", "--max-restarts", "2"]
 
 
 def main() -> None:
@@ -50,13 +54,10 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=5)
     parser.add_argument("--peer-trials", type=int, default=3)
     options = parser.parse_args()
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
-    torchrun += ["--max-restarts", "2", "script.py"]
-    flowdist = [sys.executable, "-m", "flowdist", "run", "script.py", "--replicas", "1x4", "--max-restarts", "2"]
     contenders = {
-        "flowdist": (flowdist, {}, options.trials),
-        "torchrun, shared store off": (torchrun, {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}, options.peer_trials),
-        "torchrun, defaults": (torchrun, {}, options.peer_trials),
+        "flowdist": (FLOWDIST, {}, options.trials),
+        "torchrun, shared store off": (TORCHRUN, {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}, options.peer_trials),
+        "torchrun, defaults": (TORCHRUN, {}, options.peer_trials),
     }
     results: dict[str, list[tuple[bool, float, float | None, int]]] = {name: [] for name in contenders}
     for trial in range(max(options.trials, options.peer_trials)):
@@ -71,7 +72,19 @@ def main() -> None:
         print(f"death to first all_reduce: {ours:.2f} s / {theirs:.2f} s = {ours / theirs:.2f} of torchrun's time")
 
 
-def run(command: list[str], env: dict[str, str]) -> tuple[bool, float, float | None, int]:
+def count(trials: int) -> dict[str, tuple[int, int]]:
+    """How many restarts of so many come to a good end, each with all defaults."""
+    good = {"flowdist": 0, "torchrun": 0}
+    for trial in range(trials):
+        for name, command in (("flowdist", FLOWDIST), ("torchrun", TORCHRUN)):
+            recovered, seconds, *_ = run(command, {}, COUNT_TIMEOUT_S)
+            good[name] += recovered
+            said = "recovered" if recovered else "FAILED"
+            print(f"restart {trial + 1}/{trials}, {name}: {said} ({seconds:.1f} s)", file=sys.stderr, flush=True)
+    return {name: (found, trials) for name, found in good.items()}
+
+
+def run(command: list[str], env: dict[str, str], timeout_s: float = TIMEOUT_S) -> tuple[bool, float, float | None, int]:
     """Recovered, seconds in all, seconds from the death to the last worker's first all_reduce, processes left."""
     mark = uuid.uuid4().hex
     with tempfile.TemporaryDirectory() as folder:
@@ -86,7 +99,7 @@ def run(command: list[str], env: dict[str, str]) -> tuple[bool, float, float | N
             text=True,
         )
         try:
-            output, _ = process.communicate(timeout=TIMEOUT_S)
+            output, _ = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             process.kill()
             output, _ = process.communicate()

@@ -22,21 +22,25 @@ from flowdist.cli.common import print_json
 from flowdist.cli.console import Console, Shown
 from flowdist.control.history import Record
 from flowdist.control.state import JobState, ReplicaPhase
+from flowdist.control.waiting import held_up_by
 from flowdist.errors import FlowdistError, JobFailed
+from flowdist.graph import SECOND
 
 if TYPE_CHECKING:
     from flowdist.runtime.supervisor import Onlooker
 
 LOG = "supervisor.log"
+PATIENCE_NS = 3 * SECOND  # with a job that starts nothing: it may wait long for nodes of others
 STARTED: tuple[ReplicaPhase, ...] = ("running", "ready", "succeeded")
 
 
 class _Starting(Console):
-    """Tells the parent, once, that the first replica runs."""
+    """Tells the parent, once, that the first replica runs, or that the job waits before anything can start."""
 
     def __init__(self, shown: Shown, mask: Callable[[str], str], tell: Callable[[dict[str, Any]], None]) -> None:
         super().__init__(shown, mask)
         self._tell = tell
+        self._idle_since_ns: int | None = None
 
     def onlooker(self, run_id: str) -> Onlooker:
         return self
@@ -47,6 +51,12 @@ class _Starting(Console):
     def look(self, job: JobState, now: int) -> None:
         if any(role.count(phase) for role in job.roles.values() for phase in STARTED):
             self._tell({"started": True})
+        elif not job.nodes or any(role.count("starting") for role in job.roles.values()):
+            self._idle_since_ns = None  # there is no node yet, or something is on its way
+        elif self._idle_since_ns is None:
+            self._idle_since_ns = now
+        elif now - self._idle_since_ns > PATIENCE_NS and (waits := held_up_by(job)):
+            self._tell({"waits_for": waits[0]})
 
 
 def detached(
@@ -134,7 +144,8 @@ def _show(run_dir: Path, base: Path, shown: Shown, told: dict[str, Any]) -> None
     """The id on stdout, for scripts; what can be done with it on stderr."""
     name = run_dir.name
     if shown.as_json:
-        print_json("detached", run=name, run_dir=str(run_dir), ended="ended" in told)
+        waits = told.get("waits_for")
+        print_json("detached", run=name, run_dir=str(run_dir), ended="ended" in told, waits_for=waits)
         return
     click.echo(name)
     more = "" if base == Path("runs") else f" --runs {base}"
@@ -142,6 +153,7 @@ def _show(run_dir: Path, base: Path, shown: Shown, told: dict[str, Any]) -> None
         click.echo(f"it is over already: flowdist report {name}{more}", err=True)
         return
     verbs = (("status", f"{name}{more}"), ("logs -f", f"--run {name}{more}"), ("cancel", f"{name}{more}"))
-    click.echo("it runs in the background:", err=True)
+    waits = f", and waits for {told['waits_for']}" if "waits_for" in told else ""
+    click.echo(f"it runs in the background{waits}:", err=True)
     for verb, arguments in verbs:
         click.echo(f"  flowdist {verb} {arguments}", err=True)

@@ -110,7 +110,9 @@ def _show(report: Any, named: Named) -> None:
 
 
 def _coverage_rows(coverage: dict[tuple[str, str], int]) -> list[tuple[str, ...]]:
-    phases = ("starting", "steady", "in recovery", "ending")
+    phases = ["starting", "steady", "in recovery", "ending"]
+    if any(phase == "saving" for _, phase in coverage):
+        phases.insert(2, "saving")
     kinds: Iterable[str] = dict.fromkeys(kind for kind, _ in coverage)
     rows: list[tuple[str, ...]] = [("", *phases)]
     rows += [(kind, *(str(coverage.get((kind, phase), "-")) for phase in phases)) for kind in kinds]

@@ -64,7 +64,7 @@ def command(
     from flowdist.runtime.reading import Follow, find_logs, latest_attempts, lines_of, parse_target
     from flowdist.runtime.runs import known_mask
 
-    run_dir, graph = find_run(Path(base), run)
+    run_dir, graph = find_run(Path(base), run, of_one_host=True)
     mask = known_mask(graph, os.environ)
     if events:
         if targets or attempt is not None or all_attempts or only_out or only_err:

@@ -42,6 +42,7 @@ class Agent:
         self.bad_gpus: dict[int, str] = {}  # and why
         self.epoch, self.is_connected = 0, False
         self.lease = Lease(graph.options)
+        self.is_warming = False  # to be set before it joins, by a driver that tells WarmedUp later
         self.is_fencing = False
         self.is_leaving = False
         self.is_over = False
@@ -70,7 +71,7 @@ class Agent:
 
         A simulator that knows that the node is heard need not play each heartbeat: see `renew`.
         """
-        return min((time for attempt in self.attempts.values() for time in attempt.deadlines()), default=None)
+        return min([time for attempt in self.attempts.values() for time in attempt.deadlines()], default=None)
 
     def renew(self, now: int, round_trip_ns: int) -> int | None:
         """As if every heartbeat that could be sent and answered by now had been. Returns when the last was sent."""
@@ -111,6 +112,9 @@ class Agent:
                 self._record_process(event)
             case io.SpawnedCold():
                 self._report(ev.ReplicaStartsCold(event.replica, event.attempt, event.detail))
+            case io.WarmedUp():
+                self.is_warming = False
+                self._report(ev.NodeWarm(self.spec.name))
             case io.Refused():
                 self.lease.refused(self._now)
             case io.GpuFaulted():
@@ -153,12 +157,12 @@ class Agent:
             held, self.held = self.held, {}
             for order in held.values():
                 self._start(order)
-        if any(not attempt.is_over for attempt in self.attempts.values()):
+        if not (self.is_leaving or self.is_fencing) or any(not each.is_over for each in self.attempts.values()):
             return
         if self.is_leaving:
             self._send(msg.Leave(self.spec.name, self.incarnation))
             self._end("it left")
-        elif self.is_fencing:
+        else:
             self.is_fencing = False
             self.lease.drop()
             self.incarnation += 1
@@ -170,7 +174,7 @@ class Agent:
             return
         items = tuple(attempt.item() for attempt in self.attempts.values())
         own = (self.spec.name, self.incarnation, self.spec, self.address)
-        self._send(msg.Join(*own, self._now, items, tuple(self.bad_gpus.items())))
+        self._send(msg.Join(*own, self._now, items, self.is_warming, tuple(self.bad_gpus.items())))
         self.lease.beat(self._now)
         self._say_again()
 
@@ -348,7 +352,7 @@ class Agent:
                 self._signal(attempt, attempt.first_signal)
         attempt.started_ns = self._now
         attempt.look_at_ns = attempt.next_look()
-        self._check_ready(attempt)
+        signs.check_ready(attempt, self._report)
         parking.check_elastic(attempt, self._report)
 
     def _worker_exited(self, attempt: Attempt, event: io.WorkerExited) -> None:
@@ -404,7 +408,7 @@ class Agent:
         match event:
             case io.WorkerReady():
                 attempt.ready_ranks[event.local_rank] = None
-                self._check_ready(attempt)
+                signs.check_ready(attempt, self._report)
             case io.WorkerElastic():
                 if parking.note_elastic(attempt, event, self._report):
                     attempt.is_leaving = False
@@ -415,7 +419,7 @@ class Agent:
                     self._finish(attempt)
             case io.ProbePassed():
                 attempt.is_probed = True
-                self._check_ready(attempt)
+                signs.check_ready(attempt, self._report)
             case io.WorkerProgressed():
                 signs.progressed(attempt, event, self._now, self.graph.options.heartbeat_ns, self._report)
             case io.WorkerOffered():
@@ -431,14 +435,6 @@ class Agent:
                 signs.check_left(attempt, self._report)
             case _:
                 assert_never(event)
-
-    def _check_ready(self, attempt: Attempt) -> None:
-        ready = attempt.role.ready
-        if attempt.phase != "running" or ready is None:
-            return
-        if attempt.is_probed or (ready.how == "call" and len(attempt.ready_ranks) == attempt.role.procs):
-            attempt.phase = "ready"
-            self._report(ev.ReplicaReady(attempt.order.replica, attempt.order.attempt))
 
     def _report(self, event: msg.Reported) -> None:
         """Nothing is reported while fencing or leaving: the loss of the node says it all."""

@@ -22,6 +22,10 @@ class Disconnected(msgspec.Struct, frozen=True, tag=True):
     """The connection to the controller is lost. Workers go on until the lease runs out."""
 
 
+class WarmedUp(msgspec.Struct, frozen=True, tag=True):
+    """What workers of this node will want is imported, or it was found that it cannot be."""
+
+
 class WorkersSpawned(msgspec.Struct, frozen=True, tag=True):
     """All workers of the attempt run; `ports` were chosen for it by name."""
 
@@ -174,6 +178,7 @@ class AgentTimePassed(msgspec.Struct, frozen=True, tag=True):
 AgentInput = (
     Connected
     | Disconnected
+    | WarmedUp
     | WorkersSpawned
     | SpawnedCold
     | SpawnFailed

@@ -30,7 +30,7 @@ from flowdist.control.membership import (
     tell_dependents,
     why_not_admitted,
 )
-from flowdist.control.nodes import give_up_node, join, lose_node
+from flowdist.control.nodes import give_up_node, join, lose_node, warmed_up
 from flowdist.control.operator import obey
 from flowdist.control.peers import update_addresses
 from flowdist.control.placement import explain, unplace
@@ -82,6 +82,8 @@ def _record(job: JobState, event: ev.Event) -> None:
         case ev.NodeJoined():
             for item in join(job, event):
                 _record_item(job, item)
+        case ev.NodeWarm():
+            warmed_up(job, event.node)
         case ev.NodeLeft():
             lose_node(job, event.node, f"{event.node} left", asked=True)
         case ev.NodeGone():
@@ -191,6 +193,7 @@ def settle(job: JobState) -> None:
         if job.ending is None:
             tell_dependents(job, roles)
             form_worlds(job, job.in_order({**dict.fromkeys(names), **job.touched}))
+        if job.ending is None:  # a world may have waited for what will never come
             update_addresses(job, roles)
     raise AssertionError("the job does not settle")
 

@@ -37,14 +37,24 @@ class InventoryItem(msgspec.Struct, frozen=True):
 
 
 class NodeJoined(msgspec.Struct, frozen=True, tag=True):
-    """An agent connected, for the first time or again. `incarnation` grows when it has lost what it ran."""
+    """An agent connected, for the first time or again. `incarnation` grows when it has lost what it ran.
+
+    While `is_warming` it imports what its workers will want: NodeWarm follows.
+    """
 
     node: NodeName
     spec: NodeSpec
     address: str = "127.0.0.1"
     incarnation: int = 1
     inventory: tuple[InventoryItem, ...] = ()
+    is_warming: bool = False
     bad_gpus: tuple[tuple[int, str], ...] = ()  # by number, with the reason
+
+
+class NodeWarm(msgspec.Struct, frozen=True, tag=True):
+    """Workers that start on the node now are in user code within moments, or never will be: it waits for nothing."""
+
+    node: NodeName
 
 
 class NodeLeft(msgspec.Struct, frozen=True, tag=True):
@@ -257,6 +267,7 @@ class TimePassed(msgspec.Struct, frozen=True, tag=True):
 
 Event = (
     NodeJoined
+    | NodeWarm
     | NodeLeft
     | NodeGone
     | NodeSilent

@@ -6,6 +6,7 @@ which was given up has to join anew, and what a controller that took over may ex
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple, assert_never
 
 from flowdist.control.effects import Order
@@ -64,19 +65,20 @@ class Links:
         if message.incarnation < self._incarnations.get(node, 0):
             return Heard()
         match message:
+            case Report():
+                return Heard((), (message.event,)) if self._liveness.is_watched(node) else Heard()
             case Join():
                 self._incarnations[node] = message.incarnation
                 self._liveness.watch(node, now)
                 spec, address, items = message.spec, message.address, message.inventory
-                joined = NodeJoined(node, spec, address, message.incarnation, items, message.bad_gpus)
+                news = (items, message.is_warming, message.bad_gpus)
+                joined = NodeJoined(node, spec, address, message.incarnation, *news)
                 return Heard((Acked(self.epoch, message.incarnation, message.sent_ns),), (joined,))
             case Heartbeat():
                 heard = tuple(self._liveness.heard(node, now))
                 if self._liveness.is_watched(node):
                     return Heard((Acked(self.epoch, message.incarnation, message.sent_ns),), heard)
                 return Heard((Rejoin(self.epoch, message.incarnation),), heard)
-            case Report():
-                return Heard((), (message.event,)) if self._liveness.is_watched(node) else Heard()
             case Preempted():
                 return Heard((), (NodePreempted(node, message.notice_ns),))
             case Leave():
@@ -118,3 +120,7 @@ class Links:
 
     def deadline(self) -> int | None:
         return self._liveness.deadline()
+
+    def deadline_of(self, nodes: Iterable[NodeName]) -> int | None:
+        """When the first of these will have been silent for too long, where all others are sure to be heard."""
+        return self._liveness.deadline_of(nodes)

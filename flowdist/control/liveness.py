@@ -7,6 +7,7 @@ either side of the lease: an agent has always fenced before its node is called s
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 
 from flowdist.control.events import NodeHeard, NodeSilent
 from flowdist.control.ids import NodeName
@@ -67,3 +68,8 @@ class Liveness:
             if until is not None and until > recorded:
                 heapq.heappush(self._heap, (until, node))
         return None
+
+    def deadline_of(self, nodes: Iterable[NodeName]) -> int | None:
+        """The same for these nodes alone, however long the others have not been heard."""
+        times = [self._until_ns[node] for node in nodes if node in self._until_ns]
+        return min(times, default=None)

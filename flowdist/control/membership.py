@@ -100,8 +100,9 @@ def _form_gang(job: JobState, world: World, roles: list[Role]) -> None:
             unplace(job, replica)  # the operator scaled down: the highest go
     if any(role.occupied < role.spec.min_replicas for role in roles):
         admit(job, roles)
+    later = job.warming if world.generation else ()  # whoever was up need not wait for others' imports (R13)
     for role in roles:
-        fill(job, role, role.target - role.seats)
+        fill(job, role, role.target - role.seats, without=later)
     have = [_has_minimum(job, role, role.seats) for role in roles]  # each says what it lacks
     if not all(have):
         return
@@ -297,7 +298,10 @@ def note_formed(job: JobState, world: World) -> None:
 
 
 def _grow(job: JobState, world: World, roles: list[Role]) -> None:
-    """Arrivals become one re-formation, after the cool-down, and never while the world is closing (R13, R17)."""
+    """Arrivals become one re-formation, after the cool-down, and never while the world is closing (R13, R17).
+
+    Its members go on until the newcomers' nodes are warm: what they import costs nobody else a moment.
+    """
     cooldown = Due("cooldown", world.name)
     busy = world.incident is not None or world.formed_ns is None or world.notice is not None
     growing = [role for role in roles if role.seats < role.target]
@@ -306,7 +310,8 @@ def _grow(job: JobState, world: World, roles: list[Role]) -> None:
         return
     for role in growing:
         job.hungry[role.spec.name] = None
-    if not any(short_of_room(job, [role], extra=role.spec.step) is None for role in growing):
+    extra = [short_of_room(job, [role], extra=role.spec.step, without=job.warming) for role in growing]
+    if None not in extra:
         job.due.clear(cooldown)
         return
     earliest = _may_grow_from(job, roles, world)
@@ -315,7 +320,7 @@ def _grow(job: JobState, world: World, roles: list[Role]) -> None:
         return
     job.due.clear(cooldown)
     kind = "scaled" if world.grow_at_once else "joined"
-    if not sum(fill(job, role, role.target - role.seats) for role in growing):
+    if not sum(fill(job, role, role.target - role.seats, without=job.warming) for role in growing):
         return
     before = frozenset(world.members)
     names = [str(replica.id) for role in roles for replica in seated(job, role) if replica.id not in before]
@@ -336,6 +341,8 @@ def _may_grow_from(job: JobState, roles: list[Role], world: World) -> int:
     if world.grow_at_once:
         return job.now
     wait = max(role.spec.cooldown_ns for role in roles)
+    if world.generation == 1:
+        wait = 0  # it has not re-formed yet, and has waited for company in its join_window
     options = job.graph.options
     if world.free_row >= options.free_incidents_max - 1 and not was_healthy(job, world):
         wait = max(wait, options.min_uptime_ns)  # growing is our own choice: it must not be what fails the job (R8)

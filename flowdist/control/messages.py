@@ -15,6 +15,7 @@ from flowdist.control.events import (
     CheckpointOffered,
     GpuFailed,
     InventoryItem,
+    NodeWarm,
     ReplicaElastic,
     ReplicaExited,
     ReplicaLeftStep,
@@ -34,7 +35,8 @@ from flowdist.control.ids import NodeName
 from flowdist.graph import NodeSpec
 
 Reported = (
-    StoreOpened
+    NodeWarm
+    | StoreOpened
     | StoreLost
     | ReplicaStarted
     | ReplicaStartsCold
@@ -62,6 +64,7 @@ class Join(msgspec.Struct, frozen=True, tag=True):
     address: str
     sent_ns: int
     inventory: tuple[InventoryItem, ...] = ()
+    is_warming: bool = False
     bad_gpus: tuple[tuple[int, str], ...] = ()
 
 

@@ -13,7 +13,7 @@ from flowdist.control.bad_nodes import note_loss, shun_if_it_flaps
 from flowdist.control.effects import AskStep, OpenStore, StopAtStep, StopReplica, TellPeers
 from flowdist.control.ending import forget_store
 from flowdist.control.events import GpuFailed, InventoryItem, NodeJoined, ReplicaExited
-from flowdist.control.ids import NodeName, is_unnamed
+from flowdist.control.ids import NODE_RANK, NodeName, is_unnamed, rank_of_unnamed
 from flowdist.control.judge import Failure
 from flowdist.control.membership import abandon_opening
 from flowdist.control.placement import forget_ports, unplace, update_free
@@ -31,16 +31,29 @@ def join(job: JobState, event: NodeJoined) -> list[InventoryItem]:
     same = known is not None and known.usable and event.incarnation == known.incarnation
     if known is not None and not same:
         lose_node(job, event.node, f"{event.node} came back without what it ran")
-    if event.node in job.missing:
-        del job.missing[event.node]
-    elif known is None and (unnamed := next((name for name in job.missing if is_unnamed(name)), None)) is not None:
-        del job.missing[unnamed]
+    if event.node not in job.node_order:
+        _take_place(job, event)
+    job.missing.pop(event.node, None)
     if not same:
         _add(job, event, known)
     job.nodes[event.node].is_unheard = False
     for gpu, reason in event.bad_gpus:  # of a node that is new they were never in the pool
         lose_gpu(job, GpuFailed(event.node, gpu, reason))
+    if event.is_warming:
+        job.warming[event.node] = None
+    else:
+        warmed_up(job, event.node)
     return _reconcile(job, event) if known is not None and same else _refuse_strays(job, event)
+
+
+def _take_place(job: JobState, event: NodeJoined) -> None:
+    """A node whose name nobody knew takes the place of one that was expected: that of its rank, else the first."""
+    free = [name for name in job.node_order if is_unnamed(name)]
+    rank = dict(event.spec.labels).get(NODE_RANK)
+    place = next((name for name in free if rank_of_unnamed(name) == rank), free[0] if free else None)
+    if place is not None:
+        job.node_order[event.node] = job.node_order.pop(place)
+        job.missing.pop(place, None)
 
 
 def _add(job: JobState, event: NodeJoined, known: Node | None) -> None:
@@ -62,6 +75,13 @@ def _add(job: JobState, event: NodeJoined, known: Node | None) -> None:
 
 def _reasons(node: Node) -> str:
     return ", ".join(dict.fromkeys(node.bad_gpus.values()))
+
+
+def warmed_up(job: JobState, name: NodeName) -> None:
+    """Worlds that run may grow onto it now (R13)."""
+    if name in job.warming:
+        del job.warming[name]
+        job.reseated = True
 
 
 def _refuse_strays(job: JobState, event: NodeJoined) -> list[InventoryItem]:
@@ -152,6 +172,7 @@ def lose_node(job: JobState, name: NodeName, cause: str, *, asked: bool = False)
 
 def _give_up(job: JobState, name: NodeName) -> None:
     node = job.nodes[name]
+    job.warming.pop(name, None)
     if node.usable:
         node.usable = False
         del job.usable[bisect_left(job.usable, (node.order, name))]

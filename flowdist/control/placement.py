@@ -198,9 +198,10 @@ def update_free(job: JobState, name: NodeName) -> None:
     job.reseated = True
 
 
-def fill(job: JobState, role: Role, count: int) -> int:
+def fill(job: JobState, role: Role, count: int, *, without: Collection[NodeName] = ()) -> int:
     """Place up to `count` of the replicas that wait, lowest first, beyond the minima of roles that are yet to come.
 
+    Nodes `without` take nothing.
     Returns how many found a place; the role is hungry if there were any, and not so many did. Seats are given by as
     many as a mesh of the role's ranks needs, one by one where it has none.
     """
@@ -209,7 +210,7 @@ def fill(job: JobState, role: Role, count: int) -> int:
     placed = passed = 0
     wanting = False
     short = _short_roles(job, role)
-    trial: Trial = {}
+    trial: Trial = dict.fromkeys(without)
     chooser = Chooser(job, role, trial)
     block = role.spec.step - role.seats % role.spec.step
     while placed + block <= count and passed < len(role.vacant):

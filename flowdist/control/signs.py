@@ -83,9 +83,14 @@ def _plan_to_tell(attempt: Attempt, now: int, heartbeat_ns: int, say: Say) -> No
     if attempt.told_ns is None:
         tell_step(attempt, now, say)
     elif attempt.tell_at_ns is None:
-        attempt.tell_at_ns = attempt.told_ns + max(heartbeat_ns, (now - attempt.started_ns) // 100)
+        attempt.tell_at_ns = attempt.told_ns + told_after_ns(attempt, now, heartbeat_ns)
         if attempt.tell_at_ns <= now:
             tell_step(attempt, now, say)
+
+
+def told_after_ns(attempt: Attempt, now: int, heartbeat_ns: int) -> int:
+    """How long after it was told last a step is told."""
+    return max(heartbeat_ns, (now - attempt.started_ns) // 100)
 
 
 def tell_step(attempt: Attempt, now: int, say: Say) -> None:
@@ -118,3 +123,13 @@ def note_gpu(bad: dict[int, str], event: io.GpuFaulted, node: NodeName, say: Say
     if is_bad(event.xid):
         bad[event.gpu] = event.reason
     say(ev.GpuFailed(node, event.gpu, event.reason, event.xid))
+
+
+def check_ready(attempt: Attempt, say: Say) -> None:
+    """Say when the attempt has passed its readiness check, if it has one and runs."""
+    ready = attempt.role.ready
+    if attempt.phase != "running" or ready is None:
+        return
+    if attempt.is_probed or (ready.how == "call" and len(attempt.ready_ranks) == attempt.role.procs):
+        attempt.phase = "ready"
+        say(ev.ReplicaReady(attempt.order.replica, attempt.order.attempt))

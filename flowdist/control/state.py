@@ -267,6 +267,7 @@ class JobState:
     node_order: dict[NodeName, int] = field(default_factory=dict)
     usable: list[tuple[int, NodeName]] = field(default_factory=list)  # nodes that are, in their order
     free: dict[NodeName, Capacity] = field(default_factory=dict)  # of nodes that take more
+    warming: dict[NodeName, None] = field(default_factory=dict)  # nodes that still import what workers will want
     shelves: list[Shelf] = field(default_factory=list)  # of these nodes, by what roles ask for
     incidents: list[Incident] = field(default_factory=list)
     open: dict[int, None] = field(default_factory=dict)  # numbers of the open incidents

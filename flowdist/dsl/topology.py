@@ -194,6 +194,7 @@ class RoleFields(TypedDict, total=False):
     warm: bool | None
     parallel: Mapping[str, int | Literal["elastic"]] | str | None
     workload: Workload | None
+    simulate: object
 
 
 ROLE_DEFAULTS: dict[str, Any] = {
@@ -393,7 +394,7 @@ class Topology:
             join_window: How long a gang that has its minimum waits for more.
             pending_timeout: How long a role may be below its minimum.
             finish_timeout: How long the rest of a gang may run after its first member has finished.
-            cooldown: Between a formation and growing.
+            cooldown: Between a re-formation and growing.
             hang_after: No sign of it for so long is a failure of kind `hang`: no further `flowdist.worker.progress()`
                 once that is used, else no output of its world. The stacks of its Python workers go to their logs.
             start_timeout: So long after its start without a first `progress()` is one, too.
@@ -401,6 +402,7 @@ class Topology:
             warm: False: its workers are started by exec, never forked.
             parallel: The dimensions of its mesh, `{"pp": 2, "dp": "elastic", "tp": 2}`, for `flowdist.worker.mesh()`.
             workload: How the simulator plays it.
+            simulate: A class that the simulator runs in place of its workers, or `"module:Class"`: see docs/models.md.
         """
         site = call_site(("name", "command"))
         given, sites = _inherit(like, {"command": command, **fields}, site)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from flowdist.graph.model import NodeSpec, Resources
 
 WHOLE = 1000  # thousandths of a device
+UNLIMITED = 1000  # so often something fits that needs nothing
 
 
 class Need(NamedTuple):
@@ -80,10 +81,13 @@ def without(free: Capacity, devices: tuple[int, ...]) -> Capacity:
 
 def slots(need: Need, free: Capacity) -> int:
     """How many replicas of that size fit into what is free; a replica that needs nothing fits a thousand times."""
-    counts = [free.mcpu // need.mcpu] if need.mcpu else []
-    counts += [free.memory // need.memory] if need.memory else []
-    counts += [_gpu_slots(need, free)] if need.gpu else []
-    return min(counts, default=1000)
+    count = None
+    for want, have in ((need.mcpu, free.mcpu), (need.memory, free.memory)):
+        if want and (count is None or have // want < count):
+            count = have // want
+    if need.gpu and (count is None or _gpu_slots(need, free) < count):
+        count = _gpu_slots(need, free)
+    return UNLIMITED if count is None else count
 
 
 def _gpu_slots(need: Need, free: Capacity) -> int:

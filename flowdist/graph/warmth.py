@@ -13,6 +13,7 @@ import msgspec
 
 from flowdist.graph.model import RoleSpec
 
+NOTHING_TO_PRELOAD = "it has nothing to preload"
 PLAIN_FLAGS = ("-u", "-B", "-O", "-OO")  # the fork server gets the same; other flags change more than we know of
 READ_AT_IMPORT = ("PYTHON", "LD_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH_", "MALLOC_", "LC_", "LANG")
 _VARYING = re.compile(
@@ -76,5 +77,5 @@ def cold_because(spec: RoleSpec, python: str, ours: str) -> str:
         if name.startswith(READ_AT_IMPORT) and varies(value):
             return f"{name} differs from worker to worker"
     if not spec.preload:
-        return "it has nothing to preload"
+        return NOTHING_TO_PRELOAD
     return ""

@@ -61,6 +61,7 @@ def _mark(line: Record) -> str:
 
 _MARKS: dict[type[ev.Event], str] = {
     ev.NodeJoined: "+",
+    ev.NodeWarm: "+",
     ev.NodeLeft: "-",
     ev.NodeGone: "-",
     ev.NodeSilent: "-",
@@ -71,6 +72,7 @@ _MARKS: dict[type[ev.Event], str] = {
     ev.ReplicaStarted: "^",
     ev.ReplicaReady: "*",
     ev.ReplicaProgressed: ".",
+    ev.ReplicaElastic: "=",
     ev.ReplicaStopped: "v",
     ev.ReplicaUnkillable: "!",
     ev.ReplicaStalled: "?",

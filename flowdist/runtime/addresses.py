@@ -32,9 +32,16 @@ def endpoint_of(text: str, default_port: int) -> Endpoint:
     with contextlib.suppress(ValueError):  # an address of IPv6 alone
         return Endpoint(str(ipaddress.IPv6Address(text.strip())), default_port)
     match = re.fullmatch(r"(?:\[([^\]\s]+)\]|([^:\s\[\]]*))(?::(\d{1,5}))?", text.strip())
-    if match is None or int(match[3] or 0) > 65535 or not (match[1] or match[2]):
+    if match is None or int(match[3] or 0) > 65535 or not _can_be_host(match[1] or match[2]):
         raise FlowdistError(f"{text!r} is no HOST:PORT", help=f"write it like host0:{default_port}")
     return Endpoint(match[1] or match[2], int(match[3] or default_port))
+
+
+def _can_be_host(name: str) -> bool:
+    try:
+        return bool(name) and bool(name.encode("idna"))
+    except UnicodeError:
+        return False
 
 
 def family_of(address: str) -> socket.AddressFamily:
@@ -71,7 +78,7 @@ def reserve(address: str, port: int) -> Reserved | None:
     """
     held = socket.socket(socket.AF_UNIX)
     try:
-        held.bind(f"\0flowdist-{port}")
+        held.bind(f"\0flowdist-{address}-{port}")
     except OSError:
         held.close()
         return None

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import signal
 import socket
+import sys
 import time
 from collections import deque
 from pathlib import Path
@@ -21,12 +23,13 @@ from flowdist.control.effects import StartReplica
 from flowdist.control.ids import Addresses, ReplicaId
 from flowdist.control.messages import Acked, Dismissed, Ordered, Rejoin
 from flowdist.graph import RoleSpec, decode_graph
+from flowdist.graph.warmth import NOTHING_TO_PRELOAD, cold_because
 from flowdist.runtime import notice
 from flowdist.runtime import spawning as spawner
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.dialing import dial
 from flowdist.runtime.environment import Places, fork_server, macro_values, worker_argv, worker_env
-from flowdist.runtime.errors_of_workers import is_out_of_memory, one_line
+from flowdist.runtime.errors_of_workers import is_out_of_memory, one_line, oom_kills
 from flowdist.runtime.evidence import gather
 from flowdist.runtime.frames import encode, read_from_controller
 from flowdist.runtime.guardian import NodeConfig
@@ -35,6 +38,7 @@ from flowdist.runtime.logs import last_output_ns
 from flowdist.runtime.ports import Ports
 from flowdist.runtime.readiness import Listener, until_ready
 from flowdist.runtime.secret_values import Mask
+from flowdist.runtime.store_forks import StoreForks
 from flowdist.runtime.stores import Stores
 from flowdist.runtime.worker_socket import WorkerSocket
 
@@ -65,6 +69,11 @@ def write_atomically(path: Path, content: str, *, lasts: bool = True) -> None:
     temporary.rename(path)
 
 
+def signal_name(code: int) -> str:
+    """-9 -> KILL"""
+    return signal.Signals(-code).name.removeprefix("SIG")
+
+
 class _AgentProcess:
     def __init__(self, config: NodeConfig, channel: socket.socket, token: str) -> None:
         self._config, self._channel, self._token = config, channel, token
@@ -83,14 +92,19 @@ class _AgentProcess:
         self._spawning: dict[tuple[ReplicaId, int], _Spawning] = {}
         self._probes: dict[tuple[ReplicaId, int], asyncio.Task[None]] = {}
         self._mask = Mask()  # last words of workers go into the journal
-        self._next_id = 0
+        python = os.environ.get("PYTHON_EXEC", sys.executable)
+        reasons = [cold_because(role, python, sys.executable) for role in graph.roles]
+        self._may_use_torch = any(reason != NOTHING_TO_PRELOAD for reason in reasons)  # and have a process group
+        self._ids = itertools.count(1)  # of workers, and of store hosts
         self._killed: dict[tuple[ReplicaId, int], None] = {}  # attempts that we sent SIGKILL
-        self._oom_kills = _oom_kills()
+        self._oom_kills = oom_kills()
 
     async def run(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
-        self._stores = Stores(self._loop, self._store_exited, self._config.address)
+        run_dir, socket_dir = self._config.run_dir, self._config.socket_dir
+        self._store_forks = StoreForks(self._loop, self._channel_send, self._ids, run_dir, socket_dir)
+        self._stores = Stores(self._loop, self._store_exited, self._store_forks, self._config.address)
         self._sockets = WorkerSocket(self._tell)
         self._answers = spawner.answers()
         self._channel.setblocking(False)
@@ -119,7 +133,7 @@ class _AgentProcess:
                 await asyncio.sleep(pause_s)
                 continue
             self._tell(io.Connected())
-            with contextlib.suppress(msgspec.MsgspecError):  # whoever sends that is better met anew
+            with contextlib.suppress(msgspec.MsgspecError, RecursionError):  # whoever sends that is better met anew
                 while (message := await read_from_controller(reader)) is not None:
                     if isinstance(message, Acked | Rejoin | Ordered | Dismissed):
                         self._tell(message)
@@ -162,7 +176,7 @@ class _AgentProcess:
             case io.LeaveGeneration():
                 self._sockets.leave(output.replica, output.attempt)
             case io.HurrySpawn():
-                for id in self._ids(output.replica, output.attempt):
+                for id in self._ids_of(output.replica, output.attempt):
                     self._channel_send(spawner.Hurry(id))
             case io.SignalWorkers():
                 self._signal(output)
@@ -180,7 +194,7 @@ class _AgentProcess:
             case io.TellWorkers():
                 notice.tell(self._attempt_dir(output.replica, output.attempt), output.step)
             case io.BindStore():
-                port = self._stores.bind((output.world, output.generation), output.eager)
+                port = self._stores.bind((output.world, output.generation), output.eager and self._may_use_torch)
                 self._inputs.append(io.StoreBound(output.world, output.generation, port))
             case io.KillStore():
                 self._stores.kill((output.world, output.generation))
@@ -194,7 +208,6 @@ class _AgentProcess:
 
     def _spawn(self, start: StartReplica, kept: tuple[int, ...]) -> None:
         role = self._graph.role(start.replica.role)
-        self._killed.pop((start.replica, start.attempt), None)
         try:
             ports = self._ports.of(str(start.replica), role.ports)
             envs = [self._env(start, role, local_rank, ports) for local_rank in range(role.procs)]
@@ -210,6 +223,7 @@ class _AgentProcess:
                 spawning.missing.discard(local_rank)
                 self._workers[id] = (start, local_rank)
                 self._resume(id, before, start, local_rank, envs[local_rank])
+        self._forget_before(start)
         if not spawning.missing:
             self._all_spawned(start)
         for local_rank in sorted(spawning.missing):
@@ -217,11 +231,18 @@ class _AgentProcess:
             values = macro_values(start, role, local_rank, self._places, ports)
             argv = worker_argv(role, values, os.environ)
             folder = str(self._places.attempt_dir(start) / str(local_rank))
-            self._next_id += 1
-            self._workers[self._next_id] = (start, local_rank)
-            spawning.ids[self._next_id] = local_rank
-            server = fork_server(role, argv, os.environ, env, values)
-            self._channel_send(spawner.Spawn(self._next_id, argv, env, role.workdir, folder, server))
+            id = next(self._ids)
+            self._workers[id] = (start, local_rank)
+            spawning.ids[id] = local_rank
+            spawning.server = fork_server(role, argv, os.environ, env, values)
+            self._channel_send(spawner.Spawn(id, argv, env, role.workdir, folder, spawning.server))
+
+    def _forget_before(self, start: StartReplica) -> None:
+        """Earlier attempts of the replica are over: an agent that runs for weeks must not keep all of them."""
+        over = [key for key in self._spawning if key[0] == start.replica and key[1] < start.attempt]
+        for key in over:
+            del self._spawning[key]
+            self._killed.pop(key, None)
 
     def _resume(self, id: int, before: StartReplica, start: StartReplica, local_rank: int, env: dict[str, str]) -> None:
         """A worker that has left its generation goes on as one of this attempt."""
@@ -248,7 +269,9 @@ class _AgentProcess:
                 server = fork_server(role, worker_argv(role, values, os.environ), os.environ, env, values)
                 wanted |= {server: None} if server is not None else {}
         if len(wanted) == 1:
-            self._channel_send(spawner.Prepare(*wanted))
+            self._agent.is_warming = self._stores.is_early = True
+            (self._prepared,) = wanted
+            self._channel_send(spawner.Prepare(self._prepared))
 
     def _env(self, start: StartReplica, role: RoleSpec, local_rank: int, ports: dict[str, int]) -> dict[str, str]:
         devices = tuple(self._config.devices[gpu] for gpu in start.gpus)
@@ -268,10 +291,10 @@ class _AgentProcess:
         number = signal.Signals[f"SIG{output.signal}"]
         if number == signal.SIGKILL:
             self._killed[output.replica, output.attempt] = None
-        for id in self._ids(output.replica, output.attempt):
+        for id in self._ids_of(output.replica, output.attempt):
             self._channel_send(spawner.Signal(id, number))
 
-    def _ids(self, replica: ReplicaId, attempt: int) -> list[int]:
+    def _ids_of(self, replica: ReplicaId, attempt: int) -> list[int]:
         return [id for id, (start, _) in self._workers.items() if (start.replica, start.attempt) == (replica, attempt)]
 
     def _read_spawner(self) -> None:
@@ -283,15 +306,36 @@ class _AgentProcess:
             os._exit(1)  # without a spawner the node is lost: the guardian sees to the rest
         for answer in self._answers.feed(data):
             match answer:
+                case spawner.Spawned() | spawner.SpawnRefused() | spawner.Ended() if self._store_forks.owns(answer.id):
+                    self._hear_of_store(answer)
                 case spawner.Spawned():
                     self._spawned(answer.id)
                 case spawner.SpawnRefused():
                     self._refused(answer)
                 case spawner.Ended():
                     self._ended(answer)
-                case spawner.StartedCold():
+                case spawner.Prepared():
+                    self._fork_stores_from(self._prepared if answer.is_of_use else None)
+                    self._stores.settled()
+                    self._tell(io.WarmedUp())
+                case spawner.StartedCold() if not self._store_forks.owns(answer.id):
                     start, _ = self._workers[answer.id]
+                    self._spawning[start.replica, start.attempt].server = None
                     self._tell(io.SpawnedCold(start.replica, start.attempt, answer.reason))
+
+    def _hear_of_store(self, answer: spawner.Spawned | spawner.SpawnRefused | spawner.Ended) -> None:
+        match answer:
+            case spawner.SpawnRefused():
+                self._store_forks.server = None
+                self._stores.ended(self._store_forks.ended(answer.id), answer.detail)
+            case spawner.Ended():
+                how = f"exit code {answer.code}" if answer.code >= 0 else f"signal {signal_name(answer.code)}"
+                self._stores.ended(self._store_forks.ended(answer.id), how)
+
+    def _fork_stores_from(self, server: spawner.ForkServer | None) -> None:
+        """Workers are forked from it: it may be of use for the next store, too."""
+        if server is not None and any(name.partition(".")[0] == "torch" for name in server.preload):
+            self._store_forks.server = server
 
     def _spawned(self, id: int) -> None:
         start, local_rank = self._workers[id]
@@ -307,6 +351,7 @@ class _AgentProcess:
 
     def _all_spawned(self, start: StartReplica) -> None:
         spawning = self._spawning[start.replica, start.attempt]
+        self._fork_stores_from(spawning.server)
         self._tell(io.WorkersSpawned(start.replica, start.attempt, tuple(spawning.ports.items())))
         self._watch_readiness(start, spawning)
 
@@ -354,20 +399,22 @@ class _AgentProcess:
         self._tell(self._exit_of(start, local_rank, answer.code))
 
     def _exit_of(self, start: StartReplica, local_rank: int, code: int) -> io.WorkerExited:
-        name = signal.Signals(-code).name.removeprefix("SIG") if code < 0 else None
+        name = signal_name(code) if code < 0 else None
         if code == 0:
             return io.WorkerExited(start.replica, start.attempt, local_rank)
         if self._config.meeting is not None and self._writer is not None:
             folder = self._places.attempt_dir(start) / str(local_rank)
             self._writer.write(encode(gather(start, local_rank, folder, self._mask)))
         detail = one_line(self._places.attempt_dir(start) / str(local_rank), self._mask)
-        kind = "oom" if is_out_of_memory(detail) or self._was_oom_killed(start, name) else None
+        kind = "oom" if is_out_of_memory(detail) or self._was_oom_killed(start, local_rank, name) else None
         return io.WorkerExited(start.replica, start.attempt, local_rank, max(code, 0), name, kind, detail)  # type: ignore[arg-type]
 
-    def _was_oom_killed(self, start: StartReplica, name: str | None) -> bool:
-        """A SIGKILL that was not ours while the kernel counted one for want of memory."""
-        before, self._oom_kills = self._oom_kills, _oom_kills()
-        return name == "KILL" and (start.replica, start.attempt) not in self._killed and self._oom_kills > before
+    def _was_oom_killed(self, start: StartReplica, local_rank: int, name: str | None) -> bool:
+        """A SIGKILL that was not ours while the kernel counted one for want of memory, or a fault said so."""
+        before, self._oom_kills = self._oom_kills, oom_kills()
+        said = (self._places.attempt_dir(start) / str(local_rank) / spawner.INJECTED_OOM).exists()
+        is_ours = (start.replica, start.attempt) in self._killed
+        return name == "KILL" and not is_ours and (said or self._oom_kills > before)
 
     def _attempt_dir(self, replica: ReplicaId, attempt: int) -> Path:
         return Path(self._config.run_dir, replica.role, str(replica.index), f"attempt_{attempt}")
@@ -398,13 +445,4 @@ class _Spawning:
     ) -> None:
         self.start, self.ports, self.since_ns, self.ids, self.missing = start, ports, since_ns, ids, missing
         self.refused: str | None = None
-
-
-def _oom_kills() -> int:
-    """How often the kernel has killed for want of memory: in our control group, else on the machine."""
-    for file in ("/sys/fs/cgroup/memory.events", "/proc/vmstat"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            for line in Path(file).read_text().splitlines():
-                if line.startswith("oom_kill "):
-                    return int(line.split()[1])
-    return 0
+        self.server: spawner.ForkServer | None = None  # that its workers are forked from, as far as is known

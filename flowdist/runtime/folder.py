@@ -25,6 +25,7 @@ from flowdist.graph import RoleGraph, decode_graph, encode_graph
 
 GRAPH = "graph.json"
 CONTROL = "control.sock"
+JOINED = "joined"  # a file: the folder is of a host that takes part in the run of another, and says where that is
 SOCKET_PATH_MAX = 100  # Linux allows 107 bytes; the longest name in the folder has its share
 
 
@@ -53,12 +54,13 @@ def new_run(base: Path, graph: RoleGraph, prefix: str = "") -> Path:
     return run_dir
 
 
-def find_run(base: Path, name: str) -> tuple[Path, RoleGraph]:
+def find_run(base: Path, name: str, *, of_one_host: bool = False) -> tuple[Path, RoleGraph]:
     """The folder of a run, and its graph.
 
     Args:
         base: Where the folders of runs are.
         name: Its name there, the beginning of one that no other has, or a path; `latest` is the newest.
+        of_one_host: Whether the logs of a host that took part in the run of another will do.
 
     Raises:
         FlowdistError: if there is none, or more than one.
@@ -66,6 +68,9 @@ def find_run(base: Path, name: str) -> tuple[Path, RoleGraph]:
     folder = next((path for path in (base / name, Path(name)) if (path / GRAPH).is_file()), None)
     if folder is None:
         folder = _by_prefix(base, name)
+    if (folder / JOINED).is_file() and not of_one_host:
+        message = f"{folder.name} has what ran on one host of a run"
+        raise FlowdistError(message, help=f"its journal is on the host of {(folder / JOINED).read_text().strip()}")
     try:
         return folder.resolve(), decode_graph((folder / GRAPH).read_bytes())
     except (OSError, msgspec.MsgspecError) as error:
@@ -88,8 +93,9 @@ def _by_prefix(base: Path, name: str) -> Path:
 
 
 def run_dirs(base: Path) -> list[Path]:
-    """The folders of all runs there, the newest first."""
+    """The folders of all runs there, the newest first; not those of hosts that took part in the run of another."""
     graphs = [path for path in base.glob(f"*/{GRAPH}") if not path.parent.is_symlink()]
+    graphs = [path for path in graphs if not (path.parent / JOINED).exists()]
     return [path.parent for path in sorted(graphs, key=lambda path: path.stat().st_mtime_ns, reverse=True)]
 
 
@@ -128,11 +134,15 @@ def is_locked(run_dir: Path) -> bool:
 
 
 class Past(NamedTuple):
-    """What a run that is resumed has behind it: lines of its journal, time of the job, starts of each node's agent."""
+    """What a run that is resumed has behind it: lines of its journal, time of the job, starts of each node's agent.
+
+    `added` are the nodes that it was not told of at its start.
+    """
 
     lines: int = 0
     last_ns: int = 0
     starts: Mapping[str, int] = MappingProxyType({})
+    added: tuple[str, ...] = ()
 
 
 def past_of(run_dir: Path) -> Past:
@@ -144,21 +154,28 @@ def past_of(run_dir: Path) -> Past:
     except msgspec.DecodeError as error:
         raise FlowdistError(f"the journal of {run_dir.name} cannot be read: {error}") from None
     starts: dict[str, int] = {}
+    known: tuple[str, ...] = ()
+    added: dict[str, None] = {}
     last_ns = 0
     for line in lines:
-        if isinstance(line, Header) and any(is_unnamed(name) for name in line.known_nodes):
-            message = f"run {run_dir.name} was one over several hosts, which cannot be resumed"
-            raise FlowdistError(message, help="start it anew on every host; checkpoints are where the job has put them")
+        if isinstance(line, Header):
+            known = line.known_nodes
+            if any(is_unnamed(name) for name in known):
+                message = f"run {run_dir.name} was one over several hosts, which cannot be resumed"
+                help = "start it anew on every host; checkpoints are where the job has put them"
+                raise FlowdistError(message, help=help)
         if not isinstance(line, Record):
             continue
         last_ns = line.t_ns
         if isinstance(line.event, NodeJoined):
             starts[line.event.node] = max(starts.get(line.event.node, 0), line.event.incarnation // 1000 + 1)
+            if line.event.node not in known:
+                added[line.event.node] = None
         for effect in line.effects:
             if isinstance(effect, FinishJob):
                 message = f"run {run_dir.name} is over: it has {effect.outcome}"
                 raise FlowdistError(message, help="start a new one with flowdist run")
-    return Past(len(lines), last_ns, starts)
+    return Past(len(lines), last_ns, starts, tuple(added))
 
 
 def socket_dir(run_dir: Path, nodes: list[str]) -> Path:

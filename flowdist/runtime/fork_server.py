@@ -31,6 +31,7 @@ from flowdist.runtime.spawning import (
     encode,
     requests,
 )
+from flowdist.runtime.standby import Standby, Standbys, wait_for_work
 
 
 class Imports(msgspec.Struct, frozen=True):
@@ -53,6 +54,7 @@ class _Loop:
         self._selector = selectors.DefaultSelector()
         self._selector.register(channel, selectors.EVENT_READ)
         self._children = Children(self._selector)
+        self._standbys = Standbys(self._selector, fork)
         self._frames = requests()
 
     def run(self) -> Spawn:
@@ -65,16 +67,23 @@ class _Loop:
         self._answer(Ready(unsafe))
         forked = self._obey(rest)
         while forked is None:
-            for key, _ in self._selector.select():
+            for key, _ in self._selector.select(self._standbys.patience_s()):
+                if isinstance(key.data, Standby):
+                    self._standbys.died(key.data)
+                    continue
                 if key.fileobj is not self._channel:
                     self._answer(self._children.end(key.data))
+                    self._standbys.stir()
                     continue
                 data = self._channel.recv(1 << 16)
                 if not data:
                     os._exit(0)
                 forked = self._obey(data)
                 if forked is not None:
-                    break
+                    return forked
+            channel = self._standbys.keep_up(len(self._children))
+            if channel is not None:
+                forked = self._stand_by(channel)
         return forked
 
     def _first_line(self) -> tuple[bytes, bytes, bytes]:
@@ -110,32 +119,47 @@ class _Loop:
             files = [os.open(os.devnull, os.O_RDONLY)]
             for name in ("stdout.log", "stderr.log"):
                 files.append(os.open(folder / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666))
-            pid = fork()
+            pid = self._standbys.hand_over(request, files) or fork()
         except OSError as error:
             self._answer(SpawnRefused(request.id, f"{request.argv[0]}: {error.strerror}"))
             return False
         if pid == 0:
-            self._become(files)
+            self._become_nobody(*files)
+            _take(files)
             return True
+        self._standbys.stir()
         for file in files:
             os.close(file)
         self._answer(self._children.add(request, pid, lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
         return False
 
-    def _become(self, files: list[int]) -> None:
+    def _stand_by(self, channel: socket.socket) -> Spawn:
+        """In a child that was forked before it is wanted."""
+        self._become_nobody(channel.fileno())
+        request, files = wait_for_work(channel)
+        os.chdir(request.cwd)
+        _take(files)
+        return request
+
+    def _become_nobody(self, *but: int) -> None:
         """In the child: nothing of the fork server but its memory, and what its imports hold open."""
         os.setsid()
         gc.enable()
         self._channel.close()  # the objects too: their ends would close somebody else's files
         self._selector.close()
         self._children.forget()
-        for target, file in enumerate(files):
-            os.dup2(file, target)
-        for fd in _open_files() - self._kept - {0, 1, 2}:
+        self._standbys.forget()
+        for fd in _open_files() - self._kept - {0, 1, 2, *but}:
             os.close(fd)
 
     def _answer(self, answer: Answer) -> None:
         self._channel.sendall(encode(answer))
+
+
+def _take(files: list[int]) -> None:
+    for target, file in enumerate(files):
+        os.dup2(file, target)
+        os.close(file)
 
 
 def fork() -> int:

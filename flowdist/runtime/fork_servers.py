@@ -23,6 +23,7 @@ from flowdist.runtime.spawning import (
     Ended,
     ForkServer,
     Moved,
+    Prepared,
     Ready,
     Signal,
     Spawn,
@@ -98,8 +99,21 @@ class ForkServers:
         self._of: dict[int, Server] = {}  # by id of a worker that waits for it or was forked by it
         self._deaths: dict[ForkServer, int] = {}
         self._useless: dict[ForkServer, str] = {}  # why; empty when that was told
+        self._awaited: ForkServer | None = None  # whoever asked for it is told when it is there
 
     def prepare(self, spec: ForkServer) -> None:
+        """Start a fork server before it is needed, and tell when it is ready or known to be of no use."""
+        self._awaited = spec
+        self._begin(spec)
+        if spec not in self._servers:
+            self._tell_prepared(spec)
+
+    def _tell_prepared(self, spec: ForkServer) -> None:
+        if self._awaited == spec:
+            self._awaited = None
+            self._answer(Prepared(spec in self._servers))
+
+    def _begin(self, spec: ForkServer) -> None:
         """Start a fork server, if there is none that does."""
         if spec not in self._servers and spec not in self._useless:
             with contextlib.suppress(OSError, ValueError):  # exec will say what is wrong
@@ -110,7 +124,7 @@ class ForkServers:
         spec = request.server
         if spec is None:
             return False
-        self.prepare(spec)
+        self._begin(spec)
         server = self._servers.get(spec)
         if server is None:
             if reason := self._useless.get(spec):
@@ -155,7 +169,7 @@ class ForkServers:
                 case Ended() | SpawnRefused():
                     del server.running[answer.id], self._of[answer.id]
                     self._answer(answer)
-                case StartedCold():
+                case StartedCold() | Prepared():
                     raise TypeError(f"not from a fork server: {answer}")
 
     def patience_s(self) -> float | None:
@@ -176,6 +190,7 @@ class ForkServers:
         waiting, server.waiting = server.waiting, {}
         for request in waiting.values():
             self.spawn(request)
+        self._tell_prepared(server.spec)
 
     def _give_up(self, server: Server, reason: str) -> None:
         """Nothing was forked from it: what waits for it is started by exec, now and from now on."""
@@ -185,6 +200,7 @@ class ForkServers:
         for request in server.waiting.values():
             if not self.spawn(request):
                 self._start(request)
+        self._tell_prepared(server.spec)
 
     def _died(self, server: Server) -> None:
         """Its workers are nobody's children now, and end with it: nobody could tell how they end."""

@@ -66,7 +66,8 @@ def main() -> None:
     if config.meeting is not None and cause and not left:
         last = config.incarnation + INCARNATIONS - 1
         say_gone(config.meeting, token, config.node.name, last, cause)
-    sys.exit(1 if left else 0)
+    sys.stderr.flush()
+    os._exit(1 if left else 0)  # there is nothing to tidy up, and whoever counts on this node waits
 
 
 def _run_agent(config: NodeConfig, channel: socket.socket, token: str) -> None:

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import uuid
+from errno import ECONNREFUSED
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -91,7 +92,9 @@ async def join_job(meeting: Meeting, token: str, host: str, timeout_s: float, sh
         try:
             link = Link(*await dial(meeting, token))
             welcome = await _arrive(link, Arrive(host, uid))
-            return Joined(link, msgspec.structs.replace(meeting, run=welcome.run_id), welcome, uid)
+            # from now on by the address that has answered: a name may have several, of which one alone is right
+            host = str(link.writer.get_extra_info("peername")[0])
+            return Joined(link, msgspec.structs.replace(meeting, host=host, run=welcome.run_id), welcome, uid)
         except TurnedAway as error:
             if not error.again:
                 raise
@@ -130,7 +133,7 @@ def in_words(error: OSError) -> str:
     """`connection refused`, `no answer`, `the name is unknown`."""
     if isinstance(error, TimeoutError):
         return "no answer"
-    if isinstance(error, ConnectionRefusedError):
+    if isinstance(error, ConnectionRefusedError) or f"[Errno {ECONNREFUSED}]" in str(error):  # of several addresses
         return "connection refused"
     return (error.strerror or str(error)).lower()
 
@@ -277,7 +280,7 @@ class JoinedHost:
             reader, self._writer = link
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
-        with contextlib.suppress(msgspec.MsgspecError):
+        with contextlib.suppress(msgspec.MsgspecError, RecursionError):
             while (message := await read_from_controller(reader)) is not None:
                 match message:
                     case JournalLine():

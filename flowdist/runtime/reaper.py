@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import time
-from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+PASS_S = 0.1  # from one look at what is left to the next
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -38,12 +39,16 @@ def _prctl(option: int, value: int) -> None:
 def parents() -> dict[int, int]:
     """Every process with its parent. A process that ends while we look is left out."""
     found = {}
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
+    for name in os.listdir("/proc"):  # noqa: PTH208  # a lost node waits for this: no objects for each of many files
+        if name.isdigit():
             with contextlib.suppress(OSError, ValueError, IndexError):
-                # the name of the program stands in brackets and may hold anything, brackets included
-                fields = Path(entry.path, "stat").read_bytes().rpartition(b")")[2].split()
-                found[int(entry.name)] = int(fields[1])
+                file = os.open(f"/proc/{name}/stat", os.O_RDONLY)
+                try:
+                    # the name of the program stands in brackets and may hold anything, brackets included
+                    fields = os.read(file, 4096).rpartition(b")")[2].split()
+                finally:
+                    os.close(file)
+                found[int(name)] = int(fields[1])
     return found
 
 
@@ -70,14 +75,31 @@ def kill_descendants(*, spare: frozenset[int] = frozenset(), patience_s: float =
     me = os.getpid()
     give_up = time.monotonic() + patience_s
     while left := descendants(me, spare=spare):
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        _kill(left)
         _reap(left)
         if time.monotonic() > give_up:
             return left
-        time.sleep(0.002)
     return []
+
+
+def _kill(pids: list[int]) -> None:
+    """Returns when all have ended, or after a moment: some may take their time."""
+    ends = []
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it has ended
+            ends.append(os.pidfd_open(pid))
+            os.kill(pid, signal.SIGKILL)
+    until = time.monotonic() + PASS_S
+    poll = select.poll()
+    for fd in ends:
+        poll.register(fd, select.POLLIN)
+    waiting = len(ends)
+    while waiting and (left_s := until - time.monotonic()) > 0:
+        for fd, _ in poll.poll(left_s * 1000):
+            poll.unregister(fd)
+            waiting -= 1
+    for fd in ends:
+        os.close(fd)
 
 
 def _reap(pids: list[int]) -> None:

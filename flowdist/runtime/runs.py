@@ -32,6 +32,7 @@ RunState = Literal["running", "succeeded", "failed", "cancelled", "died"]
 STATUS = "status.json"
 TAIL = 256 << 10
 PATIENCE_S = 10.0  # with a controller that has died and is not back
+JOURNAL_S = 3.0  # for the first line of the journal, where the controller is on this host
 RETRY_S = 0.05
 ANSWER_S = 30.0
 
@@ -122,10 +123,10 @@ def _ask(run_dir: Path, question: bytes, patience_s: float) -> Decided | Describ
         end = state_of(run_dir)
         if end.state != "running":
             raise _over(run_dir, end)
+        if not _has_journal(run_dir) and time.monotonic() > until - patience_s + JOURNAL_S:
+            text = f"the controller of {run_dir.name} is on another host"
+            raise FlowdistError(text, help="ask there; what was printed here is in flowdist logs")
         if time.monotonic() > until:
-            if not (run_dir / "journal.jsonl").exists():
-                text = f"the controller of {run_dir.name} is on another host"
-                raise FlowdistError(text, help="ask there; what was printed here is in flowdist logs")
             text = f"the controller of {run_dir.name} does not answer"
             raise FlowdistError(text, help=f"see {run_dir / 'controller.log'}")
         time.sleep(RETRY_S)
@@ -148,8 +149,14 @@ def _over(run_dir: Path, end: End) -> FlowdistError:
     return FlowdistError(f"run {run_dir.name} is over: it {words[end.state]}", help=help)
 
 
+def _has_journal(run_dir: Path) -> bool:
+    return (run_dir / "journal.jsonl").exists()
+
+
 def resume_help(run_dir: Path) -> str:
-    """The command that goes on with a run that died."""
+    """The command that goes on with a run that died; of one whose journal is on another host its logs are left."""
+    if not _has_journal(run_dir):
+        return f"see flowdist logs --run {run_dir.name}"
     more = "" if run_dir.parent == Path("runs").resolve() else f" --runs {run_dir.parent}"
     return f"go on with it: flowdist run --resume {run_dir.name}{more}"
 

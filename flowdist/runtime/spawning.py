@@ -85,6 +85,12 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     unsafe: str = ""
 
 
+class Prepared(msgspec.Struct, frozen=True, tag=True):
+    """The fork server of a Prepare has its imports, or it was found that it must not be used."""
+
+    is_of_use: bool
+
+
 class StartedCold(msgspec.Struct, frozen=True, tag=True):
     """A worker that was to be forked is started by exec. Told once for each fork server that cannot be used."""
 
@@ -93,12 +99,13 @@ class StartedCold(msgspec.Struct, frozen=True, tag=True):
 
 
 Request = Spawn | Moved | Prepare | Signal | Hurry
-Answer = Spawned | SpawnRefused | Ended | Ready | StartedCold
+Answer = Spawned | SpawnRefused | Ended | Ready | Prepared | StartedCold
 
 _REQUESTS = msgspec.msgpack.Decoder(Request)
 _ANSWERS = msgspec.msgpack.Decoder(Answer)
 _ENCODER = msgspec.msgpack.Encoder()
 INJECTED_EXIT = "injected_exit"  # a fault wrote here which code the kill that follows is to be taken for
+INJECTED_OOM = "injected_oom"  # a fault left this: the kill that follows is to be taken for the kernel's
 
 
 def encode(message: Request | Answer) -> bytes:
@@ -147,6 +154,9 @@ class Children:
 
     def __contains__(self, id: int) -> bool:
         return id in self._running
+
+    def __len__(self) -> int:
+        return len(self._running)
 
     def add(self, request: Spawn, pid: int, wait: Callable[[], int]) -> Spawned:
         """Its pidfd is in the selector from now on, with the id. `wait` reaps it, and gives its code."""

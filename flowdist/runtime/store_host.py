@@ -1,5 +1,7 @@
 """The store of a generation: a process of its own, forked from one that has torch imported already.
 
+That is the node's fork server, where it has one with torch in it; else a template is started for it.
+
 The agent binds the listening socket and tells its port at once; clients queue in its backlog until the store answers.
 Each store is forked before any thread exists in this process, which itself never opens one. Needs torch.
 """
@@ -42,7 +44,10 @@ class Template:
                     self._ended(key.data)
 
     def _read(self) -> bool:
-        data, fds, _, _ = socket.recv_fds(self._channel, 1 << 16, 16)
+        data = b""
+        fds: list[int] = []
+        with contextlib.suppress(ConnectionError):
+            data, fds, _, _ = socket.recv_fds(self._channel, 1 << 16, 16)
         if not data:
             return False
         for line in data.decode().splitlines():
@@ -69,7 +74,8 @@ class Template:
         self._selector.unregister(pidfd)
         os.close(pidfd)
         _, status = os.waitpid(pid, 0)
-        self._channel.sendall((json.dumps({"key": key, "status": status}) + "\n").encode())
+        with contextlib.suppress(ConnectionError):  # the agent is gone: the next read says so
+            self._channel.sendall((json.dumps({"key": key, "status": status}) + "\n").encode())
 
 
 def _serve(parent: int, host: str, port: int, listening: int) -> NoReturn:
@@ -89,5 +95,19 @@ def _serve(parent: int, host: str, port: int, listening: int) -> NoReturn:
         os._exit(code)
 
 
+def take(path: str) -> NoReturn:
+    """Be the store on the listening socket that the agent hands out there."""
+    parent = os.getppid()
+    with socket.socket(socket.AF_UNIX) as link:
+        link.connect(path)
+        _, (listening,), _, _ = socket.recv_fds(link, 1, 1)
+    with socket.socket(fileno=os.dup(listening)) as bound:
+        host, port = bound.getsockname()[:2]
+    _serve(parent, host, port, listening)
+
+
 if __name__ == "__main__":
-    Template(socket.socket(fileno=int(sys.argv[1]))).run()
+    if sys.argv[1].isdigit():
+        Template(socket.socket(fileno=int(sys.argv[1]))).run()
+    else:
+        take(sys.argv[1])

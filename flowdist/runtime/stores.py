@@ -16,17 +16,24 @@ import sys
 from collections.abc import Callable
 
 from flowdist.runtime.addresses import family_of
+from flowdist.runtime.store_forks import Key, StoreForks
 
 BACKLOG = 1024
 
-Key = tuple[str, int]  # world and generation
-
 
 class Stores:
-    """`exited` is called when a store host ends, asked or not. `address` is the node's: stores listen there."""
+    """`exited` is called when a store host ends, asked or not. They are `forks` of the fork server, if there is one.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, exited: Callable[[Key, str], None], address: str) -> None:
-        self._loop, self._exited, self._address = loop, exited, address
+    While `is_early` it is not known yet: nobody is to be served, since workers wait for the fork server, too. `address`
+    is the node's: stores listen there.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, exited: Callable[[Key, str], None], forks: StoreForks, address: str
+    ) -> None:
+        self._loop, self._exited, self._forks, self._address = loop, exited, forks, address
+        self.is_early = False
+        self._early: dict[Key, None] = {}
         self._listening: dict[Key, socket.socket] = {}  # bound, nobody serves it yet
         self._hosted: dict[Key, None] = {}
         self._template: Template | None = None
@@ -52,27 +59,42 @@ class Stores:
         if listening is not None:
             self._loop.remove_reader(listening)
             listening.close()
-        if key in self._hosted and self._template is not None:
+        self._early.pop(key, None)
+        if key in self._hosted and not self._forks.kill(key) and self._template is not None:
             self._template.kill(key)
 
+    def settled(self) -> None:
+        """It is known whether there is a fork server."""
+        self.is_early = False
+        early, self._early = self._early, {}
+        for key in early:
+            self._host(key)
+
     def _host(self, key: Key) -> None:
+        self._loop.remove_reader(self._listening[key])
+        if self.is_early:
+            self._early[key] = None
+            return
         listening = self._listening.pop(key)
-        self._loop.remove_reader(listening)
+        if self._forks.start(key, listening):
+            self._hosted[key] = None
+            return
         if self._template is None:
-            self._template = Template(self._loop, self._ended, self._template_died)
+            self._template = Template(self._loop, self.ended, self._template_died)
         self._hosted[key] = None
         self._template.start(key, listening)
         listening.close()
 
-    def _ended(self, key: Key, detail: str) -> None:
+    def ended(self, key: Key, detail: str) -> None:
+        """A store host is no more."""
         if key in self._hosted:
             del self._hosted[key]
             self._exited(key, detail)
 
     def _template_died(self) -> None:
         self._template = None
-        for key in list(self._hosted):
-            self._ended(key, "the process that hosts the stores died")
+        for key in [key for key in self._hosted if not self._forks.has(key)]:
+            self.ended(key, "the process that hosts the stores died")
 
 
 class Template:

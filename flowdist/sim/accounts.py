@@ -41,6 +41,7 @@ class Accounts:
         self._at: dict[ReplicaId, tuple[Bucket | Literal["work"], int]] = dict.fromkeys(job.replicas, ("waiting", 0))
         self._incidents = 0
         self._short: dict[str, None] = {}  # roles that are below their minimum
+        self._pending = {name: Due("pending", name) for name in job.roles}
 
     def _move(self, replica: ReplicaId, to: Bucket | Literal["work"], now: int) -> None:
         bucket, since = self._at[replica]
@@ -96,7 +97,7 @@ class Accounts:
                 self._move(effect.replica, "start-up", now)
                 if effect.group_rank == 0:
                     self._leave_out(job, effect.world, now)
-        for incident in job.incidents[self._incidents :]:
+        for incident in job.incidents[self._incidents :] if len(job.incidents) > self._incidents else ():
             for world in incident.worlds:
                 for member in job.worlds[world].members:
                     if self._at[member][0] in ("detection", "start-up", "productive"):
@@ -108,8 +109,9 @@ class Accounts:
 
     def _leave_out(self, job: JobState, world: str, now: int) -> None:
         """Whoever is no member of the generation that starts waits for a node."""
-        for replica in set(job.worlds[world].pool).difference(job.worlds[world].members):
-            if self._at[replica][0] in ("re-formation", "detection"):
+        members = dict.fromkeys(job.worlds[world].members)
+        for replica in job.worlds[world].pool:
+            if replica not in members and self._at[replica][0] in ("re-formation", "detection"):
                 self._move(replica, "waiting", now)
 
     def _leave_idle(self, job: JobState, replica: ReplicaId, now: int) -> None:
@@ -123,10 +125,11 @@ class Accounts:
 
     def _note_short(self, job: JobState, now: int) -> None:
         """While a role is below its minimum, whoever of it does not run waits for nodes."""
-        for name, role in job.roles.items():
-            is_short = Due("pending", name) in job.due
+        for name, due in self._pending.items():
+            is_short = due in job.due
             if is_short == (name in self._short):
                 continue
+            role = job.roles[name]
             self._short.pop(name, None)
             if is_short:
                 self._short[name] = None

@@ -20,10 +20,17 @@ STRAY_NS = 100 * MS  # how much later at most a second copy comes, or a message 
 
 
 class Link:
-    """One node's. `seed` and the node's name make the packets that get lost, whatever else happens in the job."""
+    """One node's. `seed` and the node's name make the packets that get lost, whatever else happens in the job.
 
-    def __init__(self, name: str, seed: int) -> None:
-        self._name, self._seed = name, seed
+    Two messages are there `apart_ns` after one another at least: where things of one moment happen in another order
+    than they were planned in, the order of a stream must not be a matter of that.
+
+    `is_quiet`: nothing is wrong with it, heartbeats need not be played one by one.
+    """
+
+    def __init__(self, name: str, seed: int, apart_ns: int = 0) -> None:
+        self._name, self._seed, self._apart_ns = name, seed, apart_ns
+        self.is_quiet = True
         self._cuts: dict[str, tuple[Direction, ...]] = {}
         self._delays: dict[str, int] = {}
         self._losses: dict[str, float] = {}
@@ -33,13 +40,8 @@ class Link:
         self._last: dict[Direction, int] = {"up": 0, "down": 0}
         self._drawn: dict[tuple[Direction, str], int] = {}
 
-    @property
-    def is_quiet(self) -> bool:
-        """Nothing is wrong with it: heartbeats need not be played one by one."""
-        return not (self._cuts or self._delays or self._losses or self._copies or self._overtakes)
-
     def is_cut(self, direction: Direction) -> bool:
-        return any(direction in directions for directions in self._cuts.values())
+        return not self.is_quiet and any(direction in directions for directions in self._cuts.values())
 
     @property
     def is_dead(self) -> bool:
@@ -48,31 +50,38 @@ class Link:
     def cut(self, why: str, *directions: Direction) -> None:
         """Nothing gets through in these directions."""
         self._cuts[why] = directions
+        self.is_quiet = False
 
     def delay(self, why: str, ns: int) -> None:
         """Everything takes longer."""
         self._delays[why] = ns
+        self.is_quiet = False
 
     def lose(self, why: str, probability: float) -> None:
         """So many packets have to be sent again."""
         self._losses[why] = probability
+        self.is_quiet = False
 
     def duplicate(self, why: str, probability: float) -> None:
         """So many messages arrive twice."""
         self._copies[why] = probability
+        self.is_quiet = False
 
     def reorder(self, why: str, probability: float) -> None:
         """So many messages are overtaken by later ones."""
         self._overtakes[why] = probability
+        self.is_quiet = False
 
     def heal(self, why: str) -> None:
-        for wrong in (self._cuts, self._delays, self._losses, self._copies, self._overtakes):
+        wrongs = (self._cuts, self._delays, self._losses, self._copies, self._overtakes)
+        for wrong in wrongs:
             wrong.pop(why, None)
+        self.is_quiet = not any(wrongs)
 
     def arrivals(self, direction: Direction, now: int) -> list[int]:
         """When what is said now is there; twice, if it is doubled."""
         at = self._arrival(direction, now)
-        copies = max(self._copies.values(), default=0.0)
+        copies = max(self._copies.values()) if self._copies else 0.0
         if not copies or self._draw(direction, "copy") >= copies:
             return [at]
         return [at, at + self._stray(direction)]
@@ -87,6 +96,15 @@ class Link:
 
     def _arrival(self, direction: Direction, now: int) -> int:
         """Nothing overtakes what was said before, unless the link is told to reorder."""
+        at = now + LATENCY_NS if self.is_quiet else self._disturbed(direction, now)
+        last = self._last[direction] + self._apart_ns
+        at = at if at > last else last
+        if self._overtakes and self._draw(direction, "overtaken") < max(self._overtakes.values()):
+            return at + self._stray(direction)
+        self._last[direction] = at
+        return at
+
+    def _disturbed(self, direction: Direction, now: int) -> int:
         at = now + LATENCY_NS + sum(self._delays.values())
         loss = max(self._losses.values(), default=0.0)
         for _ in range(RESENDS_MAX if loss else 0):
@@ -94,8 +112,4 @@ class Link:
             if draw(self._seed, self._name, direction, self._sent[direction]) >= loss:
                 break
             at += RESEND_NS
-        overtakes = max(self._overtakes.values(), default=0.0)
-        if overtakes and self._draw(direction, "overtaken") < overtakes:
-            return max(at, self._last[direction]) + self._stray(direction)
-        self._last[direction] = max(at, self._last[direction])
-        return self._last[direction]
+        return at

@@ -1,7 +1,8 @@
 """A simulated node: the agent of production over processes that are only numbers.
 
 The link to the controller can be cut, and the node can die. While both are well, heartbeats are not played one by one:
-the last one that could have been answered is taken as sent when somebody's deadline could depend on it.
+the last one that could have been answered is taken as sent when somebody's deadline could depend on it. The agent's
+lease is brought up to date before the agent is told anything; what the controller has heard, when a node is not well.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ KILL_NS = 1 * MS
 LEAVE_NS = 10 * MS  # to leave a process group
 RESUME_NS = 1 * MS  # to be told of the next
 BIND_NS = 200_000
+ROUND_TRIP_NS = 2 * LATENCY_NS
 FIRST_PORT = 20_000
 
 
@@ -36,7 +38,7 @@ class SimNode:
         self._sim, self.spec, self.starts = sim, spec, starts
         self.agent = Agent(spec, sim.graph, incarnation=1000 * starts + 1)
         self.is_alive = True
-        self.net = Link(spec.name, sim.seed)
+        self.net = Link(spec.name, sim.seed, apart_ns=1 if sim.schedule else 0)
         self.is_paused = False
         self._held: list[Callable[[], None]] = []  # what happens to it as soon as it goes on
         self.link = 0  # counts the connections to the controller: what is said on one does not arrive on the next
@@ -46,6 +48,13 @@ class SimNode:
         self._ports: dict[tuple[ReplicaId, str], int] = {}
         self._stores = 0
         self._planned: int | None = None
+        self._beat_ns: int | None = None  # when the last heartbeat was sent that was taken as played
+        self._beats_wait = False  # the controller's side does not know of it yet
+
+    @property
+    def is_well(self) -> bool:
+        """It lives and its link is quiet: nobody's deadline depends on a single heartbeat of it."""
+        return self.is_alive and self.net.is_quiet
 
     def connect(self) -> None:
         """The connection to the controller comes up, unless there is none to connect to."""
@@ -68,27 +77,38 @@ class SimNode:
         if self.is_paused:
             self._held.append(lambda: self.tell(event))
             return
-        self.renew()
-        for output in self.agent.handle(event, self._sim.queue.now):
+        now = self._sim.queue.now
+        self._renew_lease(now)
+        for output in self.agent.handle(event, now):
             self._carry_out(output)
         self._plan()
 
-    def renew(self) -> None:
-        """Take the heartbeats as played that could have been, while the node is heard."""
-        if self.is_alive and not self.is_paused and self.net.is_quiet and not self._sim.plays_heartbeats:
-            sent = self.agent.renew(self._sim.queue.now, 2 * LATENCY_NS)
+    def _renew_lease(self, now: int) -> None:
+        beat_at = self.agent.lease.beat_at_ns
+        is_due = beat_at is not None and beat_at + ROUND_TRIP_NS <= now
+        if is_due and self.net.is_quiet and not self._sim.plays_heartbeats:
+            sent = self.agent.renew(now, ROUND_TRIP_NS)
             if sent is not None:
-                self._sim.heard(self.spec.name, sent + LATENCY_NS)
+                self._beat_ns, self._beats_wait = sent, True
+
+    def renew(self) -> None:
+        """Take the heartbeats as played that could have been, while the node is heard, on both sides of the link."""
+        if self.is_alive and not self.is_paused:
+            self._renew_lease(self._sim.queue.now)
+        if self._beats_wait and self._beat_ns is not None:
+            self._beats_wait = False
+            self._sim.heard(self.spec.name, self._beat_ns + LATENCY_NS)
 
     def receive(self, message: ToAgent, link: int) -> None:
         """A message of the controller arrives, unless the link is cut or is another by now."""
-        if not self.net.is_cut("down") and link == self.link:
+        if link == self.link and (self.net.is_quiet or not self.net.is_cut("down")):
             self.tell(message)
 
     def cut(self, why: str, *directions: Direction) -> None:
         """Silence from now on: the lease is what was acknowledged so far."""
         self.renew()
         self.net.cut(why, *directions)
+        self._sim.listen_for(self)
         self._plan()
 
     def disturb(
@@ -104,12 +124,14 @@ class SimNode:
             self.net.duplicate(why, copies)
         if overtakes:
             self.net.reorder(why, overtakes)
+        self._sim.listen_for(self)
         self._plan()
 
     def heal(self, why: str) -> None:
         """What was wrong with the link is over; a connection that was cut is made anew."""
         was_cut = self.net.is_cut("up") or self.net.is_cut("down")
         self.net.heal(why)
+        self._sim.listen_for(self)
         if was_cut and not self.net.is_cut("up") and not self.net.is_cut("down"):
             self.tell(io.Disconnected())
             self.connect()
@@ -119,6 +141,7 @@ class SimNode:
         self.renew()
         self.is_paused = True
         self.net.cut("paused")  # nothing is cut, but heartbeats are not to be taken as played
+        self._sim.listen_for(self)
         for key in self.running():
             self._sim.attempt_paused(*key)
 
@@ -131,6 +154,7 @@ class SimNode:
         self.is_paused = False
         self.tell(io.AgentTimePassed())
         self.net.heal("paused")  # only now: no heartbeat of the time before was sent
+        self._sim.listen_for(self)
         held, self._held = self._held, []
         for happen in held:
             happen()
@@ -141,6 +165,7 @@ class SimNode:
         self.renew()
         ran = [key for key, alive in self.workers.items() if alive]
         self.is_alive = False
+        self._sim.listen_for(self)
         for key in ran:
             self._sim.attempt_ended(*key)
         self.workers.clear()
@@ -155,6 +180,7 @@ class SimNode:
         code: int = 0,
         signal: str | None = None,
         kind: str | None = None,
+        detail: str = "",
     ) -> None:
         """A worker ends, for whatever reason."""
         alive = self.workers.get((replica, attempt), {})
@@ -162,7 +188,9 @@ class SimNode:
             return
         if self.is_paused:
             self._held.append(
-                lambda: self.exit_worker(replica, attempt, local_rank, code=code, signal=signal, kind=kind)
+                lambda: self.exit_worker(
+                    replica, attempt, local_rank, code=code, signal=signal, kind=kind, detail=detail
+                )
             )
             return
         del alive[local_rank]
@@ -171,7 +199,7 @@ class SimNode:
             self._sim.attempt_ended(replica, attempt)
         if code or signal:
             self._sim.work.worker_failed(replica, attempt)
-        self.tell(io.WorkerExited(replica, attempt, local_rank, code, signal, kind))  # type: ignore[arg-type]
+        self.tell(io.WorkerExited(replica, attempt, local_rank, code, signal, kind, detail))  # type: ignore[arg-type]
 
     def _plan(self) -> None:
         """Wake the agent at its deadline; while it is heard, heartbeats and lease are no reason to."""
@@ -180,17 +208,13 @@ class SimNode:
         if due is None or (self._planned is not None and self._sim.queue.now < self._planned <= due):
             return
         self._planned = due
-        self._sim.queue.at(due, self._wake(due))
+        self._sim.queue.at(due, self._wake, due)
 
-    def _wake(self, due: int) -> Callable[[], None]:
-        def wake() -> None:
-            if self._planned == due:
-                self._planned = None
-                if self.is_paused:
-                    return
+    def _wake(self, due: int) -> None:
+        if self._planned == due:
+            self._planned = None
+            if not self.is_paused:
                 self.tell(io.AgentTimePassed())
-
-        return wake
 
     def _carry_out(self, output: io.AgentOutput) -> None:
         match output:
@@ -199,14 +223,14 @@ class SimNode:
             case io.SpawnWorkers():
                 self._spawn(output)
             case io.LeaveGeneration():
-                self._sim.queue.after(LEAVE_NS, lambda: self._leave(output))
+                self._sim.queue.after(LEAVE_NS, self._leave, output)
             case io.SignalWorkers():
                 self._signal(output)
             case io.BindStore():
                 self._stores += 1
                 port = FIRST_PORT - self._stores
                 bound = io.StoreBound(output.world, output.generation, port)
-                self._sim.queue.after(BIND_NS, lambda: self.tell(bound))
+                self._sim.queue.after(BIND_NS, self.tell, bound)
             case io.AnswerWorker():
                 self._sim.work.checkpoint_answered(output)
             case io.LookForSigns():
@@ -214,24 +238,23 @@ class SimNode:
             case io.AskWorkers():
                 step = self._sim.work.step_of(output.replica, output.attempt)
                 answer = io.WorkersAsked(output.replica, output.attempt, step)
-                self._sim.queue.after(BIND_NS, lambda: self.tell(answer))
+                self._sim.queue.after(BIND_NS, self.tell, answer)
             case io.TellWorkers():
                 self._sim.work.stop_at(self, output.replica, output.attempt, output.step)
             case io.KillStore() | io.WritePeers() | io.HurrySpawn():
                 pass
             case io.EndAgent():
                 self.is_alive = False
+                self._sim.listen_for(self)
 
     def _send(self, message: ToController) -> None:
-        link = self.link
-
-        def arrive() -> None:
-            if link == self.link and not self._sim.is_down:
-                self._sim.hear(message)
-
-        if not self.net.is_cut("up"):
+        if self.net.is_quiet or not self.net.is_cut("up"):
             for at in self.net.arrivals("up", self._sim.queue.now):
-                self._sim.queue.at(at, arrive)
+                self._sim.queue.at(at, self._arrive, message, self.link)
+
+    def _arrive(self, message: ToController, link: int) -> None:
+        if link == self.link and not self._sim.is_down:
+            self._sim.hear(message)
 
     def _leave(self, order: io.LeaveGeneration) -> None:
         """Whoever is in elastic code leaves; a worker that hangs does not."""
@@ -253,7 +276,7 @@ class SimNode:
             del self.parked[key]
             self.workers[start.replica, start.attempt] = self.workers.pop(key)
         is_fresh = len(output.kept) < self._sim.graph.role(start.replica.role).procs
-        self._sim.queue.after(SPAWN_NS if is_fresh else RESUME_NS, lambda: self._spawned(start, output.kept))
+        self._sim.queue.after(SPAWN_NS if is_fresh else RESUME_NS, self._spawned, start, output.kept)
 
     def _spawned(self, start: StartReplica, kept: tuple[int, ...]) -> None:
         if not self.is_alive:
@@ -278,8 +301,8 @@ class SimNode:
         if key in self.hung and output.signal != "KILL":
             return  # it hears nothing any more
         delay = KILL_NS if output.signal == "KILL" else TERM_NS
-        for local_rank in list(self.workers.get((output.replica, output.attempt), {})):
-            self._sim.queue.after(delay, self._end_by_signal(output, local_rank))
+        for local_rank in self.workers.get((output.replica, output.attempt), {}):
+            self._sim.queue.after(delay, self._end_by_signal, output, local_rank)
 
-    def _end_by_signal(self, output: io.SignalWorkers, local_rank: int) -> Callable[[], None]:
-        return lambda: self.exit_worker(output.replica, output.attempt, local_rank, signal=output.signal)
+    def _end_by_signal(self, output: io.SignalWorkers, local_rank: int) -> None:
+        self.exit_worker(output.replica, output.attempt, local_rank, signal=output.signal)

@@ -4,34 +4,74 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from typing import Any
 
-Action = Callable[[], None]
+Action = Callable[..., object]
+
+SERIALS = 40  # bits of a tie that tell two things apart which the schedule puts in the same place
+WORD = (1 << 64) - 1
 
 
 class Queue:
-    """Of two things at the same time, the one that was planned first happens first."""
+    """Of two things at the same time, the one that was planned first happens first.
 
-    def __init__(self) -> None:
+    With a `schedule` other than 0 that number decides instead: another order of whatever happens at the same time, and
+    always the same one for the same number.
+    """
+
+    def __init__(self, schedule: int = 0) -> None:
         self.now = 0
         self.handled = 0
-        self._heap: list[tuple[int, int, Action]] = []
+        self._heap: list[tuple[int, int, Action, tuple[Any, ...]]] = []
         self._serial = 0
+        self._schedule = schedule
+        self._is_stopped = False
 
-    def at(self, time: int, action: Action) -> None:
-        """Plan an action; what is planned for the past happens now."""
+    def at(self, time: int, action: Action, *args: Any) -> None:
+        """Plan a call of `action`; what is planned for the past happens now."""
         self._serial += 1
-        heapq.heappush(self._heap, (max(time, self.now), self._serial, action))
+        tie = _place(self._schedule, self._serial) if self._schedule else self._serial
+        heapq.heappush(self._heap, (time if time > self.now else self.now, tie, action, args))
 
-    def after(self, delay: int, action: Action) -> None:
-        self.at(self.now + delay, action)
+    def after(self, delay: int, action: Action, *args: Any) -> None:
+        """The same, so many nanoseconds from now."""
+        self._serial += 1
+        tie = _place(self._schedule, self._serial) if self._schedule else self._serial
+        heapq.heappush(self._heap, (self.now + delay if delay > 0 else self.now, tie, action, args))
 
-    def step(self, until: int | None = None) -> bool:
-        """Do the next thing. False when there is none, or none before `until`: then it is `until`."""
-        if not self._heap or (until is not None and self._heap[0][0] > until):
-            if until is not None and self._heap:
+    @property
+    def planned(self) -> int:
+        """How many things are to happen."""
+        return len(self._heap)
+
+    @property
+    def next_at(self) -> int | None:
+        """When the next thing is to happen; None when there is none."""
+        return self._heap[0][0] if self._heap else None
+
+    def next_but(self, *actions: Action) -> int | None:
+        """When the first thing is planned that is none of these actions; None when there is none."""
+        return min((time for time, _, action, _ in self._heap if action not in actions), default=None)
+
+    def run(self, until: int | None = None) -> None:
+        """Do one thing after the other up to `until`, or up to a `stop`."""
+        heap, pop = self._heap, heapq.heappop
+        while heap and not self._is_stopped:
+            if until is not None and heap[0][0] > until:
                 self.now = until
-            return False
-        self.now, _, action = heapq.heappop(self._heap)
-        self.handled += 1
-        action()
-        return True
+                return
+            self.now, _, action, args = pop(heap)
+            self.handled += 1
+            action(*args)
+
+    def stop(self) -> None:
+        """What happens now is the last thing that does."""
+        self._is_stopped = True
+
+
+def _place(schedule: int, serial: int) -> int:
+    """A number that looks drawn (splitmix64), and is another for each serial."""
+    mixed = (schedule * 0x9E3779B97F4A7C15 + serial * 0xD1B54A32D192ED03) & WORD
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & WORD
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & WORD
+    return ((mixed ^ (mixed >> 31)) << SERIALS) | serial

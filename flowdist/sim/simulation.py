@@ -9,27 +9,33 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import msgspec
 
 from flowdist.control.controller import Controller
 from flowdist.control.effects import Effect, FinishJob, Notify
 from flowdist.control.events import DrainRequested, Event, NodeGone, ScaleRequested, TimePassed
-from flowdist.control.history import FaultLine, Header, Line, Record, digest, encode_line, record
+from flowdist.control.history import FaultLine, Header, Record, record
 from flowdist.control.ids import NodeName, ReplicaId
+from flowdist.control.invariants import check_job
 from flowdist.control.links import Links
 from flowdist.control.messages import Heartbeat, ToAgent, ToController
 from flowdist.control.state import JobState
 from flowdist.control.waiting import waiting_for
-from flowdist.faults import NOTHING, Add, Drain, Fault, Plan, Scale
+from flowdist.control.watching import Watch
+from flowdist.faults import NOTHING, Fault, Plan, added_node
 from flowdist.graph import MS, Cluster, NodeSpec, RoleGraph, format_duration
 from flowdist.sim.accounts import Accounts, Bucket
 from flowdist.sim.faulting import Faulting
 from flowdist.sim.node import SimNode
+from flowdist.sim.played import Played
 from flowdist.sim.queue import Queue
+from flowdist.sim.trace import Trace
 from flowdist.sim.work import Work
 from flowdist.sim.workload import WorldModel
 
+Checks = Literal["all", "changed"]
 PROOF_NS = 10 * MS  # from the death of an agent to the guardian's proof of it
 GHOST_NS = 100 * MS  # how long what was replaced while its node was paused may go on: until it is killed
 TAKE_OVER_NS = 300 * MS  # from the death of the controller to the next one's first event
@@ -48,8 +54,7 @@ class SimResult:
     """How a simulation ended. `lines` are the trace with its header; `violation` is what did not hold."""
 
     job: JobState
-    lines: list[Line]
-    digest: str
+    lines: Trace
     now: int
     models: dict[str, WorldModel]
     unfired: list[Fault]
@@ -58,6 +63,12 @@ class SimResult:
     violation: Violation | None = None
     waiting: list[str] = field(default_factory=list)
     handled: int = 0
+    played: Played = field(default_factory=Played)  # what the models that roles brought have done
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the trace without its header, as hex."""
+        return self.lines.digest()
 
 
 class Simulation:
@@ -70,6 +81,13 @@ class Simulation:
             up to a fifth, each attempt's drawn from a stream of its own.
         always: Called with the job after every event; False or an AssertionError is a violation.
         play_heartbeats: Play each heartbeat, as production does, instead of taking quiet ones as played.
+        play_steps: Play each step of user code by itself, instead of as many at once as nothing else comes in between.
+        schedule: In which order things happen that happen at the same time: 0 is the one in which they were planned,
+            any other number another one.
+        checks: Which invariants of the job are checked after an event: `all`, or those of what `changed`, and all of
+            them every few events and at the end; see `control.watching`.
+        fast_forward: Compute quiet stretches instead of playing them, see `stretch`: the same decisions at the same
+            times, without the lines between them that say how far the workers are.
     """
 
     def __init__(
@@ -79,34 +97,43 @@ class Simulation:
         *,
         seed: int = 0,
         play_heartbeats: bool = False,
+        play_steps: bool = False,
+        schedule: int = 0,
+        checks: Checks = "all",
+        fast_forward: bool = False,
         always: Sequence[Callable[[JobState], object]] = (),
     ) -> None:
-        self.graph, self.plays_heartbeats, self.seed = graph, play_heartbeats, seed
-        self.queue = Queue()
+        self.graph, self.plays_heartbeats, self.seed, self.schedule = graph, play_heartbeats, seed, schedule
+        self.queue = Queue(schedule)
         names = tuple(node.name for node in graph.cluster.nodes)
         self.controller = Controller(graph, names)
         self.nodes: dict[NodeName, SimNode] = {}
         self.accounts = Accounts(self.job)
-        self._always = always
+        self._always, self.fast_forward = always, fast_forward
+        self._watch = Watch() if checks == "changed" else None
         self._hits: Counter[tuple[str, str]] = Counter()
-        self.work = Work(self, seed)
+        self.work = Work(self, seed, play_steps=play_steps)
         self.links = Links(graph.options)
         self.is_down = False  # the controller
+        self.until: int | None = None  # when the clock stops, if it does
         self._unheard: list[Event] = []
+        self._past: tuple[Controller | None, int] = (None, 0)  # that died last, and how many lines it knew
         self._running: dict[ReplicaId, int] = {}  # attempts with a process alive
         self._planned: int | None = None
         options = {"rates": " ".join(rate.spec for rate in plan.rates)} if plan.rates else {}
-        self._lines: list[Line] = [Header(graph, names, seed=seed, options=options)]
+        options |= {"schedule": str(schedule)} if schedule else {}
+        self._lines = Trace(Header(graph, names, seed=seed, options=options))
         self._n = 0
+        self._unwell: dict[NodeName, None] = {}  # nodes whose silence may become too long
         self._faulting = Faulting(self, plan, seed)
         for spec in graph.cluster.nodes:
             self.add_node(spec)
         for scale in plan.scales:
-            self.queue.at(scale.at_ns, self._scaler(scale))
+            self.queue.at(scale.at_ns, self.handle, ScaleRequested(scale.role, scale.replicas))
         for drain in plan.drains:
-            self.queue.at(drain.at_ns, self._drainer(drain))
+            self.queue.at(drain.at_ns, self.handle, DrainRequested(drain.node))
         for add in plan.adds:
-            self.queue.at(add.at_ns, self._adder(add))
+            self.queue.at(add.at_ns, self.add_one, add.node)
         self._faulting.plan()
         self.plan()
 
@@ -117,48 +144,39 @@ class Simulation:
     def run(self, until: int | None = None) -> SimResult:
         """To the end of the job, or to `until`. A job that neither ends nor can go on is a violation of liveness."""
         violation = None
+        self.until = until
         try:
-            while self.job.outcome is None and self.queue.step(until):
-                pass
+            self.queue.run(until)
             if self.job.outcome is None and (until is None or self.queue.now < until):
                 raise Violation("liveness", f"nothing will ever happen again; waiting for {waiting_for(self.job)}")
+            self._check(check_job)
         except Violation as error:
             violation = error
-        lines = [encode_line(line) for line in self._lines]
         self.accounts.close(self.work.models.values(), self.queue.now)
         return SimResult(
             spent=self.accounts.spent,
             hits=self._hits,
             job=self.job,
             lines=self._lines,
-            digest=digest(lines),
             now=self.queue.now,
             models=self.work.models,
             unfired=self._faulting.never_fired(),
             violation=violation,
             waiting=waiting_for(self.job),
             handled=self.queue.handled,
+            played=self.work.code.close(),
         )
-
-    def _scaler(self, scale: Scale) -> Callable[[], None]:
-        return lambda: self.handle(ScaleRequested(scale.role, scale.replicas))
-
-    def _drainer(self, drain: Drain) -> Callable[[], None]:
-        return lambda: self.handle(DrainRequested(drain.node))
-
-    def _adder(self, add: Add) -> Callable[[], None]:
-        return lambda: self.add_one(add.node)
 
     def add_one(self, name: NodeName) -> None:
         """One more node, as large as the first."""
-        like = self.graph.cluster.nodes[0]
-        self.add_node(NodeSpec(name, like.cpu, like.gpu, like.memory, like.labels))
+        self.add_node(added_node(name, self.graph))
 
     def add_node(self, spec: NodeSpec) -> None:
         """A node comes up, for the first time or again, with a fresh agent."""
         before = self.nodes.get(spec.name)
         node = SimNode(self, spec, before.starts + 1 if before is not None else 0)
         self.nodes[spec.name] = node
+        self.listen_for(node)
         self.queue.after(0, node.connect)
 
     def bring_back(self, spec: NodeSpec) -> None:
@@ -169,7 +187,23 @@ class Simulation:
     def kill_node(self, node: SimNode) -> None:
         """Power off; a guardian that lives proves it a moment later."""
         node.die()
-        self.queue.after(PROOF_NS, lambda: self.handle(NodeGone(node.spec.name, "it was killed")))
+        self.queue.after(PROOF_NS, self.handle, NodeGone(node.spec.name, "it was killed"))
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nobody waits for any news, and everybody who may be missed is well."""
+        awaited = self._always or self._faulting.is_waiting or self.work.is_awaited
+        calm = not self.is_down and not self.plays_heartbeats and self.links.deadline_of(self._unwell) is None
+        return calm and not awaited
+
+    def listen_for(self, node: SimNode) -> None:
+        """Something about the node or its link has changed: is its silence something to wait for?"""
+        if self.nodes.get(node.spec.name) is not node:
+            return  # another took its place
+        if node.is_well:
+            self._unwell.pop(node.spec.name, None)
+        else:
+            self._unwell[node.spec.name] = None
 
     def hear(self, message: ToController) -> None:
         """A message of an agent arrives at the controller."""
@@ -187,28 +221,41 @@ class Simulation:
 
     def handle(self, event: Event) -> None:
         """One event for the controller: record it, check, carry out what follows."""
-        if self.job.outcome is not None:
+        job = self.controller.state
+        if job.outcome is not None:
             return
         if self.is_down:  # nobody listens: whoever has something to prove says it again
             self._unheard.append(event)
             return
+        now = self.queue.now
+        if self._watch is not None and now > job.now:
+            self._check(self._watch.check)  # the moment before is over
         self.links.note(event)
-        effects = self.controller.handle(event, self.queue.now)
+        effects = self.controller.handle(event, now)
         self._n += 1
-        line = record(self._n, self.queue.now, event, effects)
+        line = record(self._n, now, event, effects)
         self._lines.append(line)
-        try:
-            self.job.check()
-        except AssertionError as error:
-            raise Violation("invariant", str(error)) from error
+        if self._watch is None:
+            self._check(check_job)
+        else:
+            self._watch.note(event)
         for check in self._always:
             self._hold(check)
+        if job.outcome is not None:
+            self.queue.stop()
         for effect in effects:
             self._carry_out(effect)
-        self.accounts.hear(self.job, line)
-        self._faulting.hear(line)
+        self.accounts.hear(job, line)
+        if self._faulting.is_waiting:
+            self._faulting.hear(line)
         self.work.notice_who_stays_away()
         self.plan()
+
+    def _check(self, check: Callable[[JobState], None]) -> None:
+        try:
+            check(self.job)
+        except AssertionError as error:
+            raise Violation("invariant", str(error)) from error
 
     def _hold(self, check: Callable[[JobState], object]) -> None:
         """A property of the user's."""
@@ -229,14 +276,12 @@ class Simulation:
         self.queue.after(TAKE_OVER_NS, self._take_over)
 
     def _take_over(self) -> None:
-        known = tuple(node.name for node in self.graph.cluster.nodes)
-        fresh = Controller(self.graph, known)
-        for line in self._lines:
-            if isinstance(line, Record):
-                fresh.handle(line.event, line.t_ns)
+        fresh = self._replayed()
         if fresh.state != self.job:
             raise Violation("replay", "a controller that replays the record is not where the last one was")
         self.controller, self.links, self.is_down = fresh, Links(self.graph.options), False
+        if self._watch is not None:
+            self._watch = Watch()
         self.handle(self.links.take_over(fresh.state, self.queue.now))
         unheard, self._unheard = self._unheard, []
         for event in unheard:
@@ -244,12 +289,29 @@ class Simulation:
         for node in self.nodes.values():
             node.connect()
 
+    def _replayed(self) -> Controller:
+        """A controller that has heard what is in the record.
+
+        Where not everything is checked all the time, one that is where an earlier controller was hears the rest alone.
+        """
+        fresh, heard = self._past
+        if fresh is None or self._watch is None:
+            known = tuple(node.name for node in self.graph.cluster.nodes)
+            fresh, heard = Controller(self.graph, known), 0
+        self._past = (self.controller, len(self._lines))
+        for line in self._lines.since(heard):
+            if isinstance(line, Record):
+                fresh.handle(line.event, line.t_ns)
+        return fresh
+
     def _phase(self) -> str:
         """Where the job is, as far as faults are concerned."""
         if self.job.ending is not None:
             return "ending"
         if self.job.open or self.is_down:
             return "in recovery"
+        if self.work.code.is_saving:
+            return "saving"
         begun = any(model.begun_ns is not None for model in self.work.models.values())
         return "steady" if begun else "starting"
 
@@ -269,24 +331,21 @@ class Simulation:
 
     def _send(self, node: SimNode, message: ToAgent) -> None:
         if not node.net.is_cut("down"):
-            link = node.link
             for at in node.net.arrivals("down", self.queue.now):
-                self.queue.at(at, lambda: node.receive(message, link))
+                self.queue.at(at, node.receive, message, node.link)
 
     def plan(self) -> None:
         """Wake the controller at its deadline, or when somebody's silence may have become too long."""
         if self.is_down:
             return
-        times = [self.controller.deadline()]
-        if self.plays_heartbeats or any(not node.is_alive or not node.net.is_quiet for node in self.nodes.values()):
-            for node in self.nodes.values():
-                node.renew()
-            times.append(self.links.deadline())
-        due = min((time for time in times if time is not None), default=None)
+        due = self.controller.deadline()
+        silent = self.links.deadline() if self.plays_heartbeats else self.links.deadline_of(self._unwell)
+        if silent is not None and (due is None or silent < due):
+            due = silent
         if due is None or (self._planned is not None and self.queue.now < self._planned <= due):
             return
         self._planned = due
-        self.queue.at(due, lambda: self._wake(due))
+        self.queue.at(due, self._wake, due)
 
     def _wake(self, due: int) -> None:
         if self._planned != due or self.is_down:

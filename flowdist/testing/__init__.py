@@ -8,9 +8,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flowdist.testing.kit import assert_recovers, explore, graph_of, simulate
+    from flowdist.testing.kit import (
+        assert_recovers,
+        assert_same_result,
+        check_determinism,
+        explore,
+        graph_of,
+        simulate,
+    )
 
-__all__ = ["assert_recovers", "explore", "graph_of", "simulate"]
+__all__ = ["assert_recovers", "assert_same_result", "check_determinism", "explore", "graph_of", "simulate"]
 
 
 def __getattr__(name: str) -> Any:

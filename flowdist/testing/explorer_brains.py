@@ -19,6 +19,7 @@ from flowdist.control.events import (
     Event,
     GpuFailed,
     NodeGone,
+    NodeWarm,
     StoreLost,
     StoreOpened,
     TimePassed,
@@ -143,9 +144,12 @@ def _outlook(brain: Brain) -> Outlook:
     return Outlook(False, job.outcome, tuple(waiting_for(job)), None if at is None else at - brain.now, silence)
 
 
+_OF_NO_ATTEMPT = StoreOpened | StoreLost | CheckpointOffered | NodeWarm | GpuFailed
+
+
 def _is_late(brain: Brain, news: News) -> bool:
     """News of an attempt that is not the present one, or is over (R20), at a moment at which nothing else is due."""
-    if not isinstance(news, Report) or isinstance(news.event, StoreOpened | StoreLost | CheckpointOffered | GpuFailed):
+    if not isinstance(news, Report) or isinstance(news.event, _OF_NO_ATTEMPT):
         return False
     replica, due = brain.controller.state.replicas[news.event.replica], brain.controller.deadline()
     is_present = replica.attempt == news.event.attempt and replica.is_live

@@ -26,6 +26,7 @@ from flowdist.sim.expectations import recoveries
 from flowdist.sim.faulting import check_faults
 from flowdist.sim.simulation import SimResult, Simulation, with_nodes
 from flowdist.testing.campaign import Failure, campaign, replay_command
+from flowdist.testing.sameness import difference, errors_text, has_models, unlike
 
 Check = Callable[[JobState], object]
 
@@ -85,6 +86,7 @@ def assert_recovers(
     lost_work: str | None = None,
     goodput: float | None = None,
     charged: Mapping[str, int] | None = None,
+    same_state: bool = False,
     **options: Any,
 ) -> SimResult:
     """The job succeeds, every fault fires, and what it costs stays within bounds.
@@ -94,6 +96,7 @@ def assert_recovers(
         lost_work: Of any world, at most.
         goodput: At least this share of the time of the replicas of tasks is productive, 0 to 1.
         charged: How many incidents the budgets of these roles were charged for, exactly.
+        same_state: What the models of its roles did is what they do without faults: see `assert_same_result`.
         options: As of `simulate`.
 
     Raises:
@@ -106,6 +109,10 @@ def assert_recovers(
     elif result.job.outcome != "succeeded":
         end = result.job.ending_reason or f"waiting for {', '.join(result.waiting)}"
         wrong.append(f"the job has {result.job.outcome or 'not ended'}: {end}")
+    if raised := errors_text(result.played) if wrong else "":
+        wrong.append(raised)
+    if same_state and not wrong:
+        wrong += _changed(topology, result, options)
     wrong += _too_slow(result, within) + _too_costly(result, lost_work, goodput)
     for role, count in (charged or {}).items():
         if (found := len(result.job.roles[role].charges)) != count:
@@ -114,6 +121,50 @@ def assert_recovers(
         again = _again(topology, options, Failure(options.get("seed", 0), "", "", faults))
         raise AssertionError("\n".join([*wrong, *again]))
     return result
+
+
+def assert_same_result(topology: str | Path | Topology | RoleGraph, *faults: str, **options: Any) -> SimResult:
+    """Resume logic is right: after these faults all is as it is without them.
+
+    Compared is what the models of the roles (`simulate=`) did, with a run of the same seed and without faults: each
+    sample was used as often in the history that counts, rank 0 has logged the same in every step, and the states of all
+    at the end are the same.
+
+    Args:
+        faults: In the fault grammar; each has to fire.
+        options: As of `simulate`.
+
+    Raises:
+        AssertionError: with the first difference, and the command that shows it again; also when the job does not
+            succeed, or no role has a model.
+    """
+    return assert_recovers(topology, *faults, same_state=True, **options)
+
+
+def _changed(topology: str | Path | Topology | RoleGraph, result: SimResult, options: Mapping[str, Any]) -> list[str]:
+    if not has_models(result.job.graph):
+        return ["no role has a model: write simulate= in the topology"]
+    kept = {name: value for name, value in options.items() if name in ("seed", "until", "params")}
+    truth = simulate(topology, **kept)
+    if truth.job.outcome != "succeeded":
+        why = errors_text(truth.played) or truth.job.ending_reason or f"waiting for {', '.join(truth.waiting)}"
+        return [f"without any fault the job does not succeed: {why}"]
+    broken = difference(truth, result)
+    return [f"{broken.property}: {broken.text}"] if broken is not None else []
+
+
+def check_determinism(topology: str | Path | Topology | RoleGraph, *faults: str, **options: Any) -> None:
+    """User code does the same when it runs again: no clock, no randomness but `ctx.random`.
+
+    Args:
+        faults, options: As of `simulate`.
+
+    Raises:
+        AssertionError: with the first step that differs.
+    """
+    text = unlike(*(simulate(topology, *faults, **options) for _ in range(2)))
+    if text:
+        raise AssertionError(f"{text}: user code reads a clock, or random numbers that are not ctx.random's")
 
 
 def _too_slow(result: SimResult, within: str | None) -> list[str]:
@@ -152,18 +203,20 @@ def explore(
     seeds: int | Sequence[int] = 100,
     jobs: int = 1,
     params: Mapping[str, object] | None = None,
+    strict: bool = False,
 ) -> None:
-    """Whatever the topology promises to survive, seed by seed.
+    """Whatever the topology promises to survive, seed by seed; where roles have models, with the result it has anyway.
 
     Args:
         seeds: How many, from 1; or which.
         jobs: Processes to use.
+        strict: An exception of user code is a failure, whatever the topology makes of it.
 
     Raises:
         AssertionError: with the shortest plan of faults of each failure and the command that shows it again.
     """
     chosen = range(1, seeds + 1) if isinstance(seeds, int) else seeds
-    report = campaign(graph_of(topology, params), chosen, jobs=jobs)
+    report = campaign(graph_of(topology, params), chosen, jobs=jobs, strict=strict)
     lines: list[str] = []
     for failure in report.failures[:5]:
         lines += [f"seed {failure.seed}: {failure.property}: {failure.text}"]

@@ -60,6 +60,16 @@ def test_it_says_why_workers_are_not_forked():
     assert talk.tell(io.SpawnedCold(T, 1, "too many threads")) == [ev.ReplicaStartsCold(T, 1, "too many threads")]
 
 
+def test_it_joins_as_warming_until_it_is_warm():
+    talk = Talk()
+    talk.agent.is_warming = True
+    joins = [output for output in talk.tell(io.Connected()) if isinstance(output, msg.Join)]
+    assert [join.is_warming for join in joins] == [True]
+    assert talk.tell(io.WarmedUp()) == [ev.NodeWarm("node0")]
+    joins = [output for output in talk.tell(io.Connected()) if isinstance(output, msg.Join)]
+    assert [join.is_warming for join in joins] == [False]
+
+
 def test_the_first_failing_worker_takes_the_others_with_it_and_is_reported_once():
     talk = Talk()
     talk.run()

@@ -7,8 +7,8 @@ import msgspec
 from flowdist.control import events as ev
 from flowdist.control.controller import Controller
 from flowdist.control.effects import CloseStore, Notify, OpenStore, StartReplica, StopReplica
-from flowdist.control.ids import unnamed_nodes
-from flowdist.graph import HOUR, SECOND, Gate, Readiness
+from flowdist.control.ids import NODE_RANK, unnamed_nodes
+from flowdist.graph import HOUR, SECOND, Gate, NodeSpec, Readiness
 from tests.control.harness import TCP, Talk, graph, node, r, restart, role
 
 
@@ -147,6 +147,16 @@ def test_r2_hosts_that_are_expected_without_a_name_are_taken_for_those_that_come
     assert len(talk.up()) == 3 and talk.now == 0
     talk.join("gpu09")
     assert not talk.job.missing, "one more is welcome, as a spare"
+
+
+def test_r3_hosts_that_come_in_any_order_have_the_ranks_that_they_were_given():
+    topology = graph(trainers(4, 4), nodes=1, cpu=1)
+    talk = Talk(topology)
+    talk.controller = Controller(topology, ("node0", *unnamed_nodes(2, 4)))
+    for name, rank in (("c", "3"), ("a", "2"), ("node0", "0"), ("b", "9")):
+        talk.tell(ev.NodeJoined(name, NodeSpec(name, cpu=1, labels=((NODE_RANK, rank),))))
+    assert [start.node for start in talk.starts] == ["node0", "b", "a", "c"], "b has the place that is left"
+    assert [start.rank for start in talk.starts] == [0, 1, 2, 3]
 
 
 def test_r2_the_window_ends_for_hosts_without_a_name_too():
@@ -337,13 +347,68 @@ def test_r12_a_silent_node_leads_to_a_decision():
 def test_r13_growth_waits_for_the_cooldown_and_takes_all_who_came_by_then():
     talk = Talk(graph(trainers(1, 4), cpu=1))
     talk.join("node0")
-    talk.wait(5)
     talk.join("node1", cpu=1)
     talk.wait(5)
     talk.join("node2", cpu=1)
-    assert talk.world("trainer").generation == 1
+    talk.wait(5)
+    talk.join("node3", cpu=1)
+    assert talk.world("trainer").generation == 2
     talk.wait(20)
-    assert talk.world("trainer").generation == 2 and len(talk.world("trainer").members) == 3
+    assert talk.world("trainer").generation == 3 and len(talk.world("trainer").members) == 4
+
+
+def test_r13_a_world_that_has_not_re_formed_yet_grows_at_once():
+    talk = Talk(graph(trainers(1, 2), cpu=1))
+    talk.join("node0")
+    talk.wait(5)
+    talk.join("node1", cpu=1)
+    assert talk.world("trainer").generation == 2 and len(talk.world("trainer").members) == 2
+
+
+def warming(talk: Talk, name: str) -> None:
+    talk.incarnations[name] = talk.incarnations.get(name, 0) + 1
+    talk.tell(ev.NodeJoined(name, node(name, 1), incarnation=talk.incarnations[name], is_warming=True))
+
+
+def test_r13_the_survivors_go_on_until_the_newcomer_is_warm():
+    talk = Talk(graph(trainers(1, 3), cpu=1))
+    talk.join("node0")
+    warming(talk, "node1")
+    warming(talk, "node2")
+    assert talk.world("trainer").generation == 1 and talk.up() == ["trainer/0"]
+    talk.tell(ev.NodeWarm("node1"))
+    assert [(str(s.replica), s.node) for s in talk.starts[-2:]] == [("trainer/0", "node0"), ("trainer/1", "node1")]
+    talk.tell(ev.NodeWarm("node1"))  # said twice
+    talk.wait(30)
+    assert talk.world("trainer").generation == 2
+    talk.tell(ev.NodeWarm("node2"))
+    assert len(talk.world("trainer").members) == 3
+
+
+def test_r13_a_newcomer_whose_word_that_it_is_warm_was_lost_says_it_when_it_joins_again():
+    talk = Talk(graph(trainers(1, 2), cpu=1))
+    talk.join("node0")
+    warming(talk, "node1")
+    talk.tell(ev.NodeJoined("node1", node("node1", 1)))
+    assert len(talk.world("trainer").members) == 2
+
+
+def test_r13_a_newcomer_that_is_lost_while_it_warms_up_is_forgotten():
+    talk = Talk(graph(trainers(1, 2), cpu=1))
+    talk.join("node0")
+    warming(talk, "node1")
+    talk.gone("node1")
+    talk.tell(ev.NodeWarm("node1"))  # late
+    assert talk.world("trainer").generation == 1
+    talk.join("node1", cpu=1)
+    assert len(talk.world("trainer").members) == 2
+
+
+def test_r2_the_first_formation_takes_nodes_that_still_warm_up():
+    talk = Talk(graph(trainers(2, 2), nodes=2, cpu=1))
+    warming(talk, "node0")
+    warming(talk, "node1")
+    assert talk.up() == ["trainer/0", "trainer/1"]
 
 
 def test_r13_a_role_below_its_minimum_does_not_wait_for_the_cooldown():

@@ -147,7 +147,7 @@ def test_endpoints_are_read_as_people_write_them() -> None:
     ):
         assert endpoint_of(text, 29400) == Endpoint(host, port)
     assert str(Endpoint("::1", 5)) == "[::1]:5" and str(Endpoint("a", 5)) == "a:5"
-    for text in ("", ":29400", "host0:port", "host0:99999", "a b:1", "a:1:2"):
+    for text in ("", ":29400", "host0:port", "host0:99999", "a b:1", "a:1:2", "a..b:1", f"{'x' * 70}:1"):
         with pytest.raises(FlowdistError, match="is no HOST:PORT"):
             endpoint_of(text, 29400)
 
@@ -167,6 +167,9 @@ def test_a_port_is_reserved_once() -> None:
     held = reserve("127.0.0.1", 0)
     assert held is not None
     assert reserve("127.0.0.1", 0) is None
+    elsewhere = reserve("127.0.0.2", 0)
+    assert elsewhere is not None
+    elsewhere.held.close()
     held.held.close()
     again = reserve("127.0.0.1", 0)
     assert again is not None

@@ -129,6 +129,11 @@ def test_two_hosts_are_up_until_the_controllers_is_gone_for_too_long(tmp_path: P
             os.kill(pid, signal.SIGSTOP)  # the controller cannot say farewell
         for pid in first.alive():
             os.kill(pid, signal.SIGKILL)
+        folder = next((second.folder / "runs").iterdir())
+        again = hosts.start(2, "run", "--resume", folder.name)
+        assert again.finish() == 2 and f"its journal is on the host of {hosts.endpoint}" in again.text
+        logs = hosts.start(2, "logs", "--run", folder.name)
+        assert logs.finish() == 0 and "[trainer/1] rank 1 of 2" in logs.text
         again = hosts.start(1, "run", "--resume", "latest")
         assert again.finish() == 2 and "was one over several hosts, which cannot be resumed" in again.text
         assert second.finish() == 1 and second.alive() == [], second.text

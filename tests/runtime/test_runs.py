@@ -129,6 +129,10 @@ def test_who_asks_a_run_that_is_over_is_told_how_it_ended(base: Path) -> None:
     run_dir = base / "gpt-20261121-1-cccc"
     with pytest.raises(FlowdistError) as caught:
         describe(run_dir)
+    assert "has died" in caught.value.message and "flowdist logs --run gpt-20261121-1-cccc" in caught.value.help
+    journal(run_dir)
+    with pytest.raises(FlowdistError) as caught:
+        describe(run_dir)
     assert "has died" in caught.value.message and "flowdist run --resume gpt-20261121-1-cccc" in caught.value.help
     journal(run_dir, ev.NodeGone("node0"), ev.CancelRequested("enough"))
     with pytest.raises(FlowdistError, match="is over: it was cancelled"):
@@ -140,7 +144,7 @@ def test_who_asks_a_run_whose_controller_is_gone_is_told_after_a_while(base: Pat
     with (run_dir / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(FlowdistError, match="is on another host"):
-            describe(run_dir, patience_s=0.1)
+            describe(run_dir)
         journal(run_dir)
         with pytest.raises(FlowdistError, match="does not answer"):
             describe(run_dir, patience_s=0.1)
@@ -149,9 +153,12 @@ def test_who_asks_a_run_whose_controller_is_gone_is_told_after_a_while(base: Pat
 def test_the_command_to_resume_names_the_folder_where_it_is_not_the_usual_one(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert f"--runs {base}" in resume_help(base / "x")
+    journal(base / "latest")
+    assert f"--runs {base}" in resume_help(base / "latest")
     monkeypatch.chdir(base)
-    assert resume_help(base / "runs/x").endswith("flowdist run --resume x")
+    base.rename(base.with_name("runs"))
+    monkeypatch.chdir(base.parent)
+    assert resume_help(Path.cwd() / "runs/latest").endswith("flowdist run --resume latest")
 
 
 def test_a_journal_tells_how_the_job_was(base: Path) -> None:

@@ -16,8 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from flowdist.runtime.devices import machine_cpus
 from tests.report.terminal import Terminal
 from tests.runtime.harness import MARK, Deaths, Job, marked
+from tests.runtime.hosts import free_port
 from tests.runtime.test_metrics import read
 
 pytestmark = pytest.mark.real
@@ -183,6 +185,17 @@ def test_what_goes_wrong_before_the_job_has_started_is_told_in_the_foreground(tm
         assert second.finish() == 2 and "is still going on" in second.text
         assert len(json.loads((going.run_dir / "environment.json").read_text())["starts"]) == 1
         verb(going, "cancel", "--now", "--wait")
+
+
+def test_a_job_that_cannot_start_yet_gives_the_shell_back_all_the_same(tmp_path: Path) -> None:
+    each = min(machine_cpus(), 8)
+    count = str(machine_cpus() // each + 1)  # one more than there is room for on this host
+    size = ("--nodes", count, "--replicas", count, "--set", f"trainer.cpu={each}")
+    with detached(tmp_path, "--listen", f"127.0.0.1:{free_port()}", *size) as job:
+        assert "it runs in the background, and waits for " in job.text
+        assert "cancelled" in verb(job, "cancel", "--wait")
+        with Deaths(job.alive()) as deaths:
+            assert deaths.survivors(10.0) == []
 
 
 def test_metrics_are_there_for_as_long_as_the_run_and_survive_the_controller(tmp_path: Path) -> None:

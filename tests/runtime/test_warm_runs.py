@@ -82,3 +82,57 @@ def test_ctrl_c_does_not_wait_for_imports(tmp_path: Path) -> None:
         run.process.send_signal(signal.SIGINT)
         assert run.finish() == 130
         assert run.alive() == []
+
+
+GROUP = """
+import os, sys, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(1))
+print("up", os.environ["MASTER_PORT"], flush=True)
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    import time
+    time.sleep(3600)
+dist.barrier()
+"""
+
+
+@needs_torch
+@pytest.mark.parametrize("warm", ["None", "False"])
+def test_stores_are_forked_from_the_fork_server_where_there_is_one(tmp_path: Path, warm: str) -> None:
+    with job(tmp_path, work=GROUP, preload="()", warm=warm) as run:
+        run.until("up", times=2)
+        assert len(run.named("flowdist.runtime.store_host")) == (0 if warm == "None" else 2)  # a template and its fork
+        pid = (run.run_dir / "main/0/attempt_1/0/pid").read_text()
+        os.kill(int(pid), signal.SIGKILL)
+        assert run.finish() == 0, run.text
+        assert len(set(re.findall(r"up (\d+)", run.text))) == 2 and run.alive() == []
+        left = [path.name for path in run.run_dir.rglob("*") if path.is_socket()]
+        assert left == []
+
+
+@needs_torch
+def test_workers_without_torch_cost_no_store_host_until_one_connects(tmp_path: Path) -> None:
+    work = """
+import os, socket, sys
+print("up", flush=True)
+sys.stdin.read()
+while not os.path.exists("go"):
+    pass
+if os.environ["RANK"] == "0":
+    socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))).recv(1)
+"""
+    with job(tmp_path, work=work, preload="()") as run:
+        run.until("up", times=2)
+        assert run.named("flowdist.runtime.store_host") == []
+        (tmp_path / "go").touch()
+        while not run.named("flowdist.runtime.store_host"):
+            assert run.alive()
+
+
+@needs_torch
+def test_a_forked_store_that_dies_is_an_incident_of_its_world(tmp_path: Path) -> None:
+    with job(tmp_path, work=GROUP, preload="()") as run:
+        run.until("up", times=2)
+        os.kill(int((run.run_dir / "stores/main-1/pid").read_text()), signal.SIGKILL)
+        assert run.finish() == 0, run.text
+        assert "the store of main (generation 1) died: signal KILL" in run.text

@@ -1,0 +1,66 @@
+"""Quiet stretches of a world that steps: between two things that happen its checkpoints need not be played one by one.
+
+Of all the checkpoints before the next thing that is planned only the last is played. The others would have changed
+nothing that it does not change again: how far the workers say that they are, and which checkpoint is the latest. So no
+decision is another one and none comes at another time; the trace lacks the lines of what was not played, and
+`World.checkpoints` does not count it.
+
+That holds where nobody waits for a step or a checkpoint, every message arrives at once, and each checkpoint would have
+been told at once: an attempt that is old tells its progress ever more rarely, and then when it does matters.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flowdist.control.effects import StartReplica
+from flowdist.control.signs import told_after_ns
+from flowdist.sim.network import LATENCY_NS
+from flowdist.sim.workload import WorldModel
+
+if TYPE_CHECKING:
+    from flowdist.sim.simulation import Simulation
+
+SETTLED_NS = 4 * LATENCY_NS  # after a checkpoint all that it brings about is over: the reports, the offer, the answer
+
+
+def skip_quiet(sim: Simulation, model: WorldModel) -> bool:
+    """At the moment of a checkpoint: take those before the last quiet one as played. False when there are none."""
+    if not sim.is_quiet:
+        return False
+    last = model.checkpoints_by(_next_thing(sim) - SETTLED_NS)
+    skipped = last - model.offered - 1
+    if skipped <= 0:
+        return False
+    at = model.time_of_checkpoint(last)
+    if at is None or not all(
+        _tells_at_once(sim, start, at, (at - sim.queue.now) // skipped) for start in model.members.values()
+    ):
+        return False
+    for number in range(model.offered + 1, last):
+        model.save(model.step_of_checkpoint(number))
+    model.offered = last - 1
+    return True
+
+
+def _next_thing(sim: Simulation) -> int:
+    """When something happens next that is no checkpoint: what is planned, the end of a world's work, or of all."""
+    ends = [
+        model.time_of_step(model.pace.workload.steps)
+        for model in sim.work.models.values()
+        if model.begun_ns is not None
+    ]
+    times = [sim.queue.next_but(sim.work.checkpoint_moment), sim.until, *ends]
+    return min(time for time in times if time is not None)
+
+
+def _tells_at_once(sim: Simulation, start: StartReplica, until: int, gap: int) -> bool:
+    """Whether the member's agent hears of each checkpoint and tells it, and is heard, until that time."""
+    node = sim.nodes[start.node]
+    attempt = node.agent.attempts.get(start.replica)
+    if attempt is None or not node.is_well or not node.agent.is_connected or attempt.phase not in ("running", "ready"):
+        return False
+    busy = attempt.stalled is not None or attempt.is_noticed or attempt.stop_grace_ns is not None
+    if busy or attempt.tell_at_ns is not None or attempt.offers:
+        return False
+    return told_after_ns(attempt, until, sim.graph.options.heartbeat_ns) <= gap

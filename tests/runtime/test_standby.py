@@ -1,0 +1,128 @@
+"""Forks that stand by: what waits is nobody's, becomes what is asked for, and is never left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flowdist.runtime.spawning import ForkServer, Signal, Spawned
+from flowdist.runtime.standby import STANDBY_MAX
+from tests.runtime.harness import Deaths, children
+from tests.runtime.spawning import Spawning
+
+pytestmark = pytest.mark.real
+
+TELLS = """
+import os, random, signal, sys
+with open("ran", "a") as file:
+    file.write("x")
+print(os.getpid(), sys.argv[1:], os.environ.get("RANK"), len(os.environ.get("BIG", "")), os.getcwd(), random.random())
+print("up", flush=True)
+signal.pause()
+"""
+
+
+class Standing(Spawning):
+    """A spawner whose workers are forked from one fork server."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        (folder / "tells.py").write_text(TELLS)
+        self.spec: ForkServer = super().server("json")
+
+    def tells(self, *args: str, **env: str) -> int:
+        """A worker that has told what it is, and waits for a signal."""
+        id = self.start("tells.py", *args, server=self.spec, env=env)
+        self.output_until(id, "up\n")
+        return id
+
+    def told(self, id: int) -> list[str]:
+        return self.output_until(id, "up\n").splitlines()[0].split()
+
+    def fork_server(self) -> int:
+        (pid,) = children(self.process.pid)
+        return pid
+
+    def standbys(self, count: int, running: list[int]) -> list[int]:
+        """Those that wait, as soon as there are so many."""
+        workers = {self.pid(id) for id in running}
+        end = time.monotonic() + 60
+        while len(found := [pid for pid in children(self.fork_server()) if pid not in workers]) != count:
+            assert time.monotonic() < end, f"{found} stand by, not {count}"
+            time.sleep(0.01)
+        return found
+
+    def kill(self, id: int) -> None:
+        self.send(Signal(id, signal.SIGKILL))
+        self.outcome(id)
+
+
+@pytest.fixture
+def standing(tmp_path: Path) -> Iterator[Standing]:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    with Standing(folder) as standing:
+        yield standing
+
+
+def test_the_next_worker_was_forked_before_it_was_wanted_and_is_what_was_asked_for(standing: Standing) -> None:
+    first = standing.tells("--first", RANK="0")
+    (waits,) = standing.standbys(1, [first])
+    standing.kill(first)
+    second = standing.tells("--second", RANK="7", BIG="x" * 100_000)
+    assert standing.pid(second) == waits
+    pid, args, rank, big, cwd, number = standing.told(second)
+    assert (pid, args, rank, big, cwd) == (str(waits), "['--second']", "7", "100000", str(standing.folder))
+    assert number != standing.told(first)[-1]
+    assert (standing.folder / "ran").read_text() == "xx"
+    (another,) = standing.standbys(1, [second])
+    assert another != waits
+
+
+def test_what_stands_by_leads_a_session_of_its_own_and_holds_no_file_of_others(standing: Standing) -> None:
+    first = standing.tells()
+    (waits,) = standing.standbys(1, [first])
+    end = time.monotonic() + 60
+    while os.getsid(waits) != waits or len(os.listdir(f"/proc/{waits}/fd")) != 4:  # noqa: PTH208  # and its channel
+        assert time.monotonic() < end, os.listdir(f"/proc/{waits}/fd")  # noqa: PTH208
+        time.sleep(0.01)
+
+
+def test_as_many_stand_by_as_run_up_to_a_limit(standing: Standing) -> None:
+    running = [standing.tells() for _ in range(STANDBY_MAX + 1)]
+    standing.standbys(STANDBY_MAX, running)
+    for id in running[2:]:
+        standing.kill(id)
+    waiting = standing.standbys(2, running[:2])
+    for id in running[:2]:
+        standing.kill(id)
+    assert {standing.pid(standing.tells()) for _ in range(2)} == set(waiting)
+
+
+@pytest.mark.parametrize("how", ["killed", "over"])
+def test_they_end_with_their_fork_server(standing: Standing, how: str) -> None:
+    first = standing.tells()
+    with Deaths([*standing.standbys(1, [first]), standing.fork_server()]) as deaths:
+        if how == "killed":
+            os.kill(standing.fork_server(), signal.SIGKILL)
+        else:
+            standing.process.kill()
+        assert deaths.survivors(60) == []
+
+
+def test_one_that_was_killed_is_not_missed_and_not_replaced(standing: Standing) -> None:
+    first = standing.tells()
+    (waits,) = standing.standbys(1, [first])
+    with Deaths([waits]) as deaths:
+        os.kill(waits, signal.SIGKILL)
+        assert deaths.survivors(60) == []
+    second = standing.tells(RANK="3")
+    assert standing.told(second)[2] == "3"
+    answer = standing.until(Spawned, second)
+    assert isinstance(answer, Spawned) and answer.pid != waits
+    assert set(children(standing.fork_server())) == {standing.pid(first), standing.pid(second)}

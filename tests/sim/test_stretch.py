@@ -1,0 +1,110 @@
+"""Computed instead of played: quiet stretches change no decision, and neither do checks of what has changed alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from flowdist.control.events import CheckpointOffered, ReplicaProgressed
+from flowdist.control.history import Line, Record
+from flowdist.control.state import JobState
+from flowdist.faults import NOTHING, Plan, parse_fault
+from flowdist.graph import MINUTE, RoleGraph
+from flowdist.sim import stretch
+from flowdist.sim.nemesis import Nemesis
+from flowdist.sim.simulation import SimResult, Simulation
+from flowdist.testing.campaign import PATIENCE, horizon
+from tests.sim.test_simulation import load
+
+LONG = {"steps": 3000}
+
+
+def decisions(result: SimResult) -> list[Line]:
+    """The trace without how far somebody is."""
+    news = (ReplicaProgressed, CheckpointOffered)
+    told = [line for line in result.lines[1:] if not (isinstance(line, Record) and isinstance(line.event, news))]
+    return [msgspec.structs.replace(line, n=0) if isinstance(line, Record) else line for line in told]
+
+
+def end(result: SimResult) -> Any:
+    """Where the time went, what was saved and lost, and how it all ended."""
+    worlds = {name: (model.saved, model.offered, model.lost_ns, model.begins) for name, model in result.models.items()}
+    return result.now, result.job.outcome, result.violation, result.spent, result.hits, result.unfired, worlds
+
+
+def differences(graph: RoleGraph, plan: Plan, seed: int, until: int | None) -> tuple[list[str], int]:
+    """What is not the same when quiet stretches are computed, and how many lines that has saved."""
+    played = Simulation(graph, plan, seed=seed).run(until)
+    computed = Simulation(graph, plan, seed=seed, fast_forward=True, checks="changed").run(until)
+    wrong = []
+    if decisions(played) != decisions(computed):
+        a, b = decisions(played), decisions(computed)
+        wrong.append(next((f"{x} is now {y}" for x, y in zip(a, b, strict=False) if x != y), "one goes on"))
+    if end(played) != end(computed):
+        wrong.append(f"{end(played)} is now {end(computed)}")
+    return wrong, len(played.lines) - len(computed.lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [("ps.py", LONG), ("ps.py", {}), ("gang.py", {}), ("actors.py", {}), ("core.py", {}), ("rivals.py", {})],
+)
+def test_quiet_stretches_that_are_computed_change_no_decision(name: str, params: dict[str, Any]) -> None:
+    graph = load(name, **params)
+    usual = horizon(graph)
+    nemesis, saved = Nemesis(graph, usual), 0
+    for seed in range(1, 13):
+        wrong, fewer = differences(graph, nemesis.plan(seed), seed, PATIENCE * usual)
+        assert not wrong, (seed, wrong)
+        saved += fewer
+    assert saved > 0 or name == "core.py"  # there each checkpoint is the only one
+
+
+FAULTS = ("trainer/0@9m", "node1@8m30s/1m", "trainer@10m:slow=3x/2m", "trainer/1@7m:hang", "node0@9m:lost/20s")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("until", [8 * MINUTE + 1, 20 * MINUTE, None])
+def test_whatever_comes_into_a_stretch_finds_what_it_would_have_found(fault: str, until: int | None) -> None:
+    plan = Plan((parse_fault(fault), parse_fault("trainer@12m:torn-checkpoint"), parse_fault("ps/0@12m1s")))
+    wrong, saved = differences(load("ps.py", **LONG), plan, 0, until)
+    assert not wrong
+    assert saved > 20
+
+
+def test_a_stretch_ends_where_the_clock_stops_and_where_another_world_is_done() -> None:
+    """Without these bounds checkpoints would be written down that were never reached: see it fail without them."""
+    graph, until = load("ps.py", **LONG), 20 * MINUTE + 1
+    assert differences(graph, NOTHING, 0, until)[0] == []
+    bounds = stretch._next_thing
+    try:
+        stretch._next_thing = lambda sim: bounds(sim) if sim.until is None else 10 * sim.until  # type: ignore[assignment]
+        assert differences(graph, NOTHING, 0, until)[0] != []
+    finally:
+        stretch._next_thing = bounds
+
+
+@pytest.mark.parametrize("fault", ["trainer/0@checkpoint=trainer,5", "trainer/0@step=trainer,700+10s"])
+def test_while_somebody_waits_for_a_step_or_a_checkpoint_each_is_played(fault: str) -> None:
+    plan = Plan((parse_fault(fault),))
+    wrong, _ = differences(load("ps.py", **LONG), plan, 0, None)
+    assert not wrong
+    assert not Simulation(load("ps.py", **LONG), plan, fast_forward=True).run().unfired
+
+
+def test_with_a_property_of_the_users_each_event_is_played() -> None:
+    seen: list[int] = []
+
+    def look(job: JobState) -> None:
+        seen.append(max(world.step for world in job.worlds.values()))
+
+    Simulation(load("gang.py"), fast_forward=True, always=[look]).run()
+    assert len(set(seen)) > 5  # step after step, checkpoint after checkpoint
+
+
+def test_a_job_of_days_needs_no_more_events_than_one_of_hours() -> None:
+    """What makes it fast: benchmarks/simulator.py has the times."""
+    few, many = (Simulation(load("ps.py", steps=steps), fast_forward=True).run().handled for steps in (3_000, 6_000))
+    assert many < few + 50
