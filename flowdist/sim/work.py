@@ -47,7 +47,10 @@ class Work:
             if model is None:
                 model = self.models[start.world] = WorldModel(self._pace_of(role))
             model.start(start, kept=bool(kept))
-            delay += load.restore_ns if model.durable and not kept else 0
+            if model.durable and not kept:
+                at = self._queue.now + delay
+                model.reads[start.replica] = (at, at + load.restore_ns)
+                delay += load.restore_ns
         self._queue.after(delay, self._started_up, node, start)
 
     def _pace_of(self, role: RoleSpec) -> RoleSpec:

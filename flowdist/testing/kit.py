@@ -13,21 +13,21 @@ Topologies are files, Topology objects or compiled graphs. No torch, no processe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flowdist.control.state import JobState
 from flowdist.dsl.load import compile_loaded, load_topology
 from flowdist.dsl.topology import Topology
 from flowdist.fault_files import parse_plan
-from flowdist.graph import RoleGraph, format_duration, parse_duration
-from flowdist.sim.expectations import recoveries
+from flowdist.graph import RoleGraph, parse_duration
+from flowdist.sim.bounds import bounds_of
 from flowdist.sim.faulting import check_faults
+from flowdist.sim.points import POINTS
+from flowdist.sim.properties import Always, Check, Eventually, Properties, Sometimes, properties_of
 from flowdist.sim.simulation import SimResult, Simulation, with_nodes
-from flowdist.testing.campaign import Failure, campaign, replay_command
-
-Check = Callable[[JobState], object]
+from flowdist.testing.campaign import Failure, Report, campaign, replay_command
+from flowdist.testing.declare import load_properties, refuse_doubles, side_file
 
 
 def graph_of(topology: str | Path | Topology | RoleGraph, params: Mapping[str, object] | None = None) -> RoleGraph:
@@ -53,7 +53,10 @@ def simulate(
     add: Sequence[str] = (),
     drain: Sequence[str] = (),
     params: Mapping[str, object] | None = None,
-    always: Sequence[Check] = (),
+    always: Sequence[Always | Check] = (),
+    eventually: Sequence[Eventually] = (),
+    sometimes: Sequence[Sometimes] | Mapping[str, Check] = (),
+    properties: str | Path | None = None,
 ) -> SimResult:
     """One run in virtual time.
 
@@ -64,18 +67,33 @@ def simulate(
         scale, add, drain: As on the command line: `"trainer=4@60s"`, `"node5@90s"`, `"node1@2m"`.
         params: Of a topology file that is a function.
         always: Called with the state of the job after every event; False, or an AssertionError, is a violation.
+        eventually: What `flowdist.testing.eventually` made: true again within its time, and at the end.
+        sometimes: Points to look for: what `flowdist.testing.sometimes` made, or functions by name. Those that were
+            reached are in `result.seen`, beside the built-in ones.
+        properties: A file of more of them; else `x_properties.py` beside `x.py`, where there is one.
 
     Returns:
-        The result: `job` (the final state), `lines` (the trace), `spent` (where the time went), `violation`.
+        The result: `job` (the final state), `lines` (the trace), `spent` (where the time went), `violation`, `seen`.
 
     Raises:
         FaultError: for a fault that cannot be read, or has no target.
+        FlowdistError: for properties that cannot be read, or raise an exception.
     """
     graph = graph_of(topology, params)
+    demanded = _demanded(topology, properties, properties_of(always, eventually, sometimes))
     plan = parse_plan(faults, scale, add, drain)
     check_faults(plan, graph)
-    simulation = Simulation(graph, plan, seed=seed, always=always)
+    simulation = Simulation(graph, plan, seed=seed, properties=demanded)
     return simulation.run(parse_duration(until) if until is not None else None)
+
+
+def _demanded(topology: object, file: str | Path | None, given: Properties) -> Properties:
+    """By the test, and by the file that is named or stands beside the topology."""
+    if file is None and isinstance(topology, str | Path):
+        file = side_file(topology)
+    demanded = load_properties(Path(file)).and_also(given) if file is not None else given
+    refuse_doubles(demanded)
+    return demanded
 
 
 def assert_recovers(
@@ -94,7 +112,7 @@ def assert_recovers(
         lost_work: Of any world, at most.
         goodput: At least this share of the time of the replicas of tasks is productive, 0 to 1.
         charged: How many incidents the budgets of these roles were charged for, exactly.
-        options: As of `simulate`.
+        options: As of `simulate`; its points `sometimes` have to be reached.
 
     Raises:
         AssertionError: with all that is not so, and the command that shows it again.
@@ -106,7 +124,8 @@ def assert_recovers(
     elif result.job.outcome != "succeeded":
         end = result.job.ending_reason or f"waiting for {', '.join(result.waiting)}"
         wrong.append(f"the job has {result.job.outcome or 'not ended'}: {end}")
-    wrong += _too_slow(result, within) + _too_costly(result, lost_work, goodput)
+    wrong += [text for _, text in bounds_of(within, lost_work, goodput).broken(result)]
+    wrong += [f"never seen: {point}" for point in result.points if point not in POINTS and point not in result.seen]
     for role, count in (charged or {}).items():
         if (found := len(result.job.roles[role].charges)) != count:
             wrong.append(f"{role} was charged for {found} incidents, not {count}")
@@ -116,34 +135,13 @@ def assert_recovers(
     return result
 
 
-def _too_slow(result: SimResult, within: str | None) -> list[str]:
-    if within is None:
-        return []
-    late = {n: took for n, took in recoveries(result).items() if took is None or took > parse_duration(within)}
-    return [
-        f"incident {n} recovered {'never' if took is None else f'after {format_duration(took)}'}, not within {within}"
-        for n, took in late.items()
-    ]
-
-
-def _too_costly(result: SimResult, lost_work: str | None, goodput: float | None) -> list[str]:
-    wrong = []
-    for name, model in result.models.items():
-        if lost_work is not None and model.lost_ns > parse_duration(lost_work):
-            wrong.append(f"{name} lost {format_duration(model.lost_ns)} of work, more than {lost_work}")
-    tasks = [spec.name for spec in result.job.graph.roles if spec.kind == "task"]
-    total = sum(ns for name in tasks for bucket, ns in result.spent[name].items() if bucket != "done")
-    share = sum(result.spent[name]["productive"] for name in tasks) / max(total, 1)
-    if goodput is not None and share < goodput:
-        wrong.append(f"goodput is {share:.3f}, less than {goodput}")
-    return wrong
-
-
-def _again(topology: object, options: Mapping[str, Any], failure: Failure) -> list[str]:
+def _again(topology: object, options: Mapping[str, Any], failure: Failure, more: Sequence[str] = ()) -> list[str]:
+    """`options` are those of `simulate`; `more` are words of the command line."""
     if not isinstance(topology, str | Path):
         return []
     words = [word for name, value in (options.get("params") or {}).items() for word in ("-p", f"{name}={value}")]
-    return [f"again: {replay_command(str(topology), words, failure)}"]
+    words += ["--properties", str(options["properties"])] if options.get("properties") is not None else []
+    return [f"again: {replay_command(str(topology), [*words, *more], failure)}"]
 
 
 def explore(
@@ -152,22 +150,51 @@ def explore(
     seeds: int | Sequence[int] = 100,
     jobs: int = 1,
     params: Mapping[str, object] | None = None,
-) -> None:
+    always: Sequence[Always | Check] = (),
+    eventually: Sequence[Eventually] = (),
+    sometimes: Sequence[Sometimes] | Mapping[str, Check] = (),
+    properties: str | Path | None = None,
+    recovers_within: str | None = None,
+    lost_work: str | None = None,
+    goodput: float | None = None,
+    cover: bool = False,
+) -> Report:
     """Whatever the topology promises to survive, seed by seed.
 
     Args:
         seeds: How many, from 1; or which.
         jobs: Processes to use.
+        params: Of a topology file that is a function.
+        always, eventually, sometimes, properties: As of `simulate`. Each point has to be reached by some run.
+        recovers_within: In every run the worlds of each incident step again after so long at most.
+        lost_work: Of any world of any run, at most.
+        goodput: In every run at least this share of the time of the replicas of tasks is productive, 0 to 1.
+        cover: The built-in points that faults can bring about in this topology have to be reached, too.
+
+    Returns:
+        The report: `coverage` (faults by kind and phase), `points` (in how many runs each was seen), `recoveries`.
 
     Raises:
-        AssertionError: with the shortest plan of faults of each failure and the command that shows it again.
+        AssertionError: with the shortest plan of faults of each failure and the command that shows it again, or with
+            the points that no run reached.
+        FlowdistError: for bounds or properties that cannot be read.
     """
     chosen = range(1, seeds + 1) if isinstance(seeds, int) else seeds
-    report = campaign(graph_of(topology, params), chosen, jobs=jobs)
+    demanded = _demanded(topology, properties, properties_of(always, eventually, sometimes))
+    bounds = bounds_of(recovers_within, lost_work, goodput)
+    report = campaign(graph_of(topology, params), chosen, jobs=jobs, properties=demanded, bounds=bounds)
+    given = {"--recovers-within": recovers_within, "--lost-work": lost_work, "--goodput": goodput}
+    more = [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
     lines: list[str] = []
     for failure in report.failures[:5]:
         lines += [f"seed {failure.seed}: {failure.property}: {failure.text}"]
         lines += [f"  shortest plan: {', '.join(failure.faults)}", f"  {failure.divergence}"]
-        lines += [f"  {line}" for line in _again(topology, {"params": params}, failure)]
+        options = {"params": params, "properties": properties}
+        lines += [f"  {line}" for line in _again(topology, options, failure, more)]
     if lines:
-        raise AssertionError(f"{len(report.failures)} of {report.seeds} seeds fail\n" + "\n".join(lines))
+        lines = [f"{len(report.failures)} of {report.seeds} seeds fail", *lines]
+    if missed := report.never_seen + (report.never_reached if cover else []):
+        lines += [f"never seen in {report.seeds} seeds: {', '.join(missed)}"]
+    if lines:
+        raise AssertionError("\n".join(lines))
+    return report
