@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test check check-static coverage format bench clean
+.PHONY: demo test check check-static coverage format bench soak clean
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit("flowdist needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
@@ -58,6 +58,12 @@ bench: $(VENV)/.dev  ## every benchmark, with its peer in the same run
 	$(BIN)/python benchmarks/torchrun_restart.py
 	$(BIN)/python benchmarks/recovery.py --slow-trials 3
 	$(BIN)/python benchmarks/overhead.py
+
+MINUTES ?= 30
+SEED ?= 1
+
+soak: $(VENV)/.dev  ## random faults against real processes: make soak MINUTES=2 SEED=7
+	$(BIN)/python benchmarks/soak.py --minutes $(MINUTES) --seed $(SEED)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info runs

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, NoReturn
 
 from flowdist.errors import FlowdistError, did_you_mean, underlined
-from flowdist.graph import RoleGraph, RoleSpec, parse_duration
+from flowdist.graph import NodeSpec, RoleGraph, RoleSpec, parse_duration
 
 Event = Literal["start", "ready", "generation", "step", "checkpoint"]
 EVENTS: tuple[str, ...] = ("start", "ready", "generation", "step", "checkpoint")
@@ -34,6 +34,9 @@ KINDS: dict[str, str | None] = {
     "partition": "nodes",
     "cut-to": "nodes",
     "torn-checkpoint": None,
+    "lost-checkpoint": None,
+    "corrupt-checkpoint": None,
+    "slow-checkpoint": "factor",
     "drop": "probability",
     "delay": "duration",
     "duplicate": "probability",
@@ -44,6 +47,12 @@ KINDS: dict[str, str | None] = {
     "add": None,
     "drain": None,
 }
+_FILES = "it would be your files that are damaged; the disk of flowdist simulate is its own"
+SIMULATED_ONLY = {  # with the reason
+    "lost-checkpoint": _FILES,
+    "corrupt-checkpoint": _FILES,
+    "slow-checkpoint": "the disk is that of the whole machine; flowdist simulate has one of its own",
+}
 ORDERS = ("scale", "add", "drain")  # what the operator does, or the cluster: events of the same kind
 EXAMPLES = {
     "exit code": "3",
@@ -53,7 +62,7 @@ EXAMPLES = {
     "probability": "0.1",
     "number of replicas": "4",
 }
-MOMENTARY = ("kill", "exit", "oom")  # of replicas: they have no duration
+MOMENTARY = ("kill", "exit", "oom", "hang", "torn-checkpoint")  # of replicas and the controller: they have no duration
 NODE_LIST = ("partition", "cut-to")  # their argument names nodes, or the controller
 _LABEL = re.compile(r"([A-Za-z][A-Za-z0-9_.-]*)=([A-Za-z0-9_.-]+)")
 _NAME = re.compile(r"[a-z][a-z0-9-]*(/\d{1,9}(\.\d{1,9})?)?")
@@ -197,8 +206,11 @@ def parse_fault(text: str) -> Fault:
 def _refuse_duration(fault: Fault) -> None:
     if fault.duration_ns is not None and fault.kind in MOMENTARY:
         start = fault.spec.rindex("/")
-        message = f"{fault.kind} of a replica has no duration"
-        _refuse(fault.spec, start, len(fault.spec), message, "leave it out; its policy decides what follows")
+        whom = "the controller" if fault.target == "controller" else "a replica"
+        help = "leave it out; its policy decides what follows"
+        help = "leave it out; the next takes over at once" if fault.target == "controller" else help
+        help = "leave it out, or write pause/10s: that is over then" if fault.kind == "hang" else help
+        _refuse(fault.spec, start, len(fault.spec), f"{fault.kind} of {whom} has no duration", help)
 
 
 def _parse_when(text: str, when: str, start: int) -> tuple[When, int]:
@@ -245,7 +257,7 @@ def _parse_kind(text: str, kind_text: str, start: int) -> tuple[str, str]:
     if wants == "number of replicas" and not _NUMBER.fullmatch(arg):
         _refuse(text, place, place + len(arg), f"{arg!r} is no number of replicas", "write scale=4")
     if wants == "factor" and not re.fullmatch(r"\d+(\.\d+)?x?", arg):
-        _refuse(text, place, place + len(arg), f"{arg!r} is no factor", "write slow=4x")
+        _refuse(text, place, place + len(arg), f"{arg!r} is no factor", f"write {kind}=4x")
     if wants == "probability" and not re.fullmatch(r"0(\.\d+)?|1(\.0+)?", arg):
         _refuse(text, place, place + len(arg), f"{arg!r} is no probability", f"write {kind}=0.1")
     return kind, arg
@@ -277,9 +289,15 @@ def parse_drain(text: str) -> Drain:
 
 def check_plan(plan: Plan, graph: RoleGraph) -> None:
     """FaultError for a role, a node or a replica that the job does not have."""
-    nodes = [node.name for node in graph.cluster.nodes] + plan.new_nodes
-    check_targets(plan.faults, graph, nodes)
     roles = [role.name for role in graph.roles]
+    nodes = [node.name for node in graph.cluster.nodes]
+    added = [(add.node, add.node) for add in plan.adds]
+    for name, spec in added + [(fault.target, fault.spec) for fault in plan.faults if fault.kind == "add"]:
+        if name in (*nodes, *roles, "all", "controller"):
+            help = "a node that is to come back is written node1@30s/60s: it is away for 60 s"
+            _refuse(spec, 0, len(name), f"there is a {name!r} already", help)
+        nodes.append(name)
+    check_targets(plan.faults, graph, nodes)
     for scale in plan.scales:
         if scale.role not in roles:
             text = f"{scale.role}={scale.replicas}"
@@ -287,6 +305,12 @@ def check_plan(plan: Plan, graph: RoleGraph) -> None:
     for drain in plan.drains:
         if drain.node not in nodes:
             _refuse(drain.node, 0, len(drain.node), f"there is no node {drain.node!r}", _hint(drain.node, nodes))
+
+
+def added_node(name: str, graph: RoleGraph) -> NodeSpec:
+    """What joins: a node like the first one of the job."""
+    like = graph.cluster.nodes[0]
+    return NodeSpec(name, like.cpu, like.gpu, like.memory, like.labels)
 
 
 def check_targets(faults: Sequence[Fault], graph: RoleGraph, nodes: Iterable[str]) -> None:
@@ -320,7 +344,7 @@ def _check_target(fault: Fault, graph: RoleGraph, nodes: list[str]) -> None:
             start = fault.spec.index(f":{fault.kind}=") + len(fault.kind) + 2
             message = f"there is no node {other!r}"
             _refuse(fault.spec, start, start + len(fault.arg), message, _hint(other, [*nodes, "controller"]))
-    if name in roles or name == "all":  # every replica
+    if name in roles or name in ("all", "controller"):
         _refuse_duration(fault)  # only here it is known what is a role and what a node
     if fault.kind == "scale" and fault.target not in roles:
         _refuse(fault.spec, 0, len(fault.target), f"{fault.target} is no role", _hint(fault.target, roles))
@@ -361,8 +385,14 @@ def refuse_unsupported(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str
             known = list(kinds[what])
         if fault.kind not in known:
             whom = f" of {fault.target}" if what != "any" else ""
-            message = f"{where} cannot carry out {fault.kind!r}{whom} yet"
+            why = SIMULATED_ONLY.get(fault.kind)
+            message = f"{where} cannot carry out {fault.kind!r}{whom}{f': {why}' if why else ' yet'}"
             _refuse(fault.spec, *_kind_place(fault), message, f"it can: {', '.join(known)}", fault.where)
+
+
+def refuse_fault(fault: Fault, message: str, help: str) -> NoReturn:
+    """FaultError with the kind of the fault underlined: for reasons that whoever carries it out has."""
+    _refuse(fault.spec, *_kind_place(fault), message, help)
 
 
 def refuse_misplaced(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str]], nodes: Iterable[str]) -> None:

@@ -8,6 +8,7 @@
     worker.progress(step)               # resets the row of free incidents, lets faults wait for a step
     path = worker.latest()              # the checkpoint to resume from, or None
     if worker.commit(path, step=step):  # publish a complete checkpoint, unless this generation is over
+    worker.elastic(train, state)        # survive re-formations in this process: see flowdist/elastic.py
 
 Without flowdist around, as under plain python or torchrun, every function does the sensible nothing.
 """
@@ -16,9 +17,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flowdist.elastic import elastic
 from flowdist.elastic_state import ElasticState
@@ -41,6 +42,7 @@ __all__ = [
     "port",
     "progress",
     "ready",
+    "run",
     "should_stop",
 ]
 
@@ -138,6 +140,21 @@ def latest() -> Path | None:
         return Path(json.loads(_pointer().read_text())["path"])
     except FileNotFoundError:
         return None
+
+
+def run(
+    model: Callable[[Any], Any],
+    *,
+    steps: int,
+    checkpoint_every: int,
+    exchange: Callable[[Any], list[Any]] | None = None,
+    call: Callable[[str, str, tuple[Any, ...]], Any] | None = None,
+    seed: int = 0,
+) -> Any:
+    """Run the class of `simulate=` for real: see `flowdist.model.run`, and docs/models.md."""
+    from flowdist.model import run  # random and hashlib: only for workers that are written this way
+
+    return run(model, steps=steps, checkpoint_every=checkpoint_every, exchange=exchange, call=call, seed=seed)
 
 
 def _pointer() -> Path:

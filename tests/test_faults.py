@@ -11,12 +11,14 @@ from flowdist.faults import (
     FaultError,
     Plan,
     When,
+    added_node,
     check_plan,
     check_targets,
     parse_add,
     parse_drain,
     parse_fault,
     parse_scale,
+    refuse_fault,
     refuse_misplaced,
     refuse_unsupported,
 )
@@ -51,7 +53,7 @@ def marked(shown: str, marks: str) -> str:
         "ps/0@checkpoint=trainer,3",
         "trainer/1@every=18m",
         "node1@30s:preempt=30s",
-        "trainer/0@30s:hang/1m",
+        "trainer/0@30s:hang",
         "node1@5s:pause/10s",
         "node1@5s:slow=4x/1m",
         "node1@5s:lost/20s",
@@ -59,6 +61,9 @@ def marked(shown: str, marks: str) -> str:
         "node1@1s:partition=node2,node3/5s",
         "node1@1s:cut-to=node2/5s",
         "trainer@1s:torn-checkpoint",
+        "trainer@1s:lost-checkpoint",
+        "trainer/1@1s:corrupt-checkpoint",
+        "trainer@1s:slow-checkpoint=10x/1m",
         "node1@1s:drop=0.1/5s",
         "node1@1s:delay=50ms/5s",
         "node1@1s:disk-full",
@@ -97,6 +102,8 @@ def test_the_whole_grammar_is_read(spec: str) -> None:
         ("ps/0@30s:kil", "kil", "kind 'kil' is unknown"),
         ("ps/0@30s:kill=9", "=9", "kill takes no argument"),
         ("node1@30s:slow=much", "much", "'much' is no factor"),
+        ("trainer@30s:slow-checkpoint", "slow-checkpoint", "slow-checkpoint needs its factor"),
+        ("trainer@30s:lost-checkpoint=1", "=1", "lost-checkpoint takes no argument"),
         ("node1@30s:drop=2", "2", "'2' is no probability"),
         ("trainer/0@30s/5s", "/5s", "kill of a replica has no duration"),
         ("node1@30s/later", "later", "'later' is no duration"),
@@ -129,6 +136,10 @@ def test_did_you_mean() -> None:
     assert caught.value.help == "did you mean 'preempt'?"
 
 
+HANGS = "leave it out, or write pause/10s: that is over then"
+TAKES_OVER = "leave it out; the next takes over at once"
+
+
 @pytest.mark.parametrize(
     ("spec", "underlined", "text", "help"),
     [
@@ -136,6 +147,8 @@ def test_did_you_mean() -> None:
         ("zzz@3s", "zzz", "there is no 'zzz'", "known: trainer, ps, node0, all, controller"),
         ("trainer@3s/5s", "/5s", "kill of a replica has no duration", "leave it out; its policy decides what follows"),
         ("all@3s/5s", "/5s", "kill of a replica has no duration", "leave it out; its policy decides what follows"),
+        ("all@3s:hang/5s", "/5s", "hang of a replica has no duration", HANGS),
+        ("controller@3s/5s", "/5s", "kill of the controller has no duration", TAKES_OVER),
         ("trainer/2@3s", "trainer/2", "trainer has 2 replicas at most", "write trainer/0 to trainer/1"),
         ("ps/0.4@3s", "ps/0.4", "a replica of ps has 4 workers", "write ps/0.0 to ps/0.3"),
         ("node0/1@3s", "node0/1", "node0 is no role: it has no replicas", "write node0@..."),
@@ -225,6 +238,16 @@ def test_a_kind_that_nobody_carries_out_is_refused_never_dropped() -> None:
         assert message == f"flowdist run cannot carry out {text} yet" and marked(shown, marks) == underlined
 
 
+def test_what_only_a_simulated_disk_suffers_is_refused_with_the_reason() -> None:
+    for kind, why in [
+        ("lost-checkpoint", "your files"),
+        ("corrupt-checkpoint", "your files"),
+        ("slow-checkpoint=2x", "one of its own"),
+    ]:
+        with pytest.raises(FaultError, match=why):
+            refuse_unsupported([parse_fault(f"trainer@3s:{kind}")], CAN, "flowdist run")
+
+
 def test_a_kind_is_refused_for_what_cannot_suffer_it() -> None:
     kinds = {"node": ["kill", "lost"], "replica": ["kill", "exit"], "controller": ["pause"]}
     good = ["node0@3s:lost", "node0@3s", "trainer/0@3s:exit=1", "trainer@3s", "controller@3s:pause"]
@@ -246,6 +269,19 @@ def test_a_kind_is_refused_for_what_cannot_suffer_it() -> None:
         assert (message, marked(shown, marks), caught.value.help) == (text, underlined, help)
 
 
+def test_whoever_carries_out_faults_refuses_one_for_a_reason_of_its_own() -> None:
+    with pytest.raises(FaultError) as caught:
+        refuse_fault(parse_fault("trainer@3s:slow=1x"), "nobody gets slower", "write slow=2x")
+    message, shown, marks = str(caught.value).split("\n")
+    assert (message, marked(shown, marks), caught.value.help) == ("nobody gets slower", "slow", "write slow=2x")
+
+
+def test_a_node_that_is_added_is_like_the_first() -> None:
+    first = NodeSpec("node0", cpu=4, gpu=2, memory=3, labels=(("zone", "a"),))
+    topology = msgspec.structs.replace(graph(role("trainer")), cluster=Cluster((first, NodeSpec("node1"))))
+    assert added_node("late", topology) == msgspec.structs.replace(first, name="late")
+
+
 def test_scale_add_and_drain() -> None:
     assert parse_scale("trainer=4@60s") == ("trainer", 4, MINUTE)
     assert parse_add("node5@90s") == ("node5", 90 * SECOND)
@@ -262,6 +298,9 @@ def test_a_plan_may_speak_of_nodes_that_it_adds() -> None:
     check_plan(plan, graph(role("trainer")))
 
 
+COMES_BACK = "a node that is to come back is written node1@30s/60s: it is away for 60 s"
+
+
 @pytest.mark.parametrize(
     ("plan", "underlined", "text", "help"),
     [
@@ -273,6 +312,10 @@ def test_a_plan_may_speak_of_nodes_that_it_adds() -> None:
             "did you mean 'trainer'?",
         ),
         (Plan(drains=(parse_drain("trainer@3s"),)), "trainer", "there is no node 'trainer'", "known: node0"),
+        (Plan(adds=(parse_add("node0@3s"),)), "node0", "there is a 'node0' already", COMES_BACK),
+        (Plan(adds=(parse_add("late@3s"), parse_add("late@4s"))), "late", "there is a 'late' already", COMES_BACK),
+        (Plan(adds=(parse_add("trainer@3s"),)), "trainer", "there is a 'trainer' already", COMES_BACK),
+        (Plan(adds=(parse_add("all@3s"),)), "all", "there is a 'all' already", COMES_BACK),
     ],
 )
 def test_a_plan_for_what_the_job_does_not_have_is_refused(plan: Plan, underlined: str, text: str, help: str) -> None:

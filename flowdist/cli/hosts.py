@@ -106,7 +106,7 @@ def open_job(graph: RoleGraph, place: Rendezvous, here: Here, address: str, gpus
 
     own = address_of(place.local_addr) if place.local_addr else reachable_address(address)
     name = node_name(socket.gethostname(), {role.name for role in graph.roles})
-    cluster = Cluster((_spec(name, gpus),), min_nodes=place.hosts_min)
+    cluster = Cluster((_spec(name, gpus, place),), min_nodes=place.hosts_min)
     graph = msgspec.structs.replace(graph, cluster=cluster)
     if not place.token and not is_loopback(address):
         door = f"{address or 'any address of this machine'}, port {place.endpoint.port}"
@@ -165,15 +165,17 @@ async def _take_part(
     own = address_of(place.local_addr) if place.local_addr else joined.link.own_address
     open_sink = here.opener(run_dir, console.show) if here.opener is not None else None
     console.show("event", f"joined {place.endpoint} as {joined.welcome.node}; logs: {run_dir}")
-    spec, site = _spec(joined.welcome.node, gpus), Site(own, interface_of(own))
+    spec, site = _spec(joined.welcome.node, gpus, place), Site(own, interface_of(own))
     return await JoinedHost(joined, place.token, spec, graph, site, gpus, run_dir, console.show, open_sink).run()
 
 
-def _spec(name: str, gpus: tuple[str, ...]) -> NodeSpec:
+def _spec(name: str, gpus: tuple[str, ...], place: Rendezvous) -> NodeSpec:
     """What this machine offers."""
+    from flowdist.control.ids import NODE_RANK
     from flowdist.runtime.devices import machine_cpus, machine_memory
 
-    return NodeSpec(name, cpu=machine_cpus(), gpu=len(gpus), memory=machine_memory())
+    labels = ((NODE_RANK, place.node_rank),) if place.node_rank else ()
+    return NodeSpec(name, cpu=machine_cpus(), gpu=len(gpus), memory=machine_memory(), labels=labels)
 
 
 def _folder(base: Path, run_id: str, node: str, graph: RoleGraph) -> Path:

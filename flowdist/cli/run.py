@@ -49,6 +49,7 @@ class _Run(click.Command):
 @click.option("--max-restarts", type=click.IntRange(min=0), help="For a script: how often it may fail.")
 @click.option("--fail", "fails", multiple=True, metavar="FAULT", help="Make it fail: ps/0@20s, node1@30s/60s.")
 @click.option("--scale", "scales", multiple=True, metavar="ROLE=N@WHEN", help="Scale a role: trainer=4@60s.")
+@click.option("--add", "adds", multiple=True, metavar="NODE@WHEN", help="A node joins, like the first one: node5@90s.")
 @click.option("--drain", "drains", multiple=True, metavar="NODE@WHEN", help="Drain a node: node1@2m.")
 @click.option("--rate", "rates", multiple=True, metavar="RATE", help="Faults at random: trainer-kill=6/replica-hour.")
 @click.option("--faults", "files", multiple=True, metavar="FILE", help="Faults from a file, one a line, or TOML.")
@@ -70,6 +71,7 @@ def command(
     max_restarts: int | None,
     fails: tuple[str, ...],
     scales: tuple[str, ...],
+    adds: tuple[str, ...],
     drains: tuple[str, ...],
     rates: tuple[str, ...],
     files: tuple[str, ...],
@@ -96,13 +98,13 @@ def command(
     flowdist run --listen host0:29400                   with the hosts on which flowdist join host0:29400 is typed
     """
     needs_linux("run")
-    plan = parse_plan(fails, scales, drains=drains, rates=rates, files=files)
+    plan = parse_plan(fails, scales, adds, drains, rates, files)
     if resume is not None and (named.target or named.params or named.sets or named.nodes):
         raise FlowdistError("--resume takes the topology of that run", help=f"write flowdist run --resume {resume}")
     if listen is None and job_id is not None:
         raise FlowdistError("--id goes with --listen", help="write --listen host0:29400, or leave --id out")
-    if listen is not None and (resume is not None or plan.faults or named.as_json):
-        message = "--listen goes with none of --resume, --fail and --json"
+    if listen is not None and (resume is not None or plan.faults or plan.rates or plan.adds or named.as_json):
+        message = "--listen goes with none of --resume, --fail, --add and --json"
         raise FlowdistError(message, help="leave --listen out, or the others")
     graph = None if resume is not None else _load(named, replicas, max_restarts, args).graph
     shown = Shown(quiet, named.as_json, live=not plain)
@@ -154,7 +156,8 @@ def carry_out(
         run_dir, graph = find_run(base, resume)
         warnings: list[str] = []
     else:
-        graph, warnings = settle_cluster(graph, gpus) if hosting is None else (graph, [])
+        settled = settle_cluster(graph, gpus, len(plan.new_nodes)) if hosting is None else (graph, [])
+        graph, warnings = settled
         run_dir = None
     check_faults(plan, graph)
     mask = Mask(check_secrets(graph, os.environ))

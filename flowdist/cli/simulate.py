@@ -15,10 +15,11 @@ from flowdist.cli.macro import MacroWanted, macro
 from flowdist.errors import FlowdistError
 from flowdist.fault_files import parse_plan
 from flowdist.faults import NOTHING
-from flowdist.graph import parse_duration
+from flowdist.graph import HOUR, format_duration, parse_duration
 from flowdist.scenario import Scenario, load_scenario
 
 TRACE_LINES = 60
+PATIENCE_NS = 1000 * HOUR
 
 
 @click.command(name="simulate")
@@ -202,9 +203,12 @@ def _show(result: Any, scenario: Scenario | None, as_json: bool, full: bool, bro
     }
     for incident, took in zip(summary["incidents"], recoveries(result).values(), strict=True):
         incident["steps_again_s"] = took / 1e9 if took else None
+    wrong_result = _changed(result)
     wrong = (unmet(scenario.expect, result) if scenario is not None else []) + broken
     summary |= {"digest": result.digest, "waiting_for": result.waiting, "unmet": wrong, "seen": list(result.seen)}
-    summary["violation"] = str(result.violation) if result.violation else None
+    summary["violation"] = str(result.violation) if result.violation else wrong_result
+    if result.played.errors:
+        summary["raised"] = [error._asdict() | {"replica": str(error.replica)} for error in result.played.errors]
     if as_json:
         print_json("simulation", **summary)
     else:
@@ -217,16 +221,36 @@ def _show(result: Any, scenario: Scenario | None, as_json: bool, full: bool, bro
         click.echo(f"\ndigest {result.digest}")
         for fault in result.unfired if scenario is None else ():
             click.echo(f"warning: fault {fault.spec} never fired", err=True)
-        if result.violation is not None:
-            click.echo(f"\nviolated: {result.violation}", err=True)
+        if result.played.errors:
+            first = result.played.errors[0]
+            click.echo(f"\nuser code raised first in {first.replica}, after {format_duration(first.at_ns)}:", err=True)
+            click.echo(first.text or first.line, err=True)
+        if summary["violation"] is not None:
+            click.echo(f"\nviolated: {summary['violation']}", err=True)
         for text in wrong:
             click.echo(f"expectation not met: {text}", err=True)
-        if scenario is not None and not wrong and result.violation is None:
+        if scenario is not None and not wrong and summary["violation"] is None:
             click.echo("all expectations hold")
-    sys.exit(_exit_code(result, scenario, wrong))
+    sys.exit(_exit_code(result, scenario, bool(wrong or summary["violation"])))
 
 
-def _exit_code(result: Any, scenario: Scenario | None, wrong: list[str]) -> int:
-    if result.violation is not None or wrong:
+def _changed(result: Any) -> str | None:
+    """What user code did otherwise than without faults, where roles have models and the job succeeded."""
+    from flowdist.control.history import FaultLine
+    from flowdist.sim.simulation import Simulation
+    from flowdist.testing.sameness import difference, has_models
+
+    if result.job.outcome != "succeeded" or not has_models(result.job.graph):
+        return None
+    if not any(isinstance(line, FaultLine) for line in result.lines):
+        return None
+    header = result.lines[0]
+    truth = Simulation(header.graph, seed=header.seed).run(PATIENCE_NS)
+    broken = difference(truth, result) if truth.job.outcome == "succeeded" else None
+    return f"{broken.property}: {broken.text}" if broken is not None else None
+
+
+def _exit_code(result: Any, scenario: Scenario | None, is_violated: bool) -> int:
+    if is_violated or result.violation is not None:
         return 3
     return 1 if result.job.outcome == "failed" and scenario is None else 0

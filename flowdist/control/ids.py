@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+NODE_RANK = "node-rank"  # a label of a node: which of those expected without a name it is
+
 
 class ReplicaId(NamedTuple):
     """One member of a role. Sorts by role, then by number; reads `trainer/0`."""
@@ -23,6 +25,11 @@ Addresses = tuple[tuple[str, str], ...]  # ("ps:rpc", "host:port,host:port"): al
 def unnamed_nodes(first: int, total: int) -> tuple[NodeName, ...]:
     """Nodes that are expected, and whose names nobody knows before they come: from the `first` one on."""
     return tuple(f"host {number} of {total}" for number in range(first, total + 1))
+
+
+def rank_of_unnamed(name: NodeName) -> str:
+    """From 0, as the label NODE_RANK has it."""
+    return str(int(name.split()[1]) - 1)
 
 
 def is_unnamed(name: NodeName) -> bool:

@@ -12,7 +12,7 @@ from flowdist.control.bad_nodes import note_loss, shun_if_it_flaps
 from flowdist.control.effects import AskStep, OpenStore, StopAtStep, StopReplica, TellPeers
 from flowdist.control.ending import forget_store
 from flowdist.control.events import InventoryItem, NodeJoined, ReplicaExited
-from flowdist.control.ids import NodeName, is_unnamed
+from flowdist.control.ids import NODE_RANK, NodeName, is_unnamed, rank_of_unnamed
 from flowdist.control.judge import Failure
 from flowdist.control.membership import abandon_opening
 from flowdist.control.placement import forget_ports, unplace, update_free
@@ -30,10 +30,9 @@ def join(job: JobState, event: NodeJoined) -> list[InventoryItem]:
     same = known is not None and known.usable and event.incarnation == known.incarnation
     if known is not None and not same:
         lose_node(job, event.node, f"{event.node} came back without what it ran")
-    if event.node in job.missing:
-        del job.missing[event.node]
-    elif known is None and (unnamed := next((name for name in job.missing if is_unnamed(name)), None)) is not None:
-        del job.missing[unnamed]
+    if event.node not in job.node_order:
+        _take_place(job, event)
+    job.missing.pop(event.node, None)
     if not same:
         _add(job, event, known)
     job.nodes[event.node].is_unheard = False
@@ -42,6 +41,16 @@ def join(job: JobState, event: NodeJoined) -> list[InventoryItem]:
     else:
         warmed_up(job, event.node)
     return _reconcile(job, event) if known is not None and same else _refuse_strays(job, event)
+
+
+def _take_place(job: JobState, event: NodeJoined) -> None:
+    """A node whose name nobody knew takes the place of one that was expected: that of its rank, else the first."""
+    free = [name for name in job.node_order if is_unnamed(name)]
+    rank = dict(event.spec.labels).get(NODE_RANK)
+    place = next((name for name in free if rank_of_unnamed(name) == rank), free[0] if free else None)
+    if place is not None:
+        job.node_order[event.node] = job.node_order.pop(place)
+        job.missing.pop(place, None)
 
 
 def _add(job: JobState, event: NodeJoined, known: Node | None) -> None:

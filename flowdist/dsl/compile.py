@@ -14,6 +14,7 @@ from flowdist.dsl.checks import check_graph
 from flowdist.dsl.commands import MACROS, check_found, macros_of, read_command, read_hook, way_of
 from flowdist.dsl.env import read_env
 from flowdist.dsl.fields import NAME, Fields
+from flowdist.dsl.models import check_model, model_of
 from flowdist.dsl.parallel import check_parallel, read_parallel
 from flowdist.dsl.placing import read_placement
 from flowdist.dsl.policy import compile_restart
@@ -218,9 +219,11 @@ class _RoleCompiler:
             warm=fields.flag("warm", True),
             parallel=read_parallel(fields),
             workload=self._workload(fields, kind),
+            simulate=model_of(fields, self._folder, kind),
             address_edges=_roles_in(macros),
         )
         warn_if_cold(fields, spec)
+        check_model(fields, spec)
         return spec
 
     def _times(self, fields: Fields) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import symtable
 import sys
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from flowdist.dsl.fields import Fields
 from flowdist.dsl.problems import did_you_mean
@@ -50,48 +50,98 @@ def _wanted(function: Any) -> list[str]:
 
 
 def _check_text(fields: Fields, text: str, folder: Path) -> None:
-    module, colon, name = text.partition(":")
-    if not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
-        start, dot, last = text.rpartition(".")
-        help = f'did you mean "{start}:{last}"?' if dot and not colon and text.replace(".", "").isidentifier() else HELP
-        fields.error("FD147", "run", f"run={text!r} cannot be read", help)
+    source = read_source(fields, FUNCTION, text, folder)
+    if source is None:
         return
-    if module in sys.builtin_module_names:
-        return
-    spec = _spec_of(module, folder)
-    if spec is None:
-        near = did_you_mean(module, sorted(path.stem for path in folder.glob("*.py")))
-        help = near if "mean" in near else "check its spelling, or install it"
-        fields.error("FD109", "run", f"module {module!r} is not found", help)
-    elif spec.origin is None:
-        fields.error("FD109", "run", f"{module!r} is a folder without code", f'write "{module}.MODULE:{name}"')
-    elif spec.origin.endswith(".py") and Path(spec.origin).is_file():  # of others nothing can be read
-        _check_source(fields, module, name, Path(spec.origin))
-
-
-def _check_source(fields: Fields, module: str, name: str, source: Path) -> None:
-    try:
-        text = source.read_bytes()
-        tree = ast.parse(text)
-        table = symtable.symtable(text.decode(errors="replace"), source.name, "exec")
-    except (SyntaxError, ValueError, OSError) as error:
-        where = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
-        fields.error("FD147", "run", f"{source} cannot be read: {getattr(error, 'msg', error)}{where}", "correct it")
-        return
-    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    name = source.name
+    functions = {
+        node.name: node for node in source.tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
     if name not in functions:
-        if not _may_have(tree, table, name):
-            fields.error("FD109", "run", f"module {module!r} has no function {name!r}", did_you_mean(name, functions))
+        refuse_missing(fields, FUNCTION, source, list(functions))
         return
     if functions[name].decorator_list:
         return  # what is called is what the decorator returns
     if isinstance(functions[name], ast.AsyncFunctionDef):
         _refuse_suspended(fields, name)
-    arguments = functions[name].args
+    _check_arguments(fields, name, required(functions[name]))
+
+
+class Wanted(NamedTuple):
+    """What `module:name` in an argument is to be, and the code for one that is nothing of the kind."""
+
+    argument: str
+    code: str
+    what: str
+    help: str
+
+
+FUNCTION = Wanted("run", "FD147", "function", HELP)
+
+
+class Source(NamedTuple):
+    """A module that was read and not imported, and the name that is looked for in it."""
+
+    module: str
+    name: str
+    tree: ast.Module
+    table: symtable.SymbolTable
+
+
+def read_source(fields: Fields, wanted: Wanted, text: str, folder: Path) -> Source | None:
+    """None when it is refused, or in a module of which nothing can be read."""
+    module, colon, name = text.partition(":")
+    if not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
+        start, dot, last = text.rpartition(".")
+        is_dotted = dot and not colon and text.replace(".", "").isidentifier()
+        help = f'did you mean "{start}:{last}"?' if is_dotted else wanted.help
+        fields.error(wanted.code, wanted.argument, f"{wanted.argument}={text!r} cannot be read", help)
+        return None
+    if module in sys.builtin_module_names:
+        return None
+    spec = _spec_of(module, folder)
+    if spec is None:
+        near = did_you_mean(module, sorted(path.stem for path in folder.glob("*.py")))
+        help = near if "mean" in near else "check its spelling, or install it"
+        fields.error("FD109", wanted.argument, f"module {module!r} is not found", help)
+    elif spec.origin is None:
+        message = f"{module!r} is a folder without code"
+        fields.error("FD109", wanted.argument, message, f'write "{module}.MODULE:{name}"')
+    elif spec.origin.endswith(".py") and Path(spec.origin).is_file():  # of others nothing can be read
+        return _parse(fields, wanted, module, name, Path(spec.origin))
+    return None
+
+
+def _parse(fields: Fields, wanted: Wanted, module: str, name: str, path: Path) -> Source | None:
+    try:
+        text = path.read_bytes()
+        tree = ast.parse(text)
+        table = symtable.symtable(text.decode(errors="replace"), path.name, "exec")
+    except (SyntaxError, ValueError, OSError) as error:
+        where = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
+        message = f"{path} cannot be read: {getattr(error, 'msg', error)}{where}"
+        fields.error(wanted.code, wanted.argument, message, "correct it")
+        return None
+    return Source(module, name, tree, table)
+
+
+def refuse_missing(fields: Fields, wanted: Wanted, source: Source, known: list[str]) -> None:
+    """The module has none of that name among `known`, unless it may get it in another way."""
+    if not _may_have(source.tree, source.table, source.name):
+        message = f"module {source.module!r} has no {wanted.what} {source.name!r}"
+        fields.error("FD109", wanted.argument, message, did_you_mean(source.name, known))
+
+
+def required(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    """The arguments that it cannot be called without."""
+    arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
     wanted = [argument.arg for argument in positional[: len(positional) - len(arguments.defaults)]]
-    wanted += [a.arg for a, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if default is None]
-    _check_arguments(fields, name, wanted)
+    return wanted + [
+        argument.arg
+        for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+        if default is None
+    ]
 
 
 def _check_arguments(fields: Fields, name: str, wanted: list[str]) -> None:

@@ -194,6 +194,7 @@ class RoleFields(TypedDict, total=False):
     warm: bool | None
     parallel: Mapping[str, int | Literal["elastic"]] | str | None
     workload: Workload | None
+    simulate: object
 
 
 ROLE_DEFAULTS: dict[str, Any] = {
@@ -401,6 +402,7 @@ class Topology:
             warm: False: its workers are started by exec, never forked.
             parallel: The dimensions of its mesh, `{"pp": 2, "dp": "elastic", "tp": 2}`, for `flowdist.worker.mesh()`.
             workload: How the simulator plays it.
+            simulate: A class that the simulator runs in place of its workers, or `"module:Class"`: see docs/models.md.
         """
         site = call_site(("name", "command"))
         given, sites = _inherit(like, {"command": command, **fields}, site)

@@ -167,6 +167,7 @@ class RoleSpec(msgspec.Struct, frozen=True):
     warm: bool = True
     parallel: Parallel = ()
     workload: WorkloadSpec = WorkloadSpec()
+    simulate: str = ""  # `module:Class` or `/path/file.py:Class`, the user's model of its workers; empty: the workload
     address_edges: tuple[str, ...] = ()  # roles whose addresses stand in my command or env
 
     @property

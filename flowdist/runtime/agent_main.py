@@ -29,7 +29,7 @@ from flowdist.runtime import spawning as spawner
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.dialing import dial
 from flowdist.runtime.environment import Places, fork_server, macro_values, worker_argv, worker_env
-from flowdist.runtime.errors_of_workers import is_out_of_memory, one_line
+from flowdist.runtime.errors_of_workers import is_out_of_memory, one_line, oom_kills
 from flowdist.runtime.evidence import gather
 from flowdist.runtime.frames import encode, read_from_controller
 from flowdist.runtime.guardian import NodeConfig
@@ -97,7 +97,7 @@ class _AgentProcess:
         self._may_use_torch = any(reason != NOTHING_TO_PRELOAD for reason in reasons)  # and have a process group
         self._ids = itertools.count(1)  # of workers, and of store hosts
         self._killed: dict[tuple[ReplicaId, int], None] = {}  # attempts that we sent SIGKILL
-        self._oom_kills = _oom_kills()
+        self._oom_kills = oom_kills()
 
     async def run(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -208,7 +208,6 @@ class _AgentProcess:
 
     def _spawn(self, start: StartReplica, kept: tuple[int, ...]) -> None:
         role = self._graph.role(start.replica.role)
-        self._killed.pop((start.replica, start.attempt), None)
         try:
             ports = self._ports.of(str(start.replica), role.ports)
             envs = [self._env(start, role, local_rank, ports) for local_rank in range(role.procs)]
@@ -224,6 +223,7 @@ class _AgentProcess:
                 spawning.missing.discard(local_rank)
                 self._workers[id] = (start, local_rank)
                 self._resume(id, before, start, local_rank, envs[local_rank])
+        self._forget_before(start)
         if not spawning.missing:
             self._all_spawned(start)
         for local_rank in sorted(spawning.missing):
@@ -236,6 +236,13 @@ class _AgentProcess:
             spawning.ids[id] = local_rank
             spawning.server = fork_server(role, argv, os.environ, env, values)
             self._channel_send(spawner.Spawn(id, argv, env, role.workdir, folder, spawning.server))
+
+    def _forget_before(self, start: StartReplica) -> None:
+        """Earlier attempts of the replica are over: an agent that runs for weeks must not keep all of them."""
+        over = [key for key in self._spawning if key[0] == start.replica and key[1] < start.attempt]
+        for key in over:
+            del self._spawning[key]
+            self._killed.pop(key, None)
 
     def _resume(self, id: int, before: StartReplica, start: StartReplica, local_rank: int, env: dict[str, str]) -> None:
         """A worker that has left its generation goes on as one of this attempt."""
@@ -399,13 +406,15 @@ class _AgentProcess:
             folder = self._places.attempt_dir(start) / str(local_rank)
             self._writer.write(encode(gather(start, local_rank, folder, self._mask)))
         detail = one_line(self._places.attempt_dir(start) / str(local_rank), self._mask)
-        kind = "oom" if is_out_of_memory(detail) or self._was_oom_killed(start, name) else None
+        kind = "oom" if is_out_of_memory(detail) or self._was_oom_killed(start, local_rank, name) else None
         return io.WorkerExited(start.replica, start.attempt, local_rank, max(code, 0), name, kind, detail)  # type: ignore[arg-type]
 
-    def _was_oom_killed(self, start: StartReplica, name: str | None) -> bool:
-        """A SIGKILL that was not ours while the kernel counted one for want of memory."""
-        before, self._oom_kills = self._oom_kills, _oom_kills()
-        return name == "KILL" and (start.replica, start.attempt) not in self._killed and self._oom_kills > before
+    def _was_oom_killed(self, start: StartReplica, local_rank: int, name: str | None) -> bool:
+        """A SIGKILL that was not ours while the kernel counted one for want of memory, or a fault said so."""
+        before, self._oom_kills = self._oom_kills, oom_kills()
+        said = (self._places.attempt_dir(start) / str(local_rank) / spawner.INJECTED_OOM).exists()
+        is_ours = (start.replica, start.attempt) in self._killed
+        return name == "KILL" and not is_ours and (said or self._oom_kills > before)
 
     def _attempt_dir(self, replica: ReplicaId, attempt: int) -> Path:
         return Path(self._config.run_dir, replica.role, str(replica.index), f"attempt_{attempt}")
@@ -437,13 +446,3 @@ class _Spawning:
         self.start, self.ports, self.since_ns, self.ids, self.missing = start, ports, since_ns, ids, missing
         self.refused: str | None = None
         self.server: spawner.ForkServer | None = None  # that its workers are forked from, as far as is known
-
-
-def _oom_kills() -> int:
-    """How often the kernel has killed for want of memory: in our control group, else on the machine."""
-    for file in ("/sys/fs/cgroup/memory.events", "/proc/vmstat"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            for line in Path(file).read_text().splitlines():
-                if line.startswith("oom_kill "):
-                    return int(line.split()[1])
-    return 0

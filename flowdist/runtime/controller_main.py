@@ -22,11 +22,12 @@ from flowdist.control.events import ControllerStarted, Event, TimePassed
 from flowdist.control.history import FaultLine, Header, Line, Record, encode_line, read_whole_lines, record
 from flowdist.control.ids import NodeName
 from flowdist.control.links import Links
-from flowdist.control.messages import Heartbeat, Join, Leave, Preempted, Report, ToController
+from flowdist.control.messages import Heartbeat, Join, Leave, Preempted, Report, ToAgent, ToController
 from flowdist.control.status import Lately, Said, Status, status_of
 from flowdist.graph import RoleGraph, decode_graph
 from flowdist.runtime.asking import Decided, Describe, Described
 from flowdist.runtime.clock import boot_ns
+from flowdist.runtime.disturbances import Disturb, Disturbances, Heal
 from flowdist.runtime.evidence import keep
 from flowdist.runtime.frames import (
     Arrive,
@@ -63,6 +64,7 @@ class ControllerConfig(msgspec.Struct, frozen=True):
     known_nodes: tuple[NodeName, ...]
     start_ns: int  # of the job, on CLOCK_BOOTTIME
     lifeline: int
+    disturbed: tuple[Disturb, ...] = ()  # connections, by a plan of faults
     listening: Listening | None = None
     metrics: int | None = None  # a socket that listens: whoever asks there is told the metrics
 
@@ -99,6 +101,7 @@ class _ControllerProcess:
         self._n = 0
         self._last_ns = 0
         self._agents: dict[NodeName, asyncio.StreamWriter] = {}
+        self._disturbances = Disturbances(config.disturbed)
         self._watchers: list[asyncio.StreamWriter] = []
         self._timer: asyncio.TimerHandle | None = None
         self._lately = Lately()
@@ -227,6 +230,10 @@ class _ControllerProcess:
                 self._send(writer, Described(self._status()))
             case Injected():
                 self._write(FaultLine(self._now(), message.spec, message.target), force=False)
+            case Disturb():
+                self._disturbances.disturb(message)
+            case Heal():
+                self._disturbances.heal(message)
             case Arrive():
                 self._send(writer, self._reception.welcome(message, self._controller.state, writer))
             case Gone():
@@ -235,18 +242,21 @@ class _ControllerProcess:
             case Evidence():
                 keep(message, self._controller.state, Path(self._config.run_dir))
             case Join() | Heartbeat() | Report() | Preempted() | Leave():
-                self._heard_ns[message.node] = self._now()
-                heard = self._links.hear(message, self._now())
-                if isinstance(message, Join) and heard.answers:
-                    self._agents[message.node] = writer
-                    if self._controller.state.outcome is not None:
-                        self._send(writer, self._links.dismiss(message.node))
-                for answer in heard.answers:
-                    self._send(writer, answer)
-                for event in heard.events:
-                    self._handle(event)
+                self._disturbances.carry(message.node, "up", writer, lambda: self._hear_agent(message, writer))
             case _:
                 assert_never(message)
+
+    def _hear_agent(self, message: ToController, writer: asyncio.StreamWriter) -> None:
+        self._heard_ns[message.node] = self._now()
+        heard = self._links.hear(message, self._now())
+        if isinstance(message, Join) and heard.answers:
+            self._agents[message.node] = writer
+            if self._controller.state.outcome is not None:
+                self._send_agent(message.node, writer, self._links.dismiss(message.node))
+        for answer in heard.answers:
+            self._send_agent(message.node, writer, answer)
+        for event in heard.events:
+            self._handle(event)
 
     def _handle(self, event: Event) -> Record:
         now = self._now()
@@ -273,11 +283,14 @@ class _ControllerProcess:
                 pass  # the watcher reads it from the journal
             case FinishJob():
                 for node, writer in self._agents.items():
-                    self._send(writer, self._links.dismiss(node))
+                    self._send_agent(node, writer, self._links.dismiss(node))
             case _:
                 agent = self._agents.get(effect.node)
                 if agent is not None:
-                    self._send(agent, self._links.order(effect))
+                    self._send_agent(effect.node, agent, self._links.order(effect))
+
+    def _send_agent(self, node: NodeName, writer: asyncio.StreamWriter, message: ToAgent) -> None:
+        self._disturbances.carry(node, "down", writer, lambda: self._send(writer, message))
 
     def _send(self, writer: asyncio.StreamWriter, message: Any) -> None:
         with contextlib.suppress(ConnectionError, RuntimeError):

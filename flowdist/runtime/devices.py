@@ -30,10 +30,11 @@ def machine_gpus(env: Mapping[str, str], proc: Path = Path("/proc/driver/nvidia/
     return tuple(str(i) for i, _ in enumerate(sorted(proc.iterdir()))) if proc.is_dir() else ()
 
 
-def settle_cluster(graph: RoleGraph, gpus: Sequence[str]) -> tuple[RoleGraph, list[str]]:
+def settle_cluster(graph: RoleGraph, gpus: Sequence[str], added: int = 0) -> tuple[RoleGraph, list[str]]:
     """The graph with the nodes that `run` uses, and warnings about what this machine does not really have.
 
-    CPU and memory may be promised more than once on one machine; GPUs never are.
+    CPU and memory may be promised more than once on one machine; GPUs never are. `added` nodes like the first one are
+    to join later.
 
     Raises:
         FlowdistError: when the nodes ask for more GPUs than there are.
@@ -45,7 +46,7 @@ def settle_cluster(graph: RoleGraph, gpus: Sequence[str]) -> tuple[RoleGraph, li
         node = NodeSpec("node0", cpu=cpu, gpu=len(gpus), memory=memory)
         graph = msgspec.structs.replace(graph, cluster=Cluster((node,)))
     nodes = graph.cluster.nodes
-    asked = sum(node.gpu for node in nodes)
+    asked = sum(node.gpu for node in nodes) + added * nodes[0].gpu
     if asked > len(gpus):
         help = "run with fewer nodes (--nodes), or with Node(gpu=...) as this machine has them"
         raise FlowdistError(

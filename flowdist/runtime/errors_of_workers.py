@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -50,3 +51,13 @@ def one_line(folder: Path, mask: Callable[[str], str] = str) -> str:
 def is_out_of_memory(line: str) -> bool:
     """Whether the one line speaks of memory, of the host's or of a GPU's."""
     return line.split(":")[0].rpartition(".")[2].strip() in OUT_OF_MEMORY
+
+
+def oom_kills() -> int:
+    """How often the kernel has killed for want of memory: in our control group, else on the machine."""
+    for file in ("/sys/fs/cgroup/memory.events", "/proc/vmstat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            for line in Path(file).read_text().splitlines():
+                if line.startswith("oom_kill "):
+                    return int(line.split()[1])
+    return 0

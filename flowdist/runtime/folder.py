@@ -134,11 +134,15 @@ def is_locked(run_dir: Path) -> bool:
 
 
 class Past(NamedTuple):
-    """What a run that is resumed has behind it: lines of its journal, time of the job, starts of each node's agent."""
+    """What a run that is resumed has behind it: lines of its journal, time of the job, starts of each node's agent.
+
+    `added` are the nodes that it was not told of at its start.
+    """
 
     lines: int = 0
     last_ns: int = 0
     starts: Mapping[str, int] = MappingProxyType({})
+    added: tuple[str, ...] = ()
 
 
 def past_of(run_dir: Path) -> Past:
@@ -150,21 +154,28 @@ def past_of(run_dir: Path) -> Past:
     except msgspec.DecodeError as error:
         raise FlowdistError(f"the journal of {run_dir.name} cannot be read: {error}") from None
     starts: dict[str, int] = {}
+    known: tuple[str, ...] = ()
+    added: dict[str, None] = {}
     last_ns = 0
     for line in lines:
-        if isinstance(line, Header) and any(is_unnamed(name) for name in line.known_nodes):
-            message = f"run {run_dir.name} was one over several hosts, which cannot be resumed"
-            raise FlowdistError(message, help="start it anew on every host; checkpoints are where the job has put them")
+        if isinstance(line, Header):
+            known = line.known_nodes
+            if any(is_unnamed(name) for name in known):
+                message = f"run {run_dir.name} was one over several hosts, which cannot be resumed"
+                help = "start it anew on every host; checkpoints are where the job has put them"
+                raise FlowdistError(message, help=help)
         if not isinstance(line, Record):
             continue
         last_ns = line.t_ns
         if isinstance(line.event, NodeJoined):
             starts[line.event.node] = max(starts.get(line.event.node, 0), line.event.incarnation // 1000 + 1)
+            if line.event.node not in known:
+                added[line.event.node] = None
         for effect in line.effects:
             if isinstance(effect, FinishJob):
                 message = f"run {run_dir.name} is over: it has {effect.outcome}"
                 raise FlowdistError(message, help="start a new one with flowdist run")
-    return Past(len(lines), last_ns, starts)
+    return Past(len(lines), last_ns, starts, tuple(added))
 
 
 def socket_dir(run_dir: Path, nodes: list[str]) -> Path:

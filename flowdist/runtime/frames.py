@@ -19,6 +19,7 @@ from flowdist.control.ids import NodeName, ReplicaId
 from flowdist.control.messages import ToAgent, ToController
 from flowdist.graph import RoleGraph
 from flowdist.runtime.asking import Describe
+from flowdist.runtime.disturbances import Disturb, Heal
 from flowdist.runtime.handshake import Refused
 from flowdist.runtime.handshake import encode as encode
 from flowdist.runtime.meeting import Gone
@@ -99,7 +100,7 @@ class JournalLine(msgspec.Struct, frozen=True, tag=True):
     line: bytes
 
 
-ToControllerFrame = ToController | Watch | Operate | Injected | Describe | Arrive | Gone | Evidence
+ToControllerFrame = ToController | Watch | Operate | Injected | Disturb | Heal | Describe | Arrive | Gone | Evidence
 FromControllerFrame = ToAgent | JournalLine | Welcome | Refused | Farewell
 
 _TO_CONTROLLER = msgspec.msgpack.Decoder(ToControllerFrame)

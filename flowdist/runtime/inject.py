@@ -1,7 +1,7 @@
 """The fault plan against real processes. Control is never told: it has to notice.
 
-A replica or worker is killed by its process id, a node by its guardian. `exit=3` is a SIGKILL that the spawner is told
-to report as exit code 3, because nobody can make a foreign process exit by itself. A hang is a SIGSTOP.
+Here it is decided when a fault is due, whom it hits, and when it is over. What it does to processes is in `holding.py`
+and in the supervisor, who owns them; what it does to connections is in `disturbances.py`, in the controller's process.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -18,23 +18,39 @@ from flowdist.control.history import Record
 from flowdist.control.milestones import has_come
 from flowdist.control.state import JobState, Replica
 from flowdist.fault_rates import Arrivals, check_rates
-from flowdist.faults import ORDERS, Fault, Plan, check_plan, check_targets, refuse_misplaced, refuse_unsupported
+from flowdist.faults import (
+    ORDERS,
+    Fault,
+    Plan,
+    added_node,
+    check_plan,
+    check_targets,
+    refuse_fault,
+    refuse_misplaced,
+    refuse_unsupported,
+)
 from flowdist.graph import RoleGraph, parse_duration
+from flowdist.runtime.disturbances import Direction, Disturb
 from flowdist.runtime.frames import Operation
-from flowdist.runtime.spawning import INJECTED_EXIT
+from flowdist.runtime.holding import Below, Group, Slow
+from flowdist.runtime.spawning import INJECTED_EXIT, INJECTED_OOM
+from flowdist.runtime.tearing import tear_checkpoints
 
 KINDS = {
-    "node": ("kill", "preempt", "drain"),
-    "replica": ("kill", "exit", "hang", "scale"),
-    "controller": ("kill",),
+    "node": ("kill", "lost", "leave", "preempt", "pause", "partition", "cut-to", "delay", "drop", "add", "drain"),
+    "replica": ("kill", "exit", "oom", "hang", "pause", "slow", "torn-checkpoint", "scale"),
+    "controller": ("kill", "partition", "cut-to"),
 }
+BOTH: tuple[Direction, ...] = ("up", "down")
 
 
 def check_faults(plan: Plan, graph: RoleGraph) -> None:
     """FaultError for a fault that `run` cannot carry out, or whose target is not there."""
-    nodes = [node.name for node in graph.cluster.nodes]
+    nodes = [node.name for node in graph.cluster.nodes] + plan.new_nodes
 
     def check(faults: Sequence[Fault]) -> None:
+        for fault in faults:
+            _refuse_what_is_not_real(fault)
         refuse_unsupported(faults, KINDS, "flowdist run")
         check_targets(faults, graph, nodes)
         refuse_misplaced(faults, KINDS, nodes)
@@ -44,11 +60,30 @@ def check_faults(plan: Plan, graph: RoleGraph) -> None:
     check_rates(plan.rates, graph, nodes, check)
 
 
+def _refuse_what_is_not_real(fault: Fault) -> None:
+    """What a simulator can do and one machine cannot, with what comes next to it."""
+    if fault.kind == "disk-full":
+        message = "run cannot fill the disk under one role: the disk is that of the whole machine"
+        help = "simulate can; or set checkpoint_dir= to a small file system of its own and fill that"
+        refuse_fault(fault, message, help)
+    others = [name for name in fault.others if name != "controller"]
+    if others and fault.target != "controller":
+        message = f"run cannot cut {fault.target} off from {others[0]}: their workers talk over this machine's loopback"
+        refuse_fault(fault, message, f"simulate can; or write {fault.kind}=controller, or pause")
+    if fault.kind == "slow" and float(fault.arg.rstrip("x")) <= 1:
+        refuse_fault(fault, "nobody can make a real process faster", "write slow=2x or more")
+
+
 class Hands(Protocol):
     """What the injector needs of the supervisor, who owns the processes."""
 
     def kill_node(self, name: str, back_after_ns: int | None) -> None: ...
+    def send_away(self, name: str, back_after_ns: int | None) -> None: ...
+    def add_node(self, name: str) -> None: ...
+    def guardian_of(self, name: str) -> int | None: ...
     def kill_controller(self) -> None: ...
+    def disturb(self, wrong: Disturb) -> None: ...
+    def heal(self, node: str, why: str) -> None: ...
     def operate(self, event: Operation) -> None: ...
     def note_fault(self, spec: str, target: str) -> None: ...
 
@@ -57,17 +92,23 @@ class Injector:
     """Decides from the records when a fault, or an order of the operator, is due. Rates have the draws of seed 0."""
 
     def __init__(self, plan: Plan, graph: RoleGraph, run_dir: Path, hands: Hands) -> None:
-        self._run_dir, self._hands = run_dir, hands
-        self._arrivals = Arrivals(plan.rates, graph, [node.name for node in graph.cluster.nodes], 0)
+        self._graph, self._run_dir, self._hands = graph, run_dir, hands
+        self._checkpoints = Path(graph.checkpoint_dir or run_dir / "checkpoints")
+        nodes = [*graph.cluster.nodes, *(added_node(name, graph) for name in plan.new_nodes)]
+        self._labels = {node.name: node.labels for node in nodes}
+        self._arrivals = Arrivals(plan.rates, graph, list(self._labels), 0)
         self._waiting: list[Fault] = []  # for their event
         self._due: list[tuple[int, Fault]] = []
-        self._orders: list[tuple[int, Operation]] = [
-            *((scale.at_ns, ScaleRequested(scale.role, scale.replicas)) for scale in plan.scales),
-            *((drain.at_ns, DrainRequested(drain.node)) for drain in plan.drains),
-        ]
-        self._deaths: list[tuple[int, Fault, str]] = []  # of nodes that were preempted
+        self._acts: list[tuple[int, Callable[[], None]]] = []  # orders of the operator, and ends of notices
+        self._undos: list[tuple[int | None, Callable[[], None]]] = []  # when it is over; None: with the job
         self.fired: dict[str, None] = {}
         self._faults = list(plan.faults)
+        for scale in plan.scales:
+            self._order(scale.at_ns, ScaleRequested(scale.role, scale.replicas))
+        for drain in plan.drains:
+            self._order(drain.at_ns, DrainRequested(drain.node))
+        for add in plan.adds:
+            self._acts.append((add.at_ns, lambda name=add.node: hands.add_node(name)))  # type: ignore[misc]
         for fault in plan.faults:
             if fault.when.at_ns is not None:
                 self._due.append((fault.when.at_ns + fault.offset_ns, fault))
@@ -76,11 +117,13 @@ class Injector:
             else:
                 self._waiting.append(fault)
 
+    def _order(self, at_ns: int, event: Operation) -> None:
+        self._acts.append((at_ns, lambda: self._hands.operate(event)))
+
     def next_ns(self) -> int | None:
-        """When the next fault is due, in time of the job."""
-        drawn = self._arrivals.next_ns()
-        times = [at for at, _ in self._due] + [at for at, _ in self._orders] + [at for at, _, _ in self._deaths]
-        return min(times if drawn is None else [*times, drawn], default=None)
+        """When the next thing is due, in time of the job."""
+        times = [at for at, _ in [*self._due, *self._acts, *self._undos]]
+        return min((at for at in [*times, self._arrivals.next_ns()] if at is not None), default=None)
 
     def hear(self, job: JobState, record: Record) -> None:
         """A record was written: a fault may wait for what it says."""
@@ -91,17 +134,14 @@ class Injector:
                 self._due.append((record.t_ns + fault.offset_ns, fault))
 
     def fire(self, job: JobState, now: int) -> None:
-        """Carry out what is due."""
-        for at, order in list(self._orders):
+        """Carry out what is due, and end what is over."""
+        self._undo(now)
+        for at, act in sorted(self._acts, key=lambda due: due[0]):
             if at <= now:
-                self._orders.remove((at, order))
-                self._hands.operate(order)
+                self._acts.remove((at, act))
+                act()
         for fault in list(self._arrivals.until(now)):
             self._carry_out(job, fault, now)
-        for at, fault, name in list(self._deaths):
-            if at <= now:
-                self._deaths.remove((at, fault, name))
-                self._hands.kill_node(name, fault.duration_ns)
         for at, fault in sorted(self._due, key=lambda due: due[0]):
             if at <= now:
                 self._due.remove((at, fault))
@@ -109,70 +149,122 @@ class Injector:
                     self._due.append((at + fault.when.every_ns, fault))
                 self._carry_out(job, fault, now)
 
+    def let_go(self) -> None:
+        """The job is over: nobody is held up any longer, so that everybody can end in order."""
+        self._undo(None)
+
     def never_fired(self) -> list[Fault]:
         return [fault for fault in self._faults if fault.spec not in self.fired]
 
-    def _carry_out(self, job: JobState, fault: Fault, now: int) -> None:
-        if fault.target == "controller":
-            self._tell(fault, "controller")
-            self._hands.kill_controller()
-            return
-        if fault.kind in ORDERS:
-            self._tell(fault, fault.target)
-            if fault.kind == "scale":
-                self._hands.operate(ScaleRequested(fault.target, int(fault.arg)))
-            for name in _nodes(job, fault) if fault.kind == "drain" else ():
-                self._hands.operate(DrainRequested(name))
-            return
-        nodes = _nodes(job, fault)
-        for name in nodes:
-            if job.nodes[name].usable:
-                self._hit_node(fault, name, now)
-        if nodes:
-            return
-        for replica in _targets(job, fault):
-            for folder in self._worker_folders(replica, fault.local_rank):
-                self._hit_worker(fault, folder)
+    def _undo(self, now: int | None) -> None:
+        """What is over by now; with None everything is."""
+        over = [undo for undo in self._undos if now is None or (undo[0] is not None and undo[0] <= now)]
+        for undo in over:
+            self._undos.remove(undo)
+            undo[1]()
 
-    def _hit_node(self, fault: Fault, name: str, now: int) -> None:
-        self._tell(fault, name)
-        if fault.kind == "preempt":
-            notice_ns = parse_duration(fault.arg)
-            self._hands.operate(NodePreempted(name, notice_ns))
-            self._deaths.append((now + notice_ns, fault, name))
+    def _carry_out(self, job: JobState, fault: Fault, now: int) -> None:
+        over_ns = now + fault.duration_ns if fault.duration_ns is not None else None
+        if fault.target == "controller":
+            self._hit_controller(fault, over_ns)
+        elif fault.kind in ORDERS:
+            self._obey(fault)
+        elif nodes := self._nodes_hit(fault):
+            for name in nodes:
+                if name in job.nodes and job.nodes[name].usable:
+                    self._hit_node(fault, name, now, over_ns)
+        elif fault.kind == "torn-checkpoint":
+            for path in tear_checkpoints(self._graph, fault, self._checkpoints):
+                self._tell(fault, str(path))
         else:
-            self._hands.kill_node(name, fault.duration_ns)
+            for replica in _targets(job, fault):
+                for folder in self._worker_folders(replica, fault.local_rank):
+                    self._hit_worker(fault, folder, over_ns)
+
+    def _obey(self, fault: Fault) -> None:
+        """What the operator does, or the cluster."""
+        self._tell(fault, fault.target)
+        if fault.kind == "scale":
+            self._hands.operate(ScaleRequested(fault.target, int(fault.arg)))
+        for name in self._nodes_hit(fault):
+            if fault.kind == "drain":
+                self._hands.operate(DrainRequested(name))
+            elif fault.kind == "add":
+                self._hands.add_node(name)
+
+    def _nodes_hit(self, fault: Fault) -> list[str]:
+        return [name for name, labels in self._labels.items() if name == fault.target or fault.label in labels]
+
+    def _hit_controller(self, fault: Fault, over_ns: int | None) -> None:
+        if fault.kind == "kill":
+            self._hands.kill_controller()
+        self._tell(fault, "controller")
+        for name in fault.others:
+            self._disturb(Disturb(name, fault.spec, cut=("down",) if fault.kind == "cut-to" else BOTH), over_ns)
+
+    def _hit_node(self, fault: Fault, name: str, now: int, over_ns: int | None) -> None:
+        self._tell(fault, name)
+        match fault.kind:
+            case "preempt":
+                notice_ns = parse_duration(fault.arg)
+                self._hands.operate(NodePreempted(name, notice_ns))
+                self._acts.append((now + notice_ns, lambda: self._hands.kill_node(name, fault.duration_ns)))
+            case "leave":
+                self._hands.send_away(name, fault.duration_ns)
+            case "pause":
+                guardian = self._hands.guardian_of(name)
+                if guardian is not None:
+                    self._hold(Below(guardian), over_ns)
+            case "lost" | "partition":
+                self._disturb(Disturb(name, fault.spec, cut=BOTH), over_ns)
+            case "cut-to":
+                self._disturb(Disturb(name, fault.spec, cut=("up",)), over_ns)
+            case "delay":
+                self._disturb(Disturb(name, fault.spec, delay_ns=parse_duration(fault.arg)), over_ns)
+            case "drop":
+                self._disturb(Disturb(name, fault.spec, loss=float(fault.arg)), over_ns)
+            case _:
+                self._hands.kill_node(name, fault.duration_ns)
+
+    def _disturb(self, wrong: Disturb, over_ns: int | None) -> None:
+        self._hands.disturb(wrong)
+        self._undos.append((over_ns, lambda: self._hands.heal(wrong.node, wrong.why)))
+
+    def _hold(self, held: Below | Group | Slow, over_ns: int | None) -> None:
+        held.stop()
+        self._undos.append((over_ns, held.go_on))
 
     def _worker_folders(self, replica: Replica, local_rank: int | None) -> list[Path]:
         base = self._run_dir / replica.id.role / str(replica.id.index) / f"attempt_{replica.attempt}"
         ranks = "*" if local_rank is None else str(local_rank)
         return sorted(file.parent for file in base.glob(f"{ranks}/pid"))
 
-    def _hit_worker(self, fault: Fault, folder: Path) -> None:
-        if fault.kind == "exit":
-            (folder / INJECTED_EXIT).write_text(fault.arg)
+    def _hit_worker(self, fault: Fault, folder: Path, over_ns: int | None) -> None:
+        pid = int((folder / "pid").read_text())
         self._tell(fault, str(folder.relative_to(self._run_dir)))
-        number = signal.SIGSTOP if fault.kind == "hang" else signal.SIGKILL
         with contextlib.suppress(ProcessLookupError):
-            os.kill(int((folder / "pid").read_text()), number)
+            match fault.kind:
+                case "hang":
+                    self._hold(Group(pid), None)  # for good: its duration would say nothing
+                case "pause":
+                    self._hold(Group(pid), over_ns)
+                case "slow":
+                    self._hold(Slow(Group(pid), float(fault.arg.rstrip("x"))), over_ns)
+                case "exit":
+                    (folder / INJECTED_EXIT).write_text(fault.arg)
+                case "oom":
+                    (folder / INJECTED_OOM).touch()
+            if fault.kind in ("kill", "exit", "oom"):
+                os.kill(pid, signal.SIGKILL)
 
     def _tell(self, fault: Fault, target: str) -> None:
         self.fired[fault.spec] = None
         self._hands.note_fault(fault.spec, target)
 
 
-def _nodes(job: JobState, fault: Fault) -> list[str]:
-    """Those that it names, or that have its label."""
-    if fault.label is not None:
-        return [name for name, node in job.nodes.items() if fault.label in node.spec.labels]
-    return [fault.target] if fault.target in job.nodes else []
-
-
-def _targets(job: JobState, fault: Fault) -> list[Replica]:
+def _targets(job: JobState, fault: Fault) -> Iterator[Replica]:
     """The replicas that run and are meant."""
-    running = [replica for replica in job.replicas.values() if replica.phase in ("running", "ready")]
-    if fault.target == "all":
-        return running
-    if fault.replica is not None:
-        return [replica for replica in running if tuple(replica.id) == fault.replica]
-    return [replica for replica in running if replica.id.role == fault.target]
+    for replica in job.replicas.values():
+        is_meant = fault.target in ("all", replica.id.role) or fault.replica == tuple(replica.id)
+        if is_meant and replica.phase in ("running", "ready"):
+            yield replica

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import selectors
 import socket
 import subprocess
@@ -39,7 +40,9 @@ class Spawner:
         while True:
             for key, _ in self._selector.select(self._servers.patience_s()):
                 if key.fileobj is self._channel:
-                    data = self._channel.recv(1 << 16)
+                    data = b""
+                    with contextlib.suppress(ConnectionError):
+                        data = self._channel.recv(1 << 16)
                     if not data:
                         return
                     for request in self._frames.feed(data):
@@ -91,4 +94,5 @@ class Spawner:
         return self._children.add(request, process.pid, process.wait)
 
     def _answer(self, answer: Answer) -> None:
-        self._channel.sendall(encode(answer))
+        with contextlib.suppress(ConnectionError):  # the agent is gone: the next read says so
+            self._channel.sendall(encode(answer))

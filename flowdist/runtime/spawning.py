@@ -105,6 +105,7 @@ _REQUESTS = msgspec.msgpack.Decoder(Request)
 _ANSWERS = msgspec.msgpack.Decoder(Answer)
 _ENCODER = msgspec.msgpack.Encoder()
 INJECTED_EXIT = "injected_exit"  # a fault wrote here which code the kill that follows is to be taken for
+INJECTED_OOM = "injected_oom"  # a fault left this: the kill that follows is to be taken for the kernel's
 
 
 def encode(message: Request | Answer) -> bytes:

@@ -44,7 +44,10 @@ class Template:
                     self._ended(key.data)
 
     def _read(self) -> bool:
-        data, fds, _, _ = socket.recv_fds(self._channel, 1 << 16, 16)
+        data = b""
+        fds: list[int] = []
+        with contextlib.suppress(ConnectionError):
+            data, fds, _, _ = socket.recv_fds(self._channel, 1 << 16, 16)
         if not data:
             return False
         for line in data.decode().splitlines():
@@ -71,7 +74,8 @@ class Template:
         self._selector.unregister(pidfd)
         os.close(pidfd)
         _, status = os.waitpid(pid, 0)
-        self._channel.sendall((json.dumps({"key": key, "status": status}) + "\n").encode())
+        with contextlib.suppress(ConnectionError):  # the agent is gone: the next read says so
+            self._channel.sendall((json.dumps({"key": key, "status": status}) + "\n").encode())
 
 
 def _serve(parent: int, host: str, port: int, listening: int) -> NoReturn:

@@ -25,11 +25,12 @@ from flowdist.control.history import FaultLine, Header, Line, Record, decode_lin
 from flowdist.control.ids import unnamed_nodes
 from flowdist.control.state import JobState
 from flowdist.errors import JobFailed
-from flowdist.faults import Fault, Plan
+from flowdist.faults import Fault, Plan, added_node
 from flowdist.graph import NodeSpec, RoleGraph
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.controller_main import ControllerConfig
 from flowdist.runtime.devices import share_devices
+from flowdist.runtime.disturbances import Disturb, Heal
 from flowdist.runtime.folder import CONTROL, lock_run, past_of, socket_dir
 from flowdist.runtime.frames import Injected, JournalLine, Operate, Operation, Watch, encode, read_from_controller
 from flowdist.runtime.guardian import KILL_NODE, NodeConfig
@@ -105,16 +106,17 @@ class Supervisor:
         self._graph, self._show, self._run_dir, self._run_id = graph, show, run_dir, run_dir.name
         self._lock = lock_run(run_dir, RESUME_WAIT_S)
         self._past = past_of(run_dir)
-        self._nodes = {node.name: node for node in graph.cluster.nodes}
+        nodes = [*graph.cluster.nodes, *(added_node(name, graph) for name in plan.new_nodes)]
+        self._nodes = {node.name: node for node in nodes}
         self._sockets = socket_dir(self._run_dir, list(self._nodes))
         self._control_socket = str(self._sockets / CONTROL)
         if self._sockets != run_dir:  # the verbs find it from there
             (run_dir / CONTROL).unlink(missing_ok=True)
             (run_dir / CONTROL).symlink_to(self._control_socket)
-        self._devices = dict(zip(self._nodes, share_devices(graph.cluster.nodes, gpus), strict=True))
+        self._devices = dict(zip(self._nodes, share_devices(nodes, gpus), strict=True))
         self._hosting = hosting
         more = unnamed_nodes(len(self._nodes) + 1, hosting.listening.hosts) if hosting is not None else ()
-        self._known_nodes = (*self._nodes, *more)
+        self._known_nodes = (*(node.name for node in graph.cluster.nodes), *more)
         self._mirror = Controller(graph, self._known_nodes)
         self._seen = 0  # lines of the journal
         self._follower = Follower(self._run_dir, show, open_sink)
@@ -132,6 +134,9 @@ class Supervisor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._writer: asyncio.StreamWriter | None = None
         self._gone: dict[str, NodeGone] = {}  # nodes that are proven dead, until they are started again
+        lost = [name for name in self._past.added if name not in self._known_nodes]
+        self._gone |= {name: NodeGone(name, "the run was killed, and it with it") for name in lost}
+        self._disturbed: dict[tuple[str, str], Disturb] = {}  # connections, by node and fault
         self._unsent: list[msgspec.Struct] = []  # while no controller listens
 
     @property
@@ -152,7 +157,7 @@ class Supervisor:
             await self._hooks.start()
             await self._start_controller()
             self._background(self._keep_controller())
-            for node in self._nodes.values():
+            for node in self._graph.cluster.nodes:
                 await self._start_node(node)
             await self._until_over()
         finally:
@@ -198,6 +203,7 @@ class Supervisor:
             self._known_nodes,
             self._start_ns,
             self._lifeline,
+            tuple(self._disturbed.values()),
             self._hosting.listening if self._hosting is not None else None,
             self._metrics,
         )
@@ -207,6 +213,9 @@ class Supervisor:
     async def _start_node(self, node: NodeSpec) -> None:
         self._starts[node.name] += 1
         self._gone.pop(node.name, None)
+        for name, why in list(self._disturbed):
+            if name == node.name:
+                self.heal(name, why)  # it has a new connection
         config = NodeConfig(
             node=node,
             number=list(self._nodes).index(node.name),
@@ -358,9 +367,33 @@ class Supervisor:
             self._back_after_ns[name] = back_after_ns
             guardian.send_signal(KILL_NODE)
 
+    def send_away(self, name: str, back_after_ns: int | None) -> None:
+        """A polite end: its agent stops what runs there, and leaves."""
+        guardian = self._guardians.get(name)
+        if guardian is not None and guardian.returncode is None:
+            self._back_after_ns[name] = back_after_ns
+            guardian.terminate()
+
+    def add_node(self, name: str) -> None:
+        self._show("event", f"{name}: its agent is started")
+        self._background(self._start_node(self._nodes[name]))
+
+    def guardian_of(self, name: str) -> int | None:
+        guardian = self._guardians.get(name)
+        return guardian.pid if guardian is not None and guardian.returncode is None else None
+
+    def disturb(self, wrong: Disturb) -> None:
+        self._disturbed[wrong.node, wrong.why] = wrong
+        self._send(wrong)
+
+    def heal(self, node: str, why: str) -> None:
+        if self._disturbed.pop((node, why), None) is not None:
+            self._send(Heal(node, why))
+
     def kill_controller(self) -> None:
         if self._controller.returncode is None:
             self._controller.kill()
+            self._writer = None  # it reads nothing more: what is said now is for the next one
 
     def operate(self, event: Operation) -> None:
         self._send(Operate(event))
@@ -379,6 +412,7 @@ class Supervisor:
     async def _wind_down(self, held: int) -> None:
         """Agents that were dismissed go by themselves; whatever is left after a moment does not have the choice."""
         self._over.set()
+        self._injector.let_go()
         if self._finished is not None:
             waits = [asyncio.create_task(guardian.wait()) for guardian in self._guardians.values()]
             if waits:

@@ -59,6 +59,11 @@ class WorkerSocket:
         except (ValueError, KeyError, TypeError, ConnectionError):
             pass  # no worker of ours, or one that ended in the middle of a line
         finally:
+            self._asking = {
+                key: others
+                for key, asking in self._asking.items()
+                if (others := [w for w in asking if w is not writer])
+            }
             if hello is not None and self._elastic.get(hello) is writer:
                 del self._elastic[hello]
             writer.close()

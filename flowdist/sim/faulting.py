@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from flowdist.sim.simulation import Simulation
 
 OF_LINKS = ("flap", "delay", "drop", "duplicate", "reorder")
+CHECKPOINTS = ("torn-checkpoint", "lost-checkpoint", "corrupt-checkpoint", "slow-checkpoint")
 KINDS = {
     "node": ("kill", "lost", "leave", "preempt", "pause", "partition", "cut-to", *OF_LINKS, "add", "drain"),
-    "replica": ("kill", "exit", "oom", "hang", "pause", "slow", "torn-checkpoint", "disk-full", "scale"),
+    "replica": ("kill", "exit", "oom", "hang", "pause", "slow", "disk-full", "scale", *CHECKPOINTS),
     "controller": ("kill", "partition", "cut-to"),
 }
 
@@ -109,7 +110,7 @@ class Faulting:
                     self._hit_node(fault, node)
         elif fault.target in self._sim.nodes:
             self._hit_node(fault, self._sim.nodes[fault.target])
-        elif fault.kind in ("torn-checkpoint", "disk-full"):
+        elif fault.kind in ("disk-full", *CHECKPOINTS):
             self._hit_checkpoints(fault)
         else:
             for replica in self._targets(fault):
@@ -153,15 +154,22 @@ class Faulting:
 
     def _hit_checkpoints(self, fault: Fault) -> None:
         """Of all worlds of a role, or of one replica."""
-        role = fault.target.partition("/")[0]
+        name = fault.target.partition("/")[0]
         self._tell(fault, fault.target)
+        for role in self._sim.job.roles if name == "all" else [name]:
+            self._spoil(fault, role)
+
+    def _spoil(self, fault: Fault, role: str) -> None:
         if fault.kind == "disk-full":
             self._sim.work.fill_disk(role)
             self._later(fault, lambda: self._sim.work.free_disk(role))
             return
-        for world in self._sim.job.roles[role].worlds:
-            if world in self._sim.work.models and ("/" not in fault.target or world in (fault.target, role)):
-                self._sim.work.models[world].tear()
+        if fault.kind == "slow-checkpoint":
+            self._sim.work.slow_disk(role, Fraction(fault.arg.rstrip("x")))
+            self._later(fault, lambda: self._sim.work.slow_disk(role, Fraction(1)))
+            return
+        replica = ReplicaId(*fault.replica) if fault.replica is not None else None
+        self._sim.work.damage(role, replica, fault.kind, fault.spec)  # type: ignore[arg-type]
 
     def _tell(self, fault: Fault, target: str) -> None:
         self._fired[fault.spec] = None
@@ -223,13 +231,18 @@ class Faulting:
         """All of it stands still, and with it the worlds of which it has a member."""
         name = f"{fault.spec} of {node.spec.name}"
         worlds = {self._sim.job.replicas[replica].world for replica, _ in node.workers}
+        ran = list(node.workers)
         node.pause()
         for world in sorted(worlds):
             self._sim.work.hold(world, name)
+        for replica, attempt in ran:
+            self._sim.work.code.freeze(replica, attempt)
 
         def resume() -> None:
             for world in sorted(worlds):
                 self._sim.work.go_on(world, name)
+            for replica, attempt in ran if node.is_alive else ():
+                self._sim.work.code.thaw(replica, attempt)
             node.go_on()
 
         self._later(fault, resume)
@@ -298,8 +311,10 @@ class Faulting:
             why = f"{fault.spec} of {replica}#{attempt}"
             node.hung[replica, attempt] = None
             work.hold(world, why)
+            work.code.freeze(replica, attempt)
 
             def resume() -> None:
+                work.code.thaw(replica, attempt)
                 node.hung.pop((replica, attempt), None)
                 work.go_on(world, why)
 

@@ -8,7 +8,7 @@ step within a bound, and the job has to be over within another:
                     controller died, as long as its agents may keep workers of which it does not hear
     re-formation    the longest grace, the longest back-off, and the start-ups and restores of all roles in a row
     growth          for each role that may grow: its cool-down, its join window, and one more re-formation
-    a new step      the longest time from one checkpoint to the next
+    a new step      the longest time from one checkpoint to the next; of user code, which saves at will, all its work
 
 `bound_ns` is their sum. To the end it may take all the work of all the tasks again, one after the other.
 """
@@ -100,7 +100,10 @@ def _re_formation_ns(graph: RoleGraph) -> int:
 
 
 def _cycle_ns(spec: RoleSpec) -> int:
+    """User code saves when it likes, or never."""
     load = spec.workload
+    if spec.simulate:
+        return _work_ns(load)
     return min(load.checkpoint_every_ns + load.checkpoint_ns, _work_ns(load))
 
 

@@ -7,13 +7,28 @@ So a job that fails under such a plan has broken a promise.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from flowdist.faults import Fault, Plan, parse_fault
-from flowdist.graph import SECOND, RestartPolicy, RoleGraph, RoleSpec, format_duration
+from flowdist.graph import (
+    SECOND,
+    RestartPolicy,
+    RoleGraph,
+    RoleSpec,
+    fits,
+    format_duration,
+    needed,
+    offered,
+    subtract,
+)
+from flowdist.sim.loading import load_model
 from flowdist.sim.streams import draw
 
 FAULTS_MAX = 6
+DAMAGES = ("torn-checkpoint", "lost-checkpoint", "corrupt-checkpoint")
+ZOMBIES = 0.1  # of all faults, where user code saves
+DISK_FULL = "disk-full/1m"
 NODE_FAULTS_MAX = 3  # each may be two changes of membership in a row (R8)
 
 
@@ -50,10 +65,13 @@ def _bears_a_lost_node(spec: RoleSpec) -> bool:
 
 
 class Nemesis:
-    """The plans of one topology. `horizon_ns` is how long it would take if nothing went wrong."""
+    """The plans of one topology. `horizon_ns` is how long it would take if nothing went wrong.
 
-    def __init__(self, graph: RoleGraph, horizon_ns: int) -> None:
-        self._graph, self._horizon_ns = graph, horizon_ns
+    `saves` are times in which user code saves: half of the faults come then, and some when another is just over.
+    """
+
+    def __init__(self, graph: RoleGraph, horizon_ns: int, saves: Sequence[tuple[int, int]] = ()) -> None:
+        self._graph, self._horizon_ns, self._saves = graph, horizon_ns, saves
         self._tolerance = tolerance_of(graph)
 
     def plan(self, seed: int) -> Plan:
@@ -64,6 +82,10 @@ class Nemesis:
         faults: list[Fault] = []
         for n in range(count):
             at = self._time(seed, n, faults)
+            if self._saves and nodes > 0 and draw(seed, "nemesis", "zombie", n) < ZOMBIES:
+                faults += self._zombie(seed, n, budgets)
+                nodes -= 1
+                continue
             kind = self._kind(seed, n, favoured)
             text = None
             if kind == "replica":
@@ -76,17 +98,25 @@ class Nemesis:
             elif kind == "harmless":
                 text = self._harmless(seed, n)
             elif kind == "order" and nodes > 0:  # a change of membership, like a loss
-                text = self._order(seed, n)
+                text = self._order(seed, n, {fault.target for fault in faults if fault.kind == "drain"})
                 nodes -= text is not None
             if text is not None:
                 faults.append(parse_fault(text.replace("{at}", format_duration(at))))
+            if text is not None and faults[-1].kind in DAMAGES and self._saves:  # and something has to read it soon
+                killed = self._replica_fault(seed, n, budgets)
+                then = at + int(draw(seed, "nemesis", "read", n) * 8 * SECOND) // 1_000_000 * 1_000_000
+                faults += [parse_fault(killed.replace("{at}", format_duration(then)))] if killed else []
         return Plan(tuple(faults))
 
     def _time(self, seed: int, n: int, before: list[Fault]) -> int:
         """Somewhere in the run; or, one time in three, right after the fault before: in the middle of its recovery."""
         last = before[-1].when.at_ns if before else None
         if last is not None and draw(seed, "nemesis", "close", n) < 0.33:
-            at = last + int(draw(seed, "nemesis", "gap", n) * 8 * SECOND)
+            lasts = before[-1].duration_ns if self._saves and draw(seed, "nemesis", "after", n) < 0.5 else 0
+            at = last + (lasts or 0) + int(draw(seed, "nemesis", "gap", n) * 8 * SECOND)
+        elif self._saves and draw(seed, "nemesis", "aim", n) < 0.5:
+            begin, end = self._saves[int(draw(seed, "nemesis", "save", n) * len(self._saves))]
+            at = begin + int(draw(seed, "nemesis", "in it", n) * (end - begin))
         else:
             at = int(draw(seed, "nemesis", "at", n) * self._horizon_ns)
         return at // 1_000_000 * 1_000_000
@@ -96,6 +126,19 @@ class Nemesis:
         if draw(seed, "nemesis", "swarm", n) < 0.5:
             return kinds[int(favoured * len(kinds))]
         return kinds[int(draw(seed, "nemesis", "kind", n) * len(kinds))]
+
+    def _zombie(self, seed: int, n: int, budgets: dict[str, int]) -> list[Fault]:
+        """A node stands still while it saves, until it was replaced; it goes on, and then something has to resume."""
+        begin, end = self._saves[int(draw(seed, "nemesis", "save", n) * len(self._saves))]
+        at = (begin + int(draw(seed, "nemesis", "in it", n) * (end - begin))) // 1_000_000 * 1_000_000
+        options, nodes = self._graph.options, self._graph.cluster.nodes
+        node = nodes[int(draw(seed, "nemesis", "node", n) * len(nodes))].name
+        lasts = options.lease_ns + options.lease_margin_ns + int((3 + draw(seed, "nemesis", "back", n) * 40) * SECOND)
+        killed = self._replica_fault(seed, n, budgets)
+        then = at + lasts + int(draw(seed, "nemesis", "gap", n) * 8 * SECOND)
+        texts = [f"{node}@{format_duration(at)}:pause/{format_duration(lasts // 1_000_000 * 1_000_000)}"]
+        texts += [killed.replace("{at}", format_duration(then // 1_000_000 * 1_000_000))] if killed else []
+        return list(map(parse_fault, texts))
 
     def _replica_fault(self, seed: int, n: int, budgets: dict[str, int]) -> str | None:
         roles = [spec for spec in self._graph.roles if budgets[spec.name] > 0]
@@ -116,20 +159,34 @@ class Nemesis:
         kind = kinds[int(draw(seed, "nemesis", "how", n) * len(kinds))]
         return f"{node}@{{at}}{kind}/{back}"
 
-    def _order(self, seed: int, n: int) -> str | None:
+    def _order(self, seed: int, n: int, drained: set[str]) -> str | None:
         """What the operator does, or the cluster: a role is scaled within its bounds, a node is added or drained."""
         nodes = self._graph.cluster.nodes
         which = draw(seed, "nemesis", "order", n)
         if which < 0.3:
             return f"extra{n}@{{at}}:add"
         if which < 0.6:
-            return f"{nodes[int(draw(seed, 'nemesis', 'drained', n) * len(nodes))].name}@{{at}}:drain"
+            name = nodes[int(draw(seed, "nemesis", "drained", n) * len(nodes))].name
+            return f"{name}@{{at}}:drain" if self._has_room_without({*drained, name}) else None
         elastic = [spec for spec in self._graph.roles if spec.gang and spec.min_replicas < spec.max_replicas]
         if not elastic:
             return None
         spec = elastic[int(draw(seed, "nemesis", "scaled", n) * len(elastic))]
         span = spec.max_replicas - spec.min_replicas + 1
         return f"{spec.name}@{{at}}:scale={spec.min_replicas + int(draw(seed, 'nemesis', 'scale', n) * span)}"
+
+    def _has_room_without(self, names: set[str]) -> bool:
+        """All minima fit on the other nodes: what is drained never comes back. Where places are chosen, who knows."""
+        free = [offered(node) for node in self._graph.cluster.nodes if node.name not in names]
+        for spec in self._graph.roles:
+            if spec.placement.near or spec.placement.apart or spec.placement.where:
+                return False
+            for _ in range(spec.min_replicas):
+                at = next((i for i, room in enumerate(free) if fits(needed(spec.resources), room)), None)
+                if at is None:
+                    return False
+                free[at] = subtract(free[at], needed(spec.resources))
+        return True
 
     def _harmless(self, seed: int, n: int) -> str | None:
         tasks = [spec for spec in self._graph.roles if spec.kind == "task"]
@@ -144,7 +201,13 @@ class Nemesis:
             f"{node}@{{at}}:duplicate=0.3/30s",
             f"{node}@{{at}}:reorder=0.3/30s",
             f"{spec.name}/0@{{at}}:slow=2x/30s",
-            f"{spec.name}@{{at}}:disk-full/1m",
-            f"{spec.name}@{{at}}:torn-checkpoint",
+            *(f"{spec.name}@{{at}}:{fate}" for fate in self._fates(spec)),
         )
         return choices[int(draw(seed, "nemesis", "which", n) * len(choices))]
+
+    def _fates(self, spec: RoleSpec) -> tuple[str, ...]:
+        """What may become of its checkpoints. User code says itself what it tolerates."""
+        if not spec.simulate:
+            return (DISK_FULL, "torn-checkpoint")
+        tolerates = getattr(load_model(self._graph, spec), "tolerates", ())
+        return ("slow-checkpoint=10x/1m", *(DISK_FULL if fate == "disk-full" else fate for fate in tolerates))

@@ -180,6 +180,7 @@ class SimNode:
         code: int = 0,
         signal: str | None = None,
         kind: str | None = None,
+        detail: str = "",
     ) -> None:
         """A worker ends, for whatever reason."""
         alive = self.workers.get((replica, attempt), {})
@@ -187,7 +188,9 @@ class SimNode:
             return
         if self.is_paused:
             self._held.append(
-                lambda: self.exit_worker(replica, attempt, local_rank, code=code, signal=signal, kind=kind)
+                lambda: self.exit_worker(
+                    replica, attempt, local_rank, code=code, signal=signal, kind=kind, detail=detail
+                )
             )
             return
         del alive[local_rank]
@@ -196,7 +199,7 @@ class SimNode:
             self._sim.attempt_ended(replica, attempt)
         if code or signal:
             self._sim.work.worker_failed(replica, attempt)
-        self.tell(io.WorkerExited(replica, attempt, local_rank, code, signal, kind))  # type: ignore[arg-type]
+        self.tell(io.WorkerExited(replica, attempt, local_rank, code, signal, kind, detail))  # type: ignore[arg-type]
 
     def _plan(self) -> None:
         """Wake the agent at its deadline; while it is heard, heartbeats and lease are no reason to."""

@@ -49,7 +49,7 @@ def reachable(graph: RoleGraph, *, has_spare: bool) -> tuple[str, ...]:
         SAVING: not any(load.checkpoint_ns for load in saves),
         RESTORING: not any(load.restore_ns for load in saves),
         SPARE: not has_spare,
-        STALE: not any(getattr(spec, "simulate", "") for spec in graph.roles),  # only user code outlives its world
+        STALE: not any(spec.simulate for spec in graph.roles),  # only user code outlives its world
     }
     return tuple(point for point in POINTS if not not_here.get(point, False))
 
@@ -80,7 +80,7 @@ class Points:
             self._see(REFORMING)
         elif sim.phase() == "starting":
             self._see(STARTING)
-        if any(model.is_saving(now) for model in models):
+        if sim.is_saving:
             self._see(SAVING)
 
     def hear(self, job: JobState, line: Record) -> None:

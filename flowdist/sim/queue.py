@@ -39,6 +39,16 @@ class Queue:
         tie = _place(self._schedule, self._serial) if self._schedule else self._serial
         heapq.heappush(self._heap, (self.now + delay if delay > 0 else self.now, tie, action, args))
 
+    @property
+    def planned(self) -> int:
+        """How many things are to happen."""
+        return len(self._heap)
+
+    @property
+    def next_at(self) -> int | None:
+        """When the next thing is to happen; None when there is none."""
+        return self._heap[0][0] if self._heap else None
+
     def next_but(self, *actions: Action) -> int | None:
         """When the first thing is planned that is none of these actions; None when there is none."""
         return min((time for time, _, action, _ in self._heap if action not in actions), default=None)

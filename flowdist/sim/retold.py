@@ -213,6 +213,7 @@ class _Attempts:
         self._progress: dict[tuple[ReplicaId, int], list[tuple[int, int]]] = {}  # (when, step)
         self._saved: dict[tuple[ReplicaId, int], list[tuple[int, int]]] = {}
         self._lasted: list[int] = []  # of those that succeeded
+        self._first_parked: int | None = None  # when the first stayed in place
         for line in records:
             self._hear(role, line)
 
@@ -225,6 +226,8 @@ class _Attempts:
                 self._progress.setdefault((replica, attempt), []).append((line.t_ns, step))
             case ev.CheckpointOffered(replica, attempt, _, _, step) if replica.role == role:
                 self._saved.setdefault((replica, attempt), []).append((line.t_ns, step))
+            case ev.ReplicaStopped(replica, parked=True) if replica.role == role and self._first_parked is None:
+                self._first_parked = line.t_ns
             case ev.ReplicaExited(replica, attempt, None) if replica.role == role and (replica, attempt) in self.runs:
                 self._lasted.append(line.t_ns - self.runs[replica, attempt])
             case _:
@@ -241,7 +244,7 @@ class _Attempts:
         if not self.steps_per_ns:
             return self._by_length(declared)
         step_ns = max(1, round(1 / self.steps_per_ns))
-        first = [self._startup(key, step_ns) for key in self._progress if key in self.runs]
+        first = [self._startup(key, step_ns) for key in self._progress if self._starts_from_saved(key)]
         startup = round(statistics.median(first)) if first else declared.startup_ns
         last = max(seen[-1][1] for seen in self._progress.values())
         gaps = [after - before for seen in self._saved.values() for (before, _), (after, _) in pairwise(seen)]
@@ -255,6 +258,10 @@ class _Attempts:
             checkpoint_ns=0,  # what it costs is in the time of the steps that were measured
             restore_ns=0,  # and this in the time until the first report
         )
+
+    def _starts_from_saved(self, key: tuple[ReplicaId, int]) -> bool:
+        """Once some stay in place (R6), those who are started afresh go on from what these have in memory."""
+        return key in self.runs and (self._first_parked is None or self.runs[key] < self._first_parked)
 
     def _startup(self, key: tuple[ReplicaId, int], step_ns: int) -> int:
         """From the start of an attempt to its first step, which may have been some steps before its first report."""

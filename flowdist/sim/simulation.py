@@ -24,11 +24,12 @@ from flowdist.control.messages import Heartbeat, ToAgent, ToController
 from flowdist.control.state import JobState
 from flowdist.control.waiting import waiting_for
 from flowdist.control.watching import Watch
-from flowdist.faults import NOTHING, Fault, Plan
+from flowdist.faults import NOTHING, Fault, Plan, added_node
 from flowdist.graph import MS, Cluster, NodeSpec, RoleGraph
 from flowdist.sim.accounts import Accounts, Bucket
 from flowdist.sim.faulting import Faulting
 from flowdist.sim.node import SimNode
+from flowdist.sim.played import Played
 from flowdist.sim.points import POINTS, Points
 from flowdist.sim.properties import Properties, Violation, Watching
 from flowdist.sim.queue import Queue
@@ -61,6 +62,7 @@ class SimResult:
     handled: int = 0
     seen: dict[str, int] = field(default_factory=dict)  # points that it reached, and when: see `points`
     points: tuple[str, ...] = POINTS  # those that it looked for
+    played: Played = field(default_factory=Played)  # what the models that roles brought have done
 
     @property
     def digest(self) -> str:
@@ -78,6 +80,7 @@ class Simulation:
             up to a fifth, each attempt's drawn from a stream of its own.
         properties: What the user demands of it; see `properties`.
         play_heartbeats: Play each heartbeat, as production does, instead of taking quiet ones as played.
+        play_steps: Play each step of user code by itself, instead of as many at once as nothing else comes in between.
         schedule: In which order things happen that happen at the same time: 0 is the one in which they were planned,
             any other number another one.
         checks: Which invariants of the job are checked after an event: `all`, or those of what `changed`, and all of
@@ -93,6 +96,7 @@ class Simulation:
         *,
         seed: int = 0,
         play_heartbeats: bool = False,
+        play_steps: bool = False,
         schedule: int = 0,
         checks: Checks = "all",
         fast_forward: bool = False,
@@ -109,7 +113,7 @@ class Simulation:
         self.points, self._watching = Points(self, seen), Watching(properties, seen)
         self._watch = Watch() if checks == "changed" else None
         self._hits: Counter[tuple[str, str]] = Counter()
-        self.work = Work(self, seed)
+        self.work = Work(self, seed, play_steps=play_steps)
         self.links = Links(graph.options)
         self.is_down = False  # the controller
         self.until: int | None = None  # when the clock stops, if it does
@@ -164,12 +168,12 @@ class Simulation:
             handled=self.queue.handled,
             seen=self.points.seen,
             points=(*POINTS, *(point.name for point in self._watching.properties.sometimes)),
+            played=self.work.code.close(),
         )
 
     def add_one(self, name: NodeName) -> None:
         """One more node, as large as the first."""
-        like = self.graph.cluster.nodes[0]
-        self.add_node(NodeSpec(name, like.cpu, like.gpu, like.memory, like.labels))
+        self.add_node(added_node(name, self.graph))
 
     def add_node(self, spec: NodeSpec) -> None:
         """A node comes up, for the first time or again, with a fresh agent."""
@@ -302,9 +306,15 @@ class Simulation:
         now, models = self.queue.now, self.work.models.values()
         if any(model.is_restoring(now) for model in models):
             return "restoring"
-        if any(model.is_saving(now) for model in models):
+        if self.is_saving:
             return "saving"
         return "steady" if any(model.begun_ns is not None for model in models) else "starting"
+
+    @property
+    def is_saving(self) -> bool:
+        """Some world writes a checkpoint."""
+        now = self.queue.now
+        return self.work.code.is_saving or any(model.is_saving(now) for model in self.work.models.values())
 
     def note_fault(self, fault: Fault, target: str) -> None:
         self._hits[fault.kind, self.phase()] += 1

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from flowdist.control import agent_io as io
 from flowdist.control.effects import StartReplica
 from flowdist.control.ids import ReplicaId
 from flowdist.graph import RoleSpec
+from flowdist.sim.checkpoints import Damage
+from flowdist.sim.models import UserCode
 from flowdist.sim.streams import spread
 from flowdist.sim.stretch import skip_quiet
 from flowdist.sim.workload import WorldModel
@@ -18,16 +20,27 @@ if TYPE_CHECKING:
     from flowdist.sim.simulation import Simulation
 
 
-class Work:
-    """`models` are the worlds of tasks, by name. A service only starts up and gets ready."""
+class _Stop(NamedTuple):
+    """The workers of an attempt know the step at which they are to stop."""
 
-    def __init__(self, sim: Simulation, seed: int) -> None:
+    node: SimNode
+    replica: ReplicaId
+    attempt: int
+    step: int
+
+
+class Work:
+    """`models` are the worlds of tasks, by name. A service only starts up and gets ready. `code` is the user's."""
+
+    def __init__(self, sim: Simulation, seed: int, *, play_steps: bool = False) -> None:
+        self.code = UserCode(sim, seed, play_steps)
         self._sim, self._seed, self._graph, self._queue = sim, seed, sim.graph, sim.queue
         self.models: dict[str, WorldModel] = {}
-        self._serving: dict[str, dict[ReplicaId, None]] = {}  # replicas of services that have started up, by role
+        self._serving: dict[str, dict[ReplicaId, int]] = {}  # attempts of services that have started up, by role
         self._away: dict[ReplicaId, None] = {}  # served, and do not for now
-        self._disk_full: dict[str, None] = {}  # roles that cannot save
+        self._slow_disk: dict[str, Fraction] = {}  # how many times longer roles take to save
         self._parted: dict[str, tuple[str, list[str]]] = {}  # nodes that cannot speak to each other, by the fault
+        self._stops: dict[str, list[_Stop]] = {}  # of worlds that are to stop at a step
         self._step_waits: list[tuple[str, int]] = []  # steps of roles that a fault waits for
         self.checkpoint_moment = self._checkpoint  # the same each time: the queue is asked for what is none of these
 
@@ -46,6 +59,8 @@ class Work:
             model = self.models.get(start.world)
             if model is None:
                 model = self.models[start.world] = WorldModel(self._pace_of(role))
+            if start.generation != model.generation:
+                self._stops.pop(start.world, None)
             model.start(start, kept=bool(kept))
             if model.durable and not kept:
                 at = self._queue.now + delay
@@ -64,25 +79,28 @@ class Work:
         if not node.is_alive or not node.workers.get(key):
             return
         role = self._graph.role(start.replica.role)
+        if role.kind == "service" and not self.code.serve(start):
+            return
         if role.ready is not None and role.ready.how == "call":
             for local_rank in range(role.procs):
                 node.tell(io.WorkerReady(*key, local_rank))
         elif role.ready is not None:
             node.tell(io.ProbePassed(*key))
         if role.kind == "service":
-            self._serves(start.replica)
+            self._serves(start.replica, start.attempt)
         elif role.workload.rejoin_ns is not None:
             for local_rank in range(role.procs):
                 node.tell(io.WorkerElastic(*key, local_rank))
         model = self.models.get(start.world)
         if model is not None and model.is_up(start.replica, self._queue.now):
+            self.code.begin(start.world, model)
             self._sim.accounts.begins(model, self._queue.now)
             self._check_parted(start.world)
             self._plan(start.world, model)
 
-    def _serves(self, replica: ReplicaId) -> None:
+    def _serves(self, replica: ReplicaId, attempt: int) -> None:
         """A service is there (again): whoever waited for it goes on."""
-        self._serving.setdefault(replica.role, {})[replica] = None
+        self._serving.setdefault(replica.role, {})[replica] = attempt
         self._away.pop(replica, None)
         self._sim.accounts.serves(replica, self._queue.now)
         for world in self._worlds_that_need(replica.role):
@@ -90,12 +108,16 @@ class Work:
 
     def ended(self, replica: ReplicaId, attempt: int) -> None:
         """All workers of an attempt are gone: its world stands still, and whoever needs the service waits for it."""
+        self.code.catch_up_all()
+        self.code.ended(replica, attempt)
         world = self._sim.job.replicas[replica].world
         model = self.models.get(world)
         start = model.members.get(replica) if model is not None else None
         if model is not None and start is not None and start.attempt == attempt:
             self._halt(model)
-        if self._serving.get(replica.role, {}).pop(replica, replica) is None:
+        serving = self._serving.get(replica.role, {})
+        if serving.get(replica) == attempt:  # not one whose node was paused, and that was replaced meanwhile
+            del serving[replica]
             self._away[replica] = None
             self._sim.accounts.stopped_working(replica, self._queue.now)
             for name in self._worlds_that_need(replica.role):
@@ -111,19 +133,24 @@ class Work:
                 self.go_on(name, str(replica))
 
     def _halt(self, model: WorldModel) -> None:
+        self.code.halt(model)
         if model.begun_ns is not None:
             self._sim.accounts.halts(model, self._queue.now)
         model.halt(self._queue.now)
 
     def worker_failed(self, replica: ReplicaId, attempt: int) -> None:
         """The others of its world wait for it in vain."""
+        self.code.catch_up_all()
+        self.code.ended(replica, attempt)
         model = self.model_of(replica, attempt)
         if model is not None:
             self._halt(model)
 
     def _worlds_that_need(self, service: str) -> list[str]:
-        """Those that go on running while it is away, and can do nothing."""
-        roles = [spec.name for spec, gate in self._graph.dependents(service) if gate.on_restart == "reconnect"]
+        """Those that go on running while it is away, and can do nothing; user code that calls it is among them."""
+        gates = self._graph.dependents(service)
+        asked = self.code.has_model(service)
+        roles = [spec.name for spec, gate in gates if gate.on_restart == "reconnect" or asked]
         return list(dict.fromkeys(world for role in roles for world in self._sim.job.roles[role].worlds))
 
     def stall(self, world: str, why: str) -> None:
@@ -195,6 +222,7 @@ class Work:
     def hang(self, node: SimNode, replica: ReplicaId, attempt: int) -> None:
         """The replica does nothing any more; the others of its world wait for it in vain, a step further."""
         node.hung[replica, attempt] = None
+        self.code.freeze(replica, attempt)
         model = self.model_of(replica, attempt)
         if model is None or model.begun_ns is None:
             return
@@ -208,29 +236,47 @@ class Work:
         model = self.model_of(replica, attempt)
         if step is None or model is None or model.begun_ns is None:
             return
-        begun = model.begun_ns
-        at = model.time_of_step(min(step, model.pace.workload.steps))
+        world = self._sim.job.replicas[replica].world
+        self._stops.setdefault(world, []).append(_Stop(node, replica, attempt, step))
+        self._plan_stop(world, model)
 
-        def save() -> None:
-            if model.begun_ns == begun:
-                model.save(step)
-                self._halt(model)  # saved at that step: nothing is lost
+    def _plan_stop(self, world: str, model: WorldModel) -> None:
+        """When it will be at that step, as long as it goes on like this."""
+        for step in dict.fromkeys(stop.step for stop in self._stops.get(world, [])):
+            at = model.time_of_step(min(step, model.pace.workload.steps))
+            if at is not None:
+                self._queue.at(at, self._stop, world, model, model.version)
 
-        def leave() -> None:
-            for local_rank in range(self._graph.role(replica.role).procs):
-                node.tell(io.WorkerLeftStep(replica, attempt, local_rank))
+    def _stop(self, world: str, model: WorldModel, version: int) -> None:
+        """It is: what it saves there is not lost."""
+        if model.version != version or model.begun_ns is None:
+            return
+        stops = self._stops.pop(world, [])
+        self.code.save_at_once(world)
+        model.save(max(stop.step for stop in stops))
+        self._halt(model)
+        for stop in stops:
+            self._queue.after(model.pace.workload.checkpoint_ns, self._leave, stop)
 
-        if at is not None:
-            self._queue.at(at, save)
-            self._queue.at(at + model.pace.workload.checkpoint_ns, leave)
+    def _leave(self, stop: _Stop) -> None:
+        for local_rank in range(self._graph.role(stop.replica.role).procs):
+            stop.node.tell(io.WorkerLeftStep(stop.replica, stop.attempt, local_rank))
 
     def _plan(self, world: str, model: WorldModel) -> None:
-        """The next moment of a world that steps: a checkpoint, or its end; and the steps that somebody waits for."""
+        """The next moment of a world that steps: a checkpoint, or its end; and the steps that somebody waits for.
+
+        That a checkpoint begins matters to user code, and where it will take longer than usual.
+        """
+        self._plan_stop(world, model)
         at, is_checkpoint = model.next_moment()
         if at is None:
             return
         do = self.checkpoint_moment if is_checkpoint else self._work_done
         self._queue.at(at, do, world, model, model.version)
+        begins = model.next_save() if self.code.plays(world) or model.pace.name in self._slow_disk else None
+        if begins is not None:
+            self._queue.at(begins, self._save, world, model, model.version)
+        self.code.plan(world, model)
         for role, step in self._step_waits:
             if role in (start.replica.role for start in model.members.values()):
                 step_at = model.time_of_step(step) if model.step_at(self._queue.now) < step else None
@@ -251,10 +297,22 @@ class Work:
         for local_rank in range(self._graph.role(start.replica.role).procs):
             self._sim.nodes[start.node].tell(io.WorkerProgressed(start.replica, start.attempt, local_rank, step))
 
+    def _save(self, world: str, model: WorldModel, version: int) -> None:
+        """A checkpoint begins."""
+        if model.version != version or model.begun_ns is None:
+            return
+        model.saves_begun = model.offered + 1
+        slow = self._slow_disk.get(model.pace.name)
+        if slow is not None:
+            model.slow_saving(slow, self._queue.now)
+        self.code.save(world, model.save_takes())
+        if slow is not None and model.begun_ns is not None:
+            self._plan(world, model)
+
     @property
     def is_awaited(self) -> bool:
-        """Somebody waits for a step, or a role cannot save: each moment matters."""
-        return bool(self._step_waits or self._disk_full)
+        """Somebody waits for a step, a role cannot save or takes long to, or user code does: each moment matters."""
+        return bool(self._step_waits or self.code.disk.full or self._slow_disk or self.code.plays_any)
 
     def _checkpoint(self, world: str, model: WorldModel, version: int) -> None:
         if model.version != version or model.begun_ns is None:
@@ -262,12 +320,15 @@ class Work:
         if self._sim.fast_forward and skip_quiet(self._sim, model):
             self._plan(world, model)
             return
+        self.code.catch_up(world)
         model.offered += 1
+        if model.saving != 1:
+            model.slow_saving(Fraction(1), self._queue.now)
         self.report_steps(model)
         first = min(model.members)
         start = model.members[first]
         step = model.step_at(self._queue.now)
-        if first.role not in self._disk_full:
+        if first.role not in self.code.disk.full and not self.code.plays(world):
             offer = io.WorkerOffered(first, start.attempt, start.generation, f"{world}/step-{step}", step)
             self._sim.nodes[start.node].tell(offer)
         if model.begun_ns is not None:
@@ -275,18 +336,37 @@ class Work:
 
     def fill_disk(self, role: str) -> None:
         """From now on it cannot save."""
-        self._disk_full[role] = None
+        self.code.disk.full[role] = None
 
     def free_disk(self, role: str) -> None:
-        self._disk_full.pop(role, None)
+        self.code.disk.full.pop(role, None)
+
+    def slow_disk(self, role: str, factor: Fraction) -> None:
+        """From its next checkpoint on it takes so many times as long to save; 1 is its own speed again."""
+        self._slow_disk.pop(role, None)
+        if factor != 1:
+            self._slow_disk[role] = factor
+        for world, model in self.models.items():
+            if model.pace.name == role and model.begun_ns is not None:
+                model.version += 1
+                self._plan(world, model)
+
+    def damage(self, role: str, replica: ReplicaId | None, how: Damage, spec: str) -> None:
+        """The newest checkpoint, of all worlds of a role or of one replica, is no longer what was written."""
+        self.code.damage(role, replica, how, spec)
+        for world in self._sim.job.roles[role].worlds if not self.code.has_model(role) else ():
+            if world in self.models and (replica is None or world in (str(replica), role)):
+                self.models[world].tear()
 
     def checkpoint_answered(self, answer: io.AnswerWorker) -> None:
         """What was accepted is what a restart resumes from."""
-        if answer.accepted:
-            self.models[self._sim.job.replicas[answer.replica].world].save(answer.step)
+        model = self.models.get(self._sim.job.replicas[answer.replica].world)
+        if answer.accepted and model is not None:
+            model.save(answer.step)
+        self.code.answered(answer)
 
     def _work_done(self, world: str, model: WorldModel, version: int) -> None:
-        if model.version != version or model.begun_ns is None:
+        if model.version != version or model.begun_ns is None or not self.code.finish(world):
             return
         self.report_steps(model)
         model.save(model.pace.workload.steps)

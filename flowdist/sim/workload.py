@@ -46,6 +46,8 @@ class WorldModel:
     stalls: dict[str, None] = field(default_factory=dict)  # why nobody gets on, whoever the members are
     holds: dict[str, None] = field(default_factory=dict)  # why a member of this generation holds up all
     slow: dict[ReplicaId, Fraction] = field(default_factory=dict)  # how many times slower a member is
+    saving: Fraction = Fraction(1)  # how many times longer the checkpoint takes that is being written
+    saves_begun: int = 0  # checkpoints of this generation whose beginning mattered to somebody
     _since_ns: int = 0
     _base_ns: int = 0
 
@@ -72,7 +74,7 @@ class WorldModel:
             self.up.clear()
             self.slow.clear()
             self.reads.clear()
-            self.begun_ns, self.offered, self.has_memory = None, 0, False
+            self.begun_ns, self.offered, self.saves_begun, self.has_memory = None, 0, 0, False
             self.holds.clear()
         self.has_memory |= kept
         self.members[start.replica] = start
@@ -127,7 +129,7 @@ class WorldModel:
         self.in_memory, self.left = done, tuple(self.members)
         self.lost_steps += max(0, done - self.durable)
         self.lost_ns += max(0, done - self.durable) * self.pace.workload.step_ns
-        self.begun_ns = None
+        self.begun_ns, self.saving = None, Fraction(1)
         self.version += 1
         self.up.clear()
 
@@ -160,12 +162,22 @@ class WorldModel:
         if factor != 1:
             self.slow[replica] = factor
 
+    def resume_from(self, step: int) -> None:
+        """It begins at another step than the last that was saved: what is later cannot be read, or is not counted."""
+        self.first_step = step
+        self.saved = [saved for saved in self.saved if saved < step] + ([step] if step else [])
+
+    def slow_saving(self, factor: Fraction, now: int) -> None:
+        """The checkpoint that is being written takes so many times as long."""
+        self._rebase(now)
+        self.saving = factor
+
     def _rebase(self, now: int) -> None:
         self._base_ns, self._since_ns = self._position(now), now
         self.version += 1
 
     def _factor(self) -> Fraction:
-        return max(self.slow.values()) if self.slow else AT_FULL_SPEED
+        return (max(self.slow.values()) if self.slow else AT_FULL_SPEED) * self.saving
 
     def _position(self, now: int) -> int:
         if self.is_stalled or self.begun_ns is None:
@@ -199,6 +211,19 @@ class WorldModel:
         work = (step - self.first_step) * load.step_ns
         checkpoints = max(0, work - 1) // load.checkpoint_every_ns
         return work + checkpoints * load.checkpoint_ns
+
+    def next_save(self) -> int | None:
+        """When the next checkpoint will begin, if nothing comes in between; None when there will be none."""
+        load = self.pace.workload
+        position = self.offered * (load.checkpoint_every_ns + load.checkpoint_ns) + load.checkpoint_every_ns
+        if self.saves_begun > self.offered or position >= self._position_of_step(load.steps):
+            return None
+        return self._time_of(position)
+
+    def save_takes(self) -> int:
+        """How long a checkpoint that begins now takes, in ns."""
+        factor = self._factor()
+        return self.pace.workload.checkpoint_ns * factor.numerator // factor.denominator
 
     def next_moment(self) -> tuple[int | None, bool]:
         """When the next checkpoint will be complete, or the work is done, and which of the two (True: a checkpoint)."""

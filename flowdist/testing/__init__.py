@@ -9,9 +9,26 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flowdist.testing.declare import always, eventually, sometimes
-    from flowdist.testing.kit import assert_recovers, explore, graph_of, simulate
+    from flowdist.testing.kit import (
+        assert_recovers,
+        assert_same_result,
+        check_determinism,
+        explore,
+        graph_of,
+        simulate,
+    )
 
-__all__ = ["always", "assert_recovers", "eventually", "explore", "graph_of", "simulate", "sometimes"]
+__all__ = [
+    "always",
+    "assert_recovers",
+    "assert_same_result",
+    "check_determinism",
+    "eventually",
+    "explore",
+    "graph_of",
+    "simulate",
+    "sometimes",
+]
 
 _DECLARED = ("always", "eventually", "sometimes")
 

@@ -2,9 +2,8 @@
 
 Safety is checked after every moment of every run: split brain always, the invariants where something has changed, and
 all of them now and then and at the end; the user's properties after every event. Quiet stretches are computed, where no
-property of the user's looks on. Liveness: the faults end, what they broke heals, and within a bound that follows from
-the topology (`sim.liveness`) the job has to commit a new step, and to succeed. A seed that fails is run again, every
-step played and everything checked after every event, and its plan is shrunk by leaving out what it fails without.
+property of the user's looks on. A seed that fails is run again, every step played and everything checked after every
+event, and its plan is shrunk by leaving faults out for as long as it goes on failing. How a run is judged: `judging`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import gc
 import json
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
@@ -21,43 +20,23 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from flowdist.control.history import Line, Record
-from flowdist.faults import Plan
-from flowdist.graph import HOUR, RoleGraph, format_duration
-from flowdist.report.trace import event_lines, trace_lines
+from flowdist.faults import NOTHING
+from flowdist.graph import HOUR, RoleGraph
 from flowdist.sim.bounds import Bounds
-from flowdist.sim.liveness import end_ns, late
 from flowdist.sim.nemesis import Nemesis, tolerance_of
 from flowdist.sim.points import CONTROLLER, DOUBLE, reachable
 from flowdist.sim.properties import Properties
-from flowdist.sim.simulation import Checks, SimResult, Simulation
+from flowdist.sim.simulation import Simulation
+from flowdist.testing.judging import Failure, Rules, judge, shrink, specs
+from flowdist.testing.sameness import has_models, unlike
+
+__all__ = ["Corpus", "Failure", "Report", "Rules", "Verdict", "campaign", "horizon", "judge", "replay_command"]
 
 MUST_SEE = ("steady", "starting", "in recovery")
+SAVING = "saving"  # only where roles have models
 CHUNK = 20
 COLLECT_AFTER = 50_000  # objects
 NOTHING_DEMANDED, UNBOUNDED = Properties(), Bounds()
-KEPT = 200  # last lines of a run that fails
-
-
-class Failure(NamedTuple):
-    """A broken promise. `faults` is the shortest plan found; `seed` spreads start-up times, `schedule` orders ties."""
-
-    seed: int
-    property: str
-    text: str
-    faults: tuple[str, ...]
-    waiting: tuple[str, ...] = ()
-    divergence: str = ""
-    schedule: int = 0
-    last: tuple[str, ...] = ()  # lines of its trace, up to where it failed
-
-
-class Rules(NamedTuple):
-    """What a run is judged by, beside what always holds. `horizon_ns` is how long it takes without faults."""
-
-    horizon_ns: int
-    properties: Properties = Properties()
-    bounds: Bounds = Bounds()
 
 
 class Verdict(NamedTuple):
@@ -72,15 +51,14 @@ class Verdict(NamedTuple):
 
 
 class Report(NamedTuple):
-    """Of a whole campaign."""
+    """Of a whole campaign. `points` says in how many runs each was seen that can be, built in or the user's."""
 
     seeds: int
     failures: list[Failure]
     coverage: dict[tuple[str, str], int]
     recoveries: int
-    points: Mapping[str, int] = MappingProxyType(
-        {}
-    )  # in how many runs each was seen that can be, built in or the user's
+    has_models: bool = False
+    points: Mapping[str, int] = MappingProxyType({})
     demanded: tuple[str, ...] = ()  # the user's
 
     @property
@@ -97,7 +75,8 @@ class Report(NamedTuple):
     def unseen(self) -> list[str]:
         """Phases that no fault ever hit: a campaign that never saw them has not tested them."""
         seen = {phase for (_, phase), count in self.coverage.items() if count}
-        return [phase for phase in MUST_SEE if phase not in seen]
+        must = (*MUST_SEE, SAVING) if self.has_models else MUST_SEE
+        return [phase for phase in must if phase not in seen]
 
 
 def horizon(graph: RoleGraph) -> int:
@@ -105,88 +84,25 @@ def horizon(graph: RoleGraph) -> int:
     return Simulation(graph).run(1000 * HOUR).now
 
 
-def judge(graph: RoleGraph, plan: Plan, seed: int, rules: Rules, *, quick: bool = False) -> tuple[SimResult, str, str]:
-    """The run, and the property that does not hold with what is wrong; two empty strings when all hold.
-
-    A `quick` one computes quiet stretches and checks what has changed: ten times as many in the same time.
-    """
-
-    def run(until: int) -> SimResult:
-        checks: Checks = "changed" if quick else "all"
-        demanded = rules.properties
-        simulation = Simulation(
-            graph, plan, seed=seed, schedule=seed, checks=checks, fast_forward=quick, properties=demanded
-        )
-        return simulation.run(until)
-
-    until = end_ns(graph, plan, rules.horizon_ns)
-    result = run(until)
-    if result.violation is not None:
-        return result, result.violation.property, str(result.violation)
-    if result.job.outcome == "failed":
-        return result, "survives", f"the job has failed: {result.job.ending_reason}"
-    stuck = late(result, plan)
-    if stuck is not None:
-        result = run(stuck[0])  # who waits for what is seen there
-        return result, "liveness", f"{stuck[1]}; waiting for {', '.join(result.waiting)}"
-    if result.job.outcome is None:
-        return result, "liveness", f"not done after {format_duration(until)}; waiting for {', '.join(result.waiting)}"
-    broken = rules.bounds.broken(result)
-    return result, *(broken[0] if broken else ("", ""))
-
-
 def try_seed(graph: RoleGraph, seed: int, rules: Rules) -> Verdict:
     """Draw a plan, run it, and make it small if it fails."""
-    plan = Nemesis(graph, rules.horizon_ns).plan(seed)
+    if has_models(graph):
+        truth, property, text = judge(graph, NOTHING, seed, rules)
+        if property:
+            return Verdict(seed, (), Failure(seed, property, f"without any fault: {text}", (), schedule=seed), {}, 0)
+        rules = rules._replace(truth=truth)
+    plan = Nemesis(graph, rules.horizon_ns, rules.truth.played.saves if rules.truth is not None else ()).plan(seed)
     result, property, text = judge(graph, plan, seed, rules, quick=True)
     failure = None
     if property:
-        _, played, said = judge(graph, plan, seed, rules)  # what is wrong may be seen earlier
+        _, played, _ = judge(graph, plan, seed, rules)  # what is wrong may be seen earlier
         if played:
-            failure = _shrink(graph, plan, seed, rules, played, said)
+            failure = shrink(graph, plan, seed, rules, played)
         else:
-            failure = Failure(
-                seed, property, f"{text}; only when quiet stretches are computed", _specs(plan), schedule=seed
-            )
+            text = f"{text}; only when quiet stretches are computed"
+            failure = Failure(seed, property, text, specs(plan), schedule=seed)
     closed = sum(incident.result == "recovered" for incident in result.job.incidents)
-    return Verdict(seed, _specs(plan), failure, dict(result.hits), closed, tuple(result.seen))
-
-
-def _specs(plan: Plan) -> tuple[str, ...]:
-    return tuple(fault.spec for fault in plan.faults)
-
-
-def _shrink(graph: RoleGraph, plan: Plan, seed: int, rules: Rules, property: str, text: str) -> Failure:
-    """Leave out what is not needed for a failure of the same property, one fault after the other, from the last."""
-    faults = list(plan.faults)
-    passing: Sequence[Line] | None = None
-    for fault in reversed(plan.faults):
-        fewer = [other for other in faults if other is not fault]
-        result, found, words = judge(graph, Plan(tuple(fewer)), seed, rules)
-        if found == property:
-            faults, text = fewer, words
-        elif not found:
-            passing = result.lines
-    result, _, text = judge(graph, Plan(tuple(faults)), seed, rules)
-    where = _divergence(passing, result.lines) if passing is not None else ""
-    specs, last = _specs(Plan(tuple(faults))), _last_lines(result.lines)
-    return Failure(seed, property, text, specs, tuple(result.waiting), where, seed, last)
-
-
-def _last_lines(lines: Sequence[Line]) -> tuple[str, ...]:
-    """Of the events before the end: what happened, and what followed from it."""
-    return tuple(text for line in lines[max(1, len(lines) - KEPT) :] for text in event_lines(line))[-KEPT:]
-
-
-def _divergence(passing: Sequence[Line], failing: Sequence[Line]) -> str:
-    """The first line in which the nearest run that passes differs."""
-    ours = [line for line in failing if isinstance(line, Record)]
-    theirs = [line for line in passing if isinstance(line, Record)]
-    for n, (a, b) in enumerate(zip(ours, theirs, strict=False)):
-        if a != b:
-            here, there = (next(iter(trace_lines([line])), "(nothing is said)") for line in (a, b))
-            return f"the runs agree for {n} events; then this one: {here.strip()}; one that passes: {there.strip()}"
-    return ""
+    return Verdict(seed, specs(plan), failure, dict(result.hits), closed, tuple(result.seen))
 
 
 def campaign(
@@ -195,6 +111,7 @@ def campaign(
     *,
     jobs: int = 1,
     fail_fast: bool = False,
+    strict: bool = False,
     properties: Properties = NOTHING_DEMANDED,
     bounds: Bounds = UNBOUNDED,
     tell: Callable[[Verdict], None] = lambda verdict: None,
@@ -206,13 +123,17 @@ def campaign(
         seeds: Each is a run.
         jobs: Processes to use.
         fail_fast: Stop at the first failure.
+        strict: An exception of user code is a failure, whatever the topology makes of it.
         properties: The user's, which hold in every run, and points that some run has to reach.
         bounds: What the faults of a run may cost.
         tell: Hears of each seed, in order.
     """
     seeds = list(seeds)
+    unsteady = _unsteady(graph, seeds[0]) if seeds and has_models(graph) else None
+    if unsteady is not None:
+        return Report(1, [unsteady], {}, 0)
     nominal = Simulation(graph)
-    rules = Rules(nominal.run(1000 * HOUR).now, properties, bounds)
+    rules = Rules(nominal.run(1000 * HOUR).now, properties, bounds, strict)
     demanded = tuple(point.name for point in properties.sometimes)
     points = dict.fromkeys([*_reachable(graph, has_spare=nominal.points.has_spare), *demanded], 0)
     failures: list[Failure] = []
@@ -229,7 +150,8 @@ def campaign(
             failures.append(verdict.failure)
             if fail_fast:
                 break
-    return Report(done, failures, dict(sorted(coverage.items())), recoveries, points, demanded)
+    kinds = dict(sorted(coverage.items()))
+    return Report(done, failures, kinds, recoveries, has_models(graph), points, demanded)
 
 
 def _reachable(graph: RoleGraph, *, has_spare: bool) -> list[str]:
@@ -238,6 +160,12 @@ def _reachable(graph: RoleGraph, *, has_spare: bool) -> list[str]:
     bears = sum(tolerance.budgets.values()) + tolerance.nodes
     points = reachable(graph, has_spare=has_spare)
     return [point for point in points if bears > (point in (DOUBLE, CONTROLLER))]
+
+
+def _unsteady(graph: RoleGraph, seed: int) -> Failure | None:
+    """User code that does not do the same twice: nothing that is found with it could be seen again."""
+    text = unlike(*(Simulation(graph, seed=seed).run(1000 * HOUR) for _ in range(2)))
+    return Failure(seed, "determinism", text, ()) if text else None
 
 
 def _verdicts(graph: RoleGraph, seeds: list[int], rules: Rules, jobs: int) -> Iterator[Verdict]:

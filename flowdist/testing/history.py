@@ -282,7 +282,7 @@ def _depends(facts: Facts, role: str, upstream: str) -> bool:
 
 
 def _growth(facts: Facts, line: Record) -> Found:
-    """A world that grows has had its cool-down, and none of it has finished (R13, R17)."""
+    """A world that grows has had its cool-down if it formed anew, and none of it has finished (R13, R17)."""
     grows = re.search(r"incident \d+: room for (\S+/\d+)", line.reason)
     if grows is None:
         return
@@ -292,7 +292,7 @@ def _growth(facts: Facts, line: Record) -> Found:
         yield "R17", f"{world} grows, and {min(facts.world_done[world])} has finished"
     formed = facts.formed_ns.get(world)
     specs = facts.roles_in(world)
-    cooldown = max(spec.cooldown_ns for spec in specs)
+    cooldown = max(spec.cooldown_ns for spec in specs) if facts.generations[world] > 1 else 0
     if not any(spec.name in facts.scaled for spec in specs) and (formed is None or line.t_ns < formed + cooldown):
         yield "R13", f"{world} grows before its cool-down is over"
 

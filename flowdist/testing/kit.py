@@ -28,6 +28,7 @@ from flowdist.sim.properties import Always, Check, Eventually, Properties, Somet
 from flowdist.sim.simulation import SimResult, Simulation, with_nodes
 from flowdist.testing.campaign import Failure, Report, campaign, replay_command
 from flowdist.testing.declare import load_properties, refuse_doubles, side_file
+from flowdist.testing.sameness import difference, errors_text, has_models, unlike
 
 
 def graph_of(topology: str | Path | Topology | RoleGraph, params: Mapping[str, object] | None = None) -> RoleGraph:
@@ -103,6 +104,7 @@ def assert_recovers(
     lost_work: str | None = None,
     goodput: float | None = None,
     charged: Mapping[str, int] | None = None,
+    same_state: bool = False,
     **options: Any,
 ) -> SimResult:
     """The job succeeds, every fault fires, and what it costs stays within bounds.
@@ -112,6 +114,7 @@ def assert_recovers(
         lost_work: Of any world, at most.
         goodput: At least this share of the time of the replicas of tasks is productive, 0 to 1.
         charged: How many incidents the budgets of these roles were charged for, exactly.
+        same_state: What the models of its roles did is what they do without faults: see `assert_same_result`.
         options: As of `simulate`; its points `sometimes` have to be reached.
 
     Raises:
@@ -124,6 +127,10 @@ def assert_recovers(
     elif result.job.outcome != "succeeded":
         end = result.job.ending_reason or f"waiting for {', '.join(result.waiting)}"
         wrong.append(f"the job has {result.job.outcome or 'not ended'}: {end}")
+    if raised := errors_text(result.played) if wrong else "":
+        wrong.append(raised)
+    if same_state and not wrong:
+        wrong += _changed(topology, result, options)
     wrong += [text for _, text in bounds_of(within, lost_work, goodput).broken(result)]
     wrong += [f"never seen: {point}" for point in result.points if point not in POINTS and point not in result.seen]
     for role, count in (charged or {}).items():
@@ -133,6 +140,50 @@ def assert_recovers(
         again = _again(topology, options, Failure(options.get("seed", 0), "", "", faults))
         raise AssertionError("\n".join([*wrong, *again]))
     return result
+
+
+def assert_same_result(topology: str | Path | Topology | RoleGraph, *faults: str, **options: Any) -> SimResult:
+    """Resume logic is right: after these faults all is as it is without them.
+
+    Compared is what the models of the roles (`simulate=`) did, with a run of the same seed and without faults: each
+    sample was used as often in the history that counts, rank 0 has logged the same in every step, and the states of all
+    at the end are the same.
+
+    Args:
+        faults: In the fault grammar; each has to fire.
+        options: As of `simulate`.
+
+    Raises:
+        AssertionError: with the first difference, and the command that shows it again; also when the job does not
+            succeed, or no role has a model.
+    """
+    return assert_recovers(topology, *faults, same_state=True, **options)
+
+
+def _changed(topology: str | Path | Topology | RoleGraph, result: SimResult, options: Mapping[str, Any]) -> list[str]:
+    if not has_models(result.job.graph):
+        return ["no role has a model: write simulate= in the topology"]
+    kept = {name: value for name, value in options.items() if name in ("seed", "until", "params")}
+    truth = simulate(topology, **kept)
+    if truth.job.outcome != "succeeded":
+        why = errors_text(truth.played) or truth.job.ending_reason or f"waiting for {', '.join(truth.waiting)}"
+        return [f"without any fault the job does not succeed: {why}"]
+    broken = difference(truth, result)
+    return [f"{broken.property}: {broken.text}"] if broken is not None else []
+
+
+def check_determinism(topology: str | Path | Topology | RoleGraph, *faults: str, **options: Any) -> None:
+    """User code does the same when it runs again: no clock, no randomness but `ctx.random`.
+
+    Args:
+        faults, options: As of `simulate`.
+
+    Raises:
+        AssertionError: with the first step that differs.
+    """
+    text = unlike(*(simulate(topology, *faults, **options) for _ in range(2)))
+    if text:
+        raise AssertionError(f"{text}: user code reads a clock, or random numbers that are not ctx.random's")
 
 
 def _again(topology: object, options: Mapping[str, Any], failure: Failure, more: Sequence[str] = ()) -> list[str]:
@@ -150,6 +201,7 @@ def explore(
     seeds: int | Sequence[int] = 100,
     jobs: int = 1,
     params: Mapping[str, object] | None = None,
+    strict: bool = False,
     always: Sequence[Always | Check] = (),
     eventually: Sequence[Eventually] = (),
     sometimes: Sequence[Sometimes] | Mapping[str, Check] = (),
@@ -159,11 +211,12 @@ def explore(
     goodput: float | None = None,
     cover: bool = False,
 ) -> Report:
-    """Whatever the topology promises to survive, seed by seed.
+    """Whatever the topology promises to survive, seed by seed; where roles have models, with the result it has anyway.
 
     Args:
         seeds: How many, from 1; or which.
         jobs: Processes to use.
+        strict: An exception of user code is a failure, whatever the topology makes of it.
         params: Of a topology file that is a function.
         always, eventually, sometimes, properties: As of `simulate`. Each point has to be reached by some run.
         recovers_within: In every run the worlds of each incident step again after so long at most.
@@ -182,7 +235,8 @@ def explore(
     chosen = range(1, seeds + 1) if isinstance(seeds, int) else seeds
     demanded = _demanded(topology, properties, properties_of(always, eventually, sometimes))
     bounds = bounds_of(recovers_within, lost_work, goodput)
-    report = campaign(graph_of(topology, params), chosen, jobs=jobs, properties=demanded, bounds=bounds)
+    asked: dict[str, Any] = {"strict": strict, "properties": demanded, "bounds": bounds}
+    report = campaign(graph_of(topology, params), chosen, jobs=jobs, **asked)
     given = {"--recovers-within": recovers_within, "--lost-work": lost_work, "--goodput": goodput}
     more = [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
     lines: list[str] = []

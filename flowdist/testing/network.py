@@ -204,10 +204,11 @@ class SlowNode(SimNode):
         code: int = 0,
         signal: str | None = None,
         kind: str | None = None,
+        detail: str = "",
     ) -> None:
         if (code or signal) and (replica, attempt) not in self._asked:
             self._failed[replica, attempt] = None
-        super().exit_worker(replica, attempt, local_rank, code=code, signal=signal, kind=kind)
+        super().exit_worker(replica, attempt, local_rank, code=code, signal=signal, kind=kind, detail=detail)
 
     def _judge(self, output: io.AgentOutput) -> None:
         """Whatever ends after a stop, or under a notice, has stopped (R16)."""

@@ -122,8 +122,8 @@ OPTIONS = (
     Option(
         ("--node-rank",),
         "better",
-        "with `static` and several nodes: the host with 0 runs the controller and has RANK 0; the others may come in "
-        "any order, and have their ranks in that order",
+        "with `static` and several nodes: the host with 0 runs the controller, and the ranks follow the number, in "
+        "whatever order the hosts come",
         "0",
     ),
     Option(

@@ -34,6 +34,7 @@ class Rendezvous(NamedTuple):
     local_addr: str
     hosts: int  # that are expected
     hosts_min: int = 1  # nothing starts with fewer
+    node_rank: str = ""  # the place of this host among them, if it has one
 
 
 def meets_others(given: Given, nodes_max: int) -> bool:
@@ -59,8 +60,10 @@ def rendezvous_of(given: Given, env: Mapping[str, str], hosts: int) -> Rendezvou
         endpoint = endpoint_of(values["rdzv_endpoint"] or "127.0.0.1", C10D_PORT)
     asked = conf.get("is_host", "").lower()
     runs: bool | None = None if is_this_machine(endpoint.host) else False
+    rank = ""
     if values["rdzv_backend"] == "static" and "node_rank" in given.said:
-        runs = values["node_rank"].strip() in ("0", "")
+        rank = values["node_rank"].strip() or "0"
+        runs = rank == "0"
     if asked in YES or asked in NO:
         runs = asked in YES
     return Rendezvous(
@@ -71,6 +74,7 @@ def rendezvous_of(given: Given, env: Mapping[str, str], hosts: int) -> Rendezvou
         _seconds(conf.get("join_timeout", "")),
         values["local_addr"].strip("[]"),
         hosts,
+        node_rank=rank,
     )
 
 

@@ -7,8 +7,8 @@ import msgspec
 from flowdist.control import events as ev
 from flowdist.control.controller import Controller
 from flowdist.control.effects import CloseStore, Notify, OpenStore, StartReplica, StopReplica
-from flowdist.control.ids import unnamed_nodes
-from flowdist.graph import HOUR, SECOND, Gate, Readiness
+from flowdist.control.ids import NODE_RANK, unnamed_nodes
+from flowdist.graph import HOUR, SECOND, Gate, NodeSpec, Readiness
 from tests.control.harness import TCP, Talk, graph, node, r, restart, role
 
 
@@ -147,6 +147,16 @@ def test_r2_hosts_that_are_expected_without_a_name_are_taken_for_those_that_come
     assert len(talk.up()) == 3 and talk.now == 0
     talk.join("gpu09")
     assert not talk.job.missing, "one more is welcome, as a spare"
+
+
+def test_r3_hosts_that_come_in_any_order_have_the_ranks_that_they_were_given():
+    topology = graph(trainers(4, 4), nodes=1, cpu=1)
+    talk = Talk(topology)
+    talk.controller = Controller(topology, ("node0", *unnamed_nodes(2, 4)))
+    for name, rank in (("c", "3"), ("a", "2"), ("node0", "0"), ("b", "9")):
+        talk.tell(ev.NodeJoined(name, NodeSpec(name, cpu=1, labels=((NODE_RANK, rank),))))
+    assert [start.node for start in talk.starts] == ["node0", "b", "a", "c"], "b has the place that is left"
+    assert [start.rank for start in talk.starts] == [0, 1, 2, 3]
 
 
 def test_r2_the_window_ends_for_hosts_without_a_name_too():

@@ -140,6 +140,7 @@ CASES = [
     ("FD145", MAIN + 'a = t.role("a", "true", depends_on=main)\nt.world("core", main, a)', "t.world"),
     ("FD146", 't = Topology("x", nodes=2)\nt.role("a", "true", where={"zone": "a"})', '{"zone": "a"}'),
     ("FD147", MAIN + 't.role("a", run=lambda: None)', "lambda: None"),
+    ("FD149", MAIN + 't.role("a", "true", simulate=print)', "print"),
     ("FD304", MAIN + 't.role("a", "true", hang_after="1s")', '"1s"'),
     ("FD109", MAIN + 't.role("a", "true", preload=["json", "no_such_module"])', '"no_such_module"'),
     ("FD305", MAIN + 't.role("a", "true", preload=["json"])', '["json"]'),

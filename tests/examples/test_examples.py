@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import socket
 import subprocess
@@ -12,6 +13,7 @@ from types import ModuleType
 
 import pytest
 
+from flowdist.testing import assert_same_result, explore
 from tests.runtime.harness import Job
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -115,3 +117,21 @@ def test_char_gpt_runs_under_torchrun_unchanged(tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script]
     done = subprocess.run([*torchrun, "--steps", "10"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "2 workers, from step 0" in done.stdout, done.stderr
+
+
+@pytest.mark.real
+@needs_torch
+def test_the_resume_model_ends_in_the_same_state_for_real_as_simulated(tmp_path: Path) -> None:
+    """A worker is killed after its first checkpoint, in both; the state has to be equal to the last bit."""
+    topology, fault = str(EXAMPLES / "resume_model/topology.py"), "trainer/1@checkpoint=trainer,1+100ms"
+    simulated = assert_same_result(topology, fault).played.ends["trainer"]
+    with Job(tmp_path, topology, "--fail", fault) as job:
+        assert job.finish() == 0, job.text
+        assert "incident 1: trainer/1 failed" in job.text and job.alive() == []
+        states = [json.loads(state) for state in re.findall(r"state (\{.*\})", job.text)]
+        assert len(states) == 3
+        assert {key: value for state in states for key, value in state.items()} == simulated
+
+
+def test_the_resume_model_survives_what_it_says_it_tolerates() -> None:
+    explore(EXAMPLES / "resume_model/topology.py", seeds=20)

@@ -138,6 +138,18 @@ def test_rank_0_is_killed_and_whoever_has_most_tells_the_newcomer(tmp_path: Path
         end(run)
 
 
+def test_survivors_that_wait_for_a_newcomer_in_vain_leave_again(tmp_path: Path) -> None:
+    dies = "if worker.info().generation == 2: os._exit(3)\nmodel = torch"  # before it has come to the process group
+    with job(tmp_path, "3", train=TRAIN.replace("model = torch", dies)) as run:
+        first = begun(run, 1, 3)
+        warm(run, 3)
+        os.kill(int(first["trainer/1.0"]["pid"]), signal.SIGKILL)
+        third = begun(run, 3, 3)
+        assert kept(first, third) == ["trainer/0.0", "trainer/2.0"]
+        assert int(third["trainer/1.0"]["step"]) >= 5
+        end(run)
+
+
 def test_a_worker_that_does_not_come_out_of_its_step_in_time_is_restarted(tmp_path: Path) -> None:
     stuck = "if info.rank == 0 and state.step >= 5: time.sleep(3600)"
     with job(tmp_path, "3", fields='stop_grace="500ms"', extra=stuck) as run:
@@ -194,6 +206,17 @@ def test_a_node_that_falls_silent_holds_nobody_in_a_collective(tmp_path: Path) -
         run.operate(NodePreempted("node1", 0))
         second = begun(run, 2, 2)
         assert len(kept(first, second)) == 2
+        end(run)
+
+
+def test_r21_a_controller_that_dies_with_a_worker_costs_the_others_nothing(tmp_path: Path) -> None:
+    with job(tmp_path, "3") as run:
+        first = begun(run, 1, 3)
+        warm(run, 3)
+        os.kill(run.named("flowdist.runtime.controller_main")[0], signal.SIGKILL)
+        os.kill(int(first["trainer/2.0"]["pid"]), signal.SIGKILL)
+        second = begun(run, 2, 3)
+        assert kept(first, second) == ["trainer/0.0", "trainer/1.0"]
         end(run)
 
 

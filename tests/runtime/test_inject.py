@@ -83,5 +83,5 @@ def test_a_rate_strikes_again_and_again() -> None:
 
 
 def test_rates_that_run_cannot_carry_out_are_refused() -> None:
-    with pytest.raises(FaultError, match="flowdist run cannot carry out 'lost' of"):
-        check_faults(parse_plan(rates=["zone-lost=1/day"]), job()[0])
+    with pytest.raises(FaultError, match="flowdist run cannot carry out 'flap' of"):
+        check_faults(parse_plan(rates=["zone-flap=1/day:5s"]), job()[0])

@@ -86,6 +86,14 @@ def test_a_torn_checkpoint_costs_the_work_since_the_one_before() -> None:
     assert torn.models["trainer"].lost_steps == whole.models["trainer"].lost_steps + 60
 
 
+def test_all_are_the_checkpoints_of_all_roles() -> None:
+    every, one = (
+        run("gang.py", "all@2m50s:torn-checkpoint", "trainer@3m"),
+        run("gang.py", "trainer@2m50s:torn-checkpoint", "trainer@3m"),
+    )
+    assert every.models["trainer"].lost_steps == one.models["trainer"].lost_steps > 60
+
+
 def test_a_full_disk_means_that_nothing_is_saved_until_it_is_not() -> None:
     full = run("gang.py", "trainer@1m:disk-full/3m", "trainer@3m50s")
     assert full.models["trainer"].lost_steps > 180

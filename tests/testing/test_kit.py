@@ -83,6 +83,19 @@ def test_the_nemesis_stays_within_what_is_declared() -> None:
         assert len(kills) <= 2 and all(fault.target.startswith("trainer/") for fault in kills)
 
 
+def test_the_nemesis_drains_no_node_that_the_minima_need() -> None:
+    """What is drained never comes back."""
+    t = Topology("tight", nodes=3 * [Node(cpu=1)])
+    t.role("trainer", "true", replicas="2:3", cpu=1, restart=Restart(max_restarts=3), workload=Workload(steps=60))
+    nemesis = Nemesis(graph_of(t), horizon(graph_of(t)))
+    plans = [nemesis.plan(seed).faults for seed in range(300)]
+    drained = [len({fault.target for fault in faults if fault.kind == "drain"}) for faults in plans]
+    assert max(drained) == 1 and sum(drained) > 20
+    t.role("other", "true", cpu=1, apart=True, replicas=1)
+    nemesis = Nemesis(graph_of(t), horizon(graph_of(t)))
+    assert not any(fault.kind == "drain" for seed in range(300) for fault in nemesis.plan(seed).faults)
+
+
 def test_failing_seeds_are_kept_once_and_tried_first(tmp_path: Path) -> None:
     corpus = Corpus(tmp_path / "deep/corpus.jsonl")
     assert corpus.seeds() == []

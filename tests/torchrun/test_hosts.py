@@ -89,15 +89,18 @@ def test_on_one_machine_the_second_finds_the_port_taken_and_joins(tmp_path: Path
     assert "rank 0 of 2" in said and "rank 1 of 2" in said
 
 
-def test_a_static_rendezvous_has_its_controller_where_node_rank_0_is(tmp_path: Path) -> None:
+def test_a_static_rendezvous_has_its_controller_and_its_ranks_where_node_rank_says(tmp_path: Path) -> None:
     (tmp_path / "t.py").write_text("import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])")
     with Hosts(tmp_path) as hosts:
         address, port = hosts.endpoint.split(":")
-        for rank in ("1", "0"):
-            words = ["--nnodes", "2", "--node-rank", rank, "--master-addr", address, "--master-port", port]
+        for rank in ("2", "0", "1"):
+            words = ["--nnodes", "3", "--node-rank", rank, "--master-addr", address, "--master-port", port]
             hosts.start(int(rank), "torchrun", *words, str(tmp_path / "t.py"))
-        assert hosts.all_end() == [0, 0], hosts.text
-        assert "rank 1 of 2" in hosts.jobs[0].text and "rank 0 of 2" in hosts.jobs[1].text
+            if rank == "0":
+                hosts.jobs[0].until("joined")  # rank 2 is there before rank 1 is started
+        assert hosts.all_end() == [0, 0, 0], hosts.text
+        for rank, job in zip((2, 0, 1), hosts.jobs, strict=True):
+            assert f"rank {rank} of 3" in job.text
 
 
 def test_a_worker_that_is_killed_on_another_host_restarts_all(tmp_path: Path) -> None:

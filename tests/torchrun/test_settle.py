@@ -211,7 +211,7 @@ def test_a_static_rendezvous_is_where_node_rank_0_is() -> None:
     found = rendezvous("--node-rank", "0", "--master-addr", "10.1.2.3", "--master-port", "1234")
     assert (found.endpoint, found.runs_controller) == (("10.1.2.3", 1234), True)
     found = rendezvous("--node-rank", "3", "--master-addr", "127.0.0.1")
-    assert (found.endpoint, found.runs_controller) == (("127.0.0.1", 29500), False)
+    assert (found.endpoint, found.runs_controller, found.node_rank) == (("127.0.0.1", 29500), False, "3")
     assert rendezvous("--master-addr", "127.0.0.1").runs_controller is None
 
 

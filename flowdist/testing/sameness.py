@@ -1,0 +1,131 @@
+"""Whether faults have changed anything: a run of user code beside the run of the same seed without faults.
+
+Compared is the history that counts, step by step: each sample is used as often as without faults, what rank 0 logs is
+the same; and at the end so is the state. The first difference is told, with what the generation resumed from.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+from flowdist.graph import RoleGraph, format_duration
+from flowdist.sim.played import Played
+from flowdist.sim.simulation import SimResult
+
+SHOWN_MAX = 80  # letters of a value
+
+
+class Broken(NamedTuple):
+    """A property that does not hold, and how that shows."""
+
+    property: str
+    text: str
+
+
+def has_models(graph: RoleGraph) -> bool:
+    return any(role.simulate for role in graph.roles)
+
+
+def difference(truth: SimResult, result: SimResult) -> Broken | None:
+    """Of two runs that both succeeded; `truth` is the one without faults."""
+    for world in truth.played.steps:
+        text = _steps(world, truth.played, result.played)
+        if text:
+            return Broken("same result", text)
+        text = _samples(world, truth.played, result.played)
+        if text:
+            return Broken("exactly once", text)
+        text = _logs(world, truth.played, result.played)
+        if text:
+            return Broken("same result", text)
+    if result.played.clashes:
+        return Broken("same result", result.played.clashes[0])
+    text = _ends(truth.played, result.played)
+    return Broken("same result", text) if text else None
+
+
+def _steps(world: str, truth: Played, played: Played) -> str:
+    missing = [step for step in truth.steps[world] if step not in played.steps.get(world, {})]
+    if not missing:
+        return ""
+    return f"{world}: step {missing[0]} was never done, or taken back; {_resumed(world, played)}"
+
+
+def _samples(world: str, truth: Played, played: Played) -> str:
+    wanted = Counter(sample for step in truth.steps[world].values() for sample in step.samples)
+    used = Counter(sample for step in played.steps[world].values() for sample in step.samples)
+    if wanted == used:
+        return ""
+    more, less = used - wanted, wanted - used
+    texts = []
+    if more:
+        sample = next(iter(more))
+        steps = [number for number, step in sorted(played.steps[world].items()) if sample in step.samples]
+        how = (
+            f"is used {used[sample]} times, in step" if used[sample] > 1 else "is not of this run, and is used in step"
+        )
+        texts.append(f"sample {sample!r} {how} {' and '.join(map(str, steps))}")
+    if less:
+        sample = next(iter(less))
+        step = next(number for number, step in truth.steps[world].items() if sample in step.samples)
+        texts.append(f"sample {sample!r} of step {step} is never used")
+    wrong = f"{len(more)} samples too often, {len(less)} not at all"
+    return f"{world}: {', '.join(texts)} ({wrong}); {_resumed(world, played)}"
+
+
+def _logs(world: str, truth: Played, played: Played) -> str:
+    for number, step in truth.steps[world].items():
+        other = played.steps[world][number]
+        for key, value in step.logged.items():
+            if other.logged.get(key) != value:
+                found = f"{key} is {_shown(other.logged.get(key))}, without faults {_shown(value)}"
+                return f"{world}: in step {number} of generation {other.generation} {found}; {_resumed(world, played)}"
+    return ""
+
+
+def _ends(truth: Played, played: Played) -> str:
+    for name, state in truth.ends.items():
+        other = played.ends.get(name, {})
+        for key in {**state, **other}:
+            if key not in other or key not in state or state[key] != other[key]:
+                found, wanted = (_shown(values[key]) if key in values else "missing" for values in (other, state))
+                return f"{name}: at the end {key} is {found}, without faults {wanted}; {_resumed(name, played)}"
+    return ""
+
+
+def _resumed(world: str, played: Played) -> str:
+    """Where each generation began."""
+    found = [f"generation {r.generation} from step {r.step}" for r in played.resumed.get(world, [])]
+    return f"resumed: {', '.join(found[-4:])}" if found else "it never resumed"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}..."
+
+
+def errors_text(played: Played) -> str:
+    """What user code raised last, in words; empty when it raised nothing."""
+    if not played.errors:
+        return ""
+    last = played.errors[-1]
+    return f"user code raised in {last.replica} after {format_duration(last.at_ns)}: {last.line}"
+
+
+def unlike(first: SimResult, second: SimResult) -> str:
+    """How two runs of the same seed and plan differ: by user code that reads a clock, or draws from a stream of others.
+
+    Empty when they do not.
+    """
+    for world, steps in first.played.steps.items():
+        for number, step in steps.items():
+            other = second.played.steps.get(world, {}).get(number)
+            if step != other:
+                found = "is not done" if other is None else f"has {_shown(other.logged)}"
+                return f"{world}: step {number} has {_shown(step.logged)}, and when it runs again {found}"
+    if first.played.ends != second.played.ends:
+        return _ends(first.played, second.played).replace("without faults", "when it ran before")
+    if first.digest != second.digest:
+        return f"the traces have the digests {first.digest[:12]} and {second.digest[:12]}"
+    return ""

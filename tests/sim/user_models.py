@@ -1,0 +1,178 @@
+"""User code for tests/sim/test_models.py: small, and each does one thing."""
+
+from __future__ import annotations
+
+import json
+import time
+
+
+class Counting:
+    """Adds up its samples, and checkpoints that; the sum is on every rank."""
+
+    def __init__(self, ctx):
+        self.ctx, self.total, self.calls, self.answers = ctx, 0, [], []
+
+    def restore(self):
+        if self.ctx.latest() is None:
+            return 0
+        step, self.total = json.loads(self.ctx.store.read(self.ctx.latest()))
+        return step
+
+    def step(self, step):
+        self.calls.append(step)
+        mine = [4 * step + i for i in range(4) if i % self.ctx.info.world_size == self.ctx.info.rank]
+        self.ctx.consume(*mine)
+        return sum(mine)
+
+    def combine(self, step, parts):
+        self.total += sum(parts)
+        self.ctx.log(total=self.total)
+
+    def publish(self, step):
+        if self.ctx.info.rank == 0:
+            name = f"{step}-{self.ctx.info.generation}"
+            self.ctx.store.write(name, json.dumps([step, self.total]).encode())
+            self.ctx.commit(name, step)
+
+    def committed(self, step, accepted):
+        self.answers.append((step, accepted))
+
+    def state(self):
+        return {"total": self.total}
+
+
+class Raising(Counting):
+    """Once, at its fifth step."""
+
+    def step(self, step):
+        if step == 5 and self.ctx.info.attempt == 1 and self.ctx.info.rank == 1:
+            raise ValueError("the fifth step")
+        return super().step(step)
+
+
+class RaisingOnRestore(Counting):
+    def restore(self):
+        if self.ctx.info.attempt == 2:
+            raise SystemExit(7)
+        return super().restore()
+
+
+class RaisingOnSave(Counting):
+    def checkpoint(self, step):
+        self.ctx.store.write("x", b"part")
+        if self.ctx.info.attempt == 1:
+            raise RuntimeError("no room")
+
+
+class AlwaysRaising(Counting):
+    def step(self, step):
+        raise RuntimeError("never works")
+
+
+class CommitsInStep(Counting):
+    """Saves when it likes."""
+
+    def step(self, step):
+        if step % 7 == 3 and self.ctx.info.rank == 0:
+            self.ctx.store.write(f"early-{step}", json.dumps([step, self.total]).encode())
+            self.ctx.commit(f"early-{step}", step)
+        return super().step(step)
+
+    def publish(self, step):
+        pass
+
+
+class Disagreeing(Counting):
+    def state(self):
+        return {"total": self.total + self.ctx.info.rank}
+
+
+class Clocked(Counting):
+    def combine(self, step, parts):
+        super().combine(step, parts)
+        self.ctx.log(at=time.monotonic())
+
+
+class Drawing(Counting):
+    """Random numbers of its own rank, that a restart begins anew: nothing depends on them but what it logs."""
+
+    def combine(self, step, parts):
+        super().combine(step, parts)
+        self.ctx.log(mine=self.ctx.random("a", step).random(), ours=self.ctx.random("a", step, shared=True).random())
+
+    def state(self):
+        return {f"rank {self.ctx.info.rank}": self.ctx.random("end").random()}
+
+
+class Writing(Counting):
+    """Four files, one of them renamed and one of them removed."""
+
+    def checkpoint(self, step):
+        store, rank = self.ctx.store, self.ctx.info.rank
+        store.write(f"a{rank}", b"a" * 100)
+        assert store.read(f"a{rank}") == b"a" * 100 and f"a{rank}" in store.names("a")
+        store.rename(f"a{rank}", f"b{rank}")
+        store.write(f"c{rank}", b"c" * 100)
+        store.remove(f"c{rank}")
+        store.write(f"d{rank}", b"%d" % step * 100)
+
+
+class Server:
+    """Counts what it was told, by whom; checkpoints by itself."""
+
+    def __init__(self, ctx):
+        self.ctx, self.told, self.saved = ctx, {}, 0
+
+    def restore(self):
+        if self.ctx.latest() is not None:
+            self.told = json.loads(self.ctx.store.read(self.ctx.latest()))
+
+    def tell(self, who, step, values):
+        values.append("the caller's list is its own")
+        self.told.setdefault(who, []).append(step)
+        return self.told[who]
+
+    def fail(self):
+        raise KeyError("nothing")
+
+    def checkpoint(self, number):
+        self.ctx.store.write(f"told-{self.ctx.info.replica_index}-{number}", json.dumps(self.told).encode())
+
+    def publish(self, number):
+        self.ctx.commit(f"told-{self.ctx.info.replica_index}-{number}", number)
+
+    def state(self):
+        return {"told": {who: sorted(set(steps)) for who, steps in self.told.items()}}
+
+
+class Telling:
+    """Tells every server of each step."""
+
+    def __init__(self, ctx):
+        self.ctx = ctx
+
+    def restore(self):
+        return 0
+
+    def step(self, step):
+        values = []
+        for address in self.ctx.peers("ps", "rpc"):
+            back = self.ctx.call(address, "tell", self.ctx.info.replica, step, values)
+            back.append("the server's list is its own")
+        self.ctx.log(values=len(values))
+
+
+class Provoking(Telling):
+    """Makes the server fail, once."""
+
+    def step(self, step):
+        if step == 4 and self.ctx.info.attempt == 1:
+            self.ctx.call("ps/0:rpc", "fail")
+        super().step(step)
+
+
+class Calling(Telling):
+    """Asks for one who is not there."""
+
+    def step(self, step):
+        self.ctx.call("ps/9:rpc", "tell", "me", step, [])

@@ -1,0 +1,98 @@
+"""Ten bugs of resume logic, and two more: each is found by exploring, and shown with two faults at most."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flowdist import Node, Restart, Topology, Workload
+from flowdist.graph import RoleGraph
+from flowdist.testing import assert_same_result, graph_of
+from flowdist.testing.campaign import Failure, campaign
+from tests.testing import resume_bugs as bugs
+
+LOAD = Workload(steps=60, step_time="1s", startup="3s", checkpoint_every="10s", checkpoint_time="4s", restore_time="1s")
+SEEDS = range(1, 61)
+ROOT = Path(__file__).parents[2]
+
+
+def job_of(model: type) -> RoleGraph:
+    """Two or three trainers; or two with a parameter server."""
+    t = Topology("planted", nodes=3 * [Node(cpu=1)])
+    policy = Restart("role", max_restarts=5)
+    if issubclass(model, bugs.Pushing):
+        often = Restart("replica", max_restarts=3)
+        ps = t.role("ps", "true", kind="service", cpu=0.5, ports=["rpc"], simulate=bugs.Table, restart=often)
+        gate = ps.started(on_restart="restart")
+        t.role("trainer", "true", replicas=2, cpu=0.5, depends_on=gate, simulate=model, restart=policy, workload=LOAD)
+    else:
+        t.role("trainer", "true", replicas="2:3", cpu=1, simulate=model, restart=policy, workload=LOAD)
+    return graph_of(t)
+
+
+def first_failure(model: type) -> Failure:
+    report = campaign(job_of(model), SEEDS, fail_fast=True)
+    assert report.failures, "it was not found"
+    return report.failures[0]
+
+
+@pytest.mark.parametrize("model", [bugs.Correct, bugs.Trusting, bugs.Pushing], ids=lambda model: model.__name__)
+def test_what_has_no_bug_comes_out_the_same_whatever_happens(model: type) -> None:
+    report = campaign(job_of(model), SEEDS)
+    assert report.failures == [] and report.recoveries > 30
+    assert sum(count for (_, phase), count in report.coverage.items() if phase == "saving") > 10
+    assert report.has_models and "saving" not in report.unseen
+
+
+@pytest.mark.parametrize(
+    ("model", "property", "text"),
+    [
+        (bugs.ForgottenOptimizer, "same result", "loss is"),
+        (bugs.DataOffByOne, "exactly once", "is never used"),
+        (bugs.PublishedTooSoon, "survives", "the check sum is wrong"),
+        (bugs.StaleGenerationWrites, "survives", "KeyError"),
+        (bugs.ShardedByWorldSize, "exactly once", "samples too often"),
+        (bugs.NoiseNotRestored, "same result", "loss is"),
+        (bugs.LatestOverwritten, "survives", "JSONDecodeError"),
+        (bugs.PushedTwice, "same result", "error is"),
+        (bugs.ScheduleRestarted, "same result", "loss is"),
+        (bugs.DepartedShardMissing, "same result", "loss is"),
+        (bugs.UncheckedRead, "same result", "is"),
+        (bugs.EachRankItsOwnLatest, "same start", "resume from different steps"),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else "",
+)
+def test_each_bug_is_found_and_made_small(model: type, property: str, text: str) -> None:
+    failure = first_failure(model)
+    assert (failure.property, 1 <= len(failure.faults) <= 2) == (property, True), failure
+    assert text in failure.text
+    if property != "survives":
+        with pytest.raises(AssertionError, match=property):
+            assert_same_result(job_of(model), *failure.faults, seed=failure.seed)
+
+
+def test_the_command_line_finds_a_bug_and_shows_it_again() -> None:
+    topology = ROOT / "examples/resume_model/topology.py"
+    bug = ["-p", "model=tests.testing.resume_bugs:DataOffByOne"]
+    done = flowdist("simulate", str(topology), *bug, "--explore", "3", "--fail-fast", "--json")
+    assert done.returncode == 3, done.stderr
+    failure = json.loads(done.stdout)["failures"][0]
+    assert failure["property"] == "exactly once" and len(failure["faults"]) == 1
+    again = flowdist(*shlex.split(failure["replay"])[1:])
+    assert again.returncode == 3 and "violated: exactly once: trainer: sample" in again.stderr
+    done = flowdist("simulate", str(topology), "--fail", failure["faults"][0])
+    assert done.returncode == 0 and "violated" not in done.stderr
+    bug = ["-p", "model=tests.sim.user_models:AlwaysRaising"]
+    done = flowdist("simulate", str(topology), *bug)
+    assert done.returncode == 1 and "user code raised first in trainer/0" in done.stderr
+    assert "RuntimeError: never works" in done.stderr and "user_models.py" in done.stderr
+
+
+def flowdist(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "flowdist", *arguments]
+    return subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
