@@ -78,8 +78,10 @@ def explore(graph: RoleGraph, named: Named, wanted: Exploration, demands: Demand
         _show_failures(report, named.target or "", again, None if wanted.is_full else LAST_EVENTS)
         _show_coverage(report)
         if held:
+            more = f" and {len(held) - SHOWN_MAX} more" if len(held) > SHOWN_MAX else ""
+            names = ", ".join(map(str, held[:SHOWN_MAX]))
             click.echo(
-                f"\nheld now, failed before: {', '.join(f'seed {seed}' for seed in held)}; {wanted.corpus} keeps them"
+                f"\nfailed before, and hold now: seeds {names}{more}; {wanted.corpus} keeps them, to be tried first"
             )
     sys.exit(3 if is_red else 0)
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from flowdist.control.history import Line, Record
 from flowdist.faults import Fault, Plan, parse_fault
 from flowdist.graph import SECOND, RoleGraph, format_duration
-from flowdist.report.trace import event_lines, trace_lines
+from flowdist.report.trace import event_lines, event_text, stamp, trace_lines
 from flowdist.sim.bounds import Bounds
 from flowdist.sim.liveness import end_ns, late
 from flowdist.sim.properties import Properties
@@ -97,21 +97,21 @@ def specs(plan: Plan) -> tuple[str, ...]:
 def shrink(graph: RoleGraph, plan: Plan, seed: int, rules: Rules, property: str) -> Failure:
     """Leave out what is not needed for a failure of the same property, one fault after the other, from the last."""
     faults = list(plan.faults)
-    passing: Sequence[Line] | None = None
+    passing: list[Sequence[Line]] = []
     for fault in reversed(plan.faults):
         fewer = [other for other in faults if other is not fault]
         result, found, _ = judge(graph, Plan(tuple(fewer)), seed, rules)
         if found == property:
             faults = fewer
         elif not found:
-            passing = result.lines
+            passing.append(result.lines)
     while len(faults) > SHORT:
         shorter = _fewer_at_other_times(graph, faults, seed, rules, property)
         if shorter is None:
             break
         faults = shorter
     result, _, text = judge(graph, Plan(tuple(faults)), seed, rules)
-    where = _divergence(passing, result.lines) if passing is not None else ""
+    where = max((_divergence(lines, result.lines) for lines in passing), default=(0, ""))[1]
     waiting, last = tuple(result.waiting), _last_lines(result.lines)
     return Failure(seed, property, text, specs(Plan(tuple(faults))), waiting, where, seed, last)
 
@@ -140,12 +140,16 @@ def _shifted(fault: Fault, by_ns: int) -> Fault:
     return parse_fault(re.sub(r"@[^:/+]+", f"@{at}", fault.spec, count=1))
 
 
-def _divergence(passing: Sequence[Line], failing: Sequence[Line]) -> str:
-    """The first line in which the nearest run that passes differs."""
+def _said(line: Record) -> str:
+    """In short: what was decided, else the event."""
+    return next(iter(trace_lines([line])), f"{stamp(line.t_ns)}  {event_text(line)}").strip()
+
+
+def _divergence(passing: Sequence[Line], failing: Sequence[Line]) -> tuple[int, str]:
+    """For how many events the two agree, and the first line that differs, in words."""
     ours = [line for line in failing if isinstance(line, Record)]
     theirs = [line for line in passing if isinstance(line, Record)]
     for n, (a, b) in enumerate(zip(ours, theirs, strict=False)):
         if a != b:
-            here, there = (next(iter(trace_lines([line])), "(nothing is said)") for line in (a, b))
-            return f"the runs agree for {n} events; then this one: {here.strip()}; one that passes: {there.strip()}"
-    return ""
+            return n, f"the runs agree for {n} events; then this one: {_said(a)}; one that passes: {_said(b)}"
+    return 0, ""

@@ -20,10 +20,10 @@ from typing import Any
 from flowdist.dsl.load import compile_loaded, load_topology
 from flowdist.dsl.topology import Topology
 from flowdist.fault_files import parse_plan
-from flowdist.graph import RoleGraph, parse_duration
+from flowdist.faults import Plan
+from flowdist.graph import RoleGraph, format_duration, parse_duration
 from flowdist.sim.bounds import bounds_of
 from flowdist.sim.faulting import check_faults
-from flowdist.sim.points import POINTS
 from flowdist.sim.properties import Always, Check, Eventually, Properties, Sometimes, properties_of
 from flowdist.sim.simulation import SimResult, Simulation, with_nodes
 from flowdist.testing.campaign import Failure, Report, campaign, replay_command
@@ -47,8 +47,9 @@ def graph_of(topology: str | Path | Topology | RoleGraph, params: Mapping[str, o
 
 def simulate(
     topology: str | Path | Topology | RoleGraph,
-    *faults: str,
+    *faults: str | Plan,
     seed: int = 0,
+    schedule: int = 0,
     until: str | None = None,
     scale: Sequence[str] = (),
     add: Sequence[str] = (),
@@ -62,8 +63,9 @@ def simulate(
     """One run in virtual time.
 
     Args:
-        faults: In the fault grammar: `"node1@5m/2m"`, `"trainer/0@step=trainer,500:exit=3"`.
+        faults: In the fault grammar: `"node1@5m/2m"`, `"trainer/0@step=trainer,500:exit=3"`; or plans of them.
         seed: 0 is nominal; others spread start-up times.
+        schedule: In which order things happen that happen at the same time: another one for each number.
         until: When to stop the clock, such as `"2h"`.
         scale, add, drain: As on the command line: `"trainer=4@60s"`, `"node5@90s"`, `"node1@2m"`.
         params: Of a topology file that is a function.
@@ -82,10 +84,16 @@ def simulate(
     """
     graph = graph_of(topology, params)
     demanded = _demanded(topology, properties, properties_of(always, eventually, sometimes))
-    plan = parse_plan(faults, scale, add, drain)
+    plan = parse_plan(tuple(fault for fault in faults if isinstance(fault, str)), scale, add, drain)
+    for more in faults:
+        plan = Plan(*map(_joined, plan, more)) if isinstance(more, Plan) else plan
     check_faults(plan, graph)
-    simulation = Simulation(graph, plan, seed=seed, properties=demanded)
+    simulation = Simulation(graph, plan, seed=seed, schedule=schedule, properties=demanded)
     return simulation.run(parse_duration(until) if until is not None else None)
+
+
+def _joined(some: tuple[Any, ...], more: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (*some, *more)
 
 
 def _demanded(topology: object, file: str | Path | None, given: Properties) -> Properties:
@@ -99,7 +107,7 @@ def _demanded(topology: object, file: str | Path | None, given: Properties) -> P
 
 def assert_recovers(
     topology: str | Path | Topology | RoleGraph,
-    *faults: str,
+    *faults: str | Plan,
     within: str | None = None,
     lost_work: str | None = None,
     goodput: float | None = None,
@@ -115,11 +123,12 @@ def assert_recovers(
         goodput: At least this share of the time of the replicas of tasks is productive, 0 to 1.
         charged: How many incidents the budgets of these roles were charged for, exactly.
         same_state: What the models of its roles did is what they do without faults: see `assert_same_result`.
-        options: As of `simulate`; its points `sometimes` have to be reached.
+        options: As of `simulate`; what is given as `sometimes` has to be reached.
 
     Raises:
         AssertionError: with all that is not so, and the command that shows it again.
     """
+    __tracebackhide__ = True  # of pytest: what is not so says more than where that was noticed
     result = simulate(topology, *faults, **options)
     wrong = [f"fault {fault.spec} never fired" for fault in result.unfired]
     if result.violation is not None:
@@ -132,17 +141,19 @@ def assert_recovers(
     if same_state and not wrong:
         wrong += _changed(topology, result, options)
     wrong += [text for _, text in bounds_of(within, lost_work, goodput).broken(result)]
-    wrong += [f"never seen: {point}" for point in result.points if point not in POINTS and point not in result.seen]
+    points = properties_of(sometimes=options.get("sometimes", ())).sometimes  # a file's are for campaigns
+    wrong += [f"never seen: {point.name}" for point in points if point.name not in result.seen]
     for role, count in (charged or {}).items():
         if (found := len(result.job.roles[role].charges)) != count:
             wrong.append(f"{role} was charged for {found} incidents, not {count}")
     if wrong:
-        again = _again(topology, options, Failure(options.get("seed", 0), "", "", faults))
+        more = _bound_words(within, lost_work, goodput)
+        again = replay_lines(topology, faults, options, more)
         raise AssertionError("\n".join([*wrong, *again]))
     return result
 
 
-def assert_same_result(topology: str | Path | Topology | RoleGraph, *faults: str, **options: Any) -> SimResult:
+def assert_same_result(topology: str | Path | Topology | RoleGraph, *faults: str | Plan, **options: Any) -> SimResult:
     """Resume logic is right: after these faults all is as it is without them.
 
     Compared is what the models of the roles (`simulate=`) did, with a run of the same seed and without faults: each
@@ -172,7 +183,7 @@ def _changed(topology: str | Path | Topology | RoleGraph, result: SimResult, opt
     return [f"{broken.property}: {broken.text}"] if broken is not None else []
 
 
-def check_determinism(topology: str | Path | Topology | RoleGraph, *faults: str, **options: Any) -> None:
+def check_determinism(topology: str | Path | Topology | RoleGraph, *faults: str | Plan, **options: Any) -> None:
     """User code does the same when it runs again: no clock, no randomness but `ctx.random`.
 
     Args:
@@ -186,13 +197,45 @@ def check_determinism(topology: str | Path | Topology | RoleGraph, *faults: str,
         raise AssertionError(f"{text}: user code reads a clock, or random numbers that are not ctx.random's")
 
 
-def _again(topology: object, options: Mapping[str, Any], failure: Failure, more: Sequence[str] = ()) -> list[str]:
-    """`options` are those of `simulate`; `more` are words of the command line."""
+def replay_lines(
+    topology: object, faults: Sequence[str | Plan], options: Mapping[str, Any], more: Sequence[str] = ()
+) -> list[str]:
+    """The command that shows a run of a topology file again.
+
+    Args:
+        faults, options: As of `simulate`.
+        more: Words of the command line.
+    """
     if not isinstance(topology, str | Path):
         return []
+    plans = [fault for fault in faults if isinstance(fault, Plan)]
+    specs = [fault for fault in faults if isinstance(fault, str)]
+    specs += [fault.spec for plan in plans for fault in plan.faults]
+    words = _words(options)
+    for plan in plans:
+        for scale in plan.scales:
+            words += ["--scale", f"{scale.role}={scale.replicas}@{format_duration(scale.at_ns)}"]
+        for flag, orders in (("--add", plan.adds), ("--drain", plan.drains)):
+            for order in orders:
+                words += [flag, f"{order.node}@{format_duration(order.at_ns)}"]
+    failure = Failure(options.get("seed", 0), "", "", tuple(specs), schedule=options.get("schedule", 0))
+    own = any(options.get(name) for name in ("always", "eventually", "sometimes"))
+    note = "  # without what the test itself demands" if own else ""
+    return [f"again: {replay_command(str(topology), [*words, *more], failure)}{note}"]
+
+
+def _words(options: Mapping[str, Any]) -> list[str]:
+    """Of a command line, for options of `simulate`."""
     words = [word for name, value in (options.get("params") or {}).items() for word in ("-p", f"{name}={value}")]
-    words += ["--properties", str(options["properties"])] if options.get("properties") is not None else []
-    return [f"again: {replay_command(str(topology), [*words, *more], failure)}"]
+    for flag in ("scale", "add", "drain"):
+        words += [word for value in options.get(flag, ()) for word in (f"--{flag}", value)]
+    words += ["--until", options["until"]] if options.get("until") is not None else []
+    return words + (["--properties", str(options["properties"])] if options.get("properties") is not None else [])
+
+
+def _bound_words(recovers_within: str | None, lost_work: str | None, goodput: float | None) -> list[str]:
+    given = {"--recovers-within": recovers_within, "--lost-work": lost_work, "--goodput": goodput}
+    return [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
 
 
 def explore(
@@ -232,19 +275,20 @@ def explore(
             the points that no run reached.
         FlowdistError: for bounds or properties that cannot be read.
     """
+    __tracebackhide__ = True
     chosen = range(1, seeds + 1) if isinstance(seeds, int) else seeds
     demanded = _demanded(topology, properties, properties_of(always, eventually, sometimes))
     bounds = bounds_of(recovers_within, lost_work, goodput)
     asked: dict[str, Any] = {"strict": strict, "properties": demanded, "bounds": bounds}
     report = campaign(graph_of(topology, params), chosen, jobs=jobs, **asked)
-    given = {"--recovers-within": recovers_within, "--lost-work": lost_work, "--goodput": goodput}
-    more = [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
+    more = _bound_words(recovers_within, lost_work, goodput)
     lines: list[str] = []
     for failure in report.failures[:5]:
         lines += [f"seed {failure.seed}: {failure.property}: {failure.text}"]
         lines += [f"  shortest plan: {', '.join(failure.faults)}", f"  {failure.divergence}"]
-        options = {"params": params, "properties": properties}
-        lines += [f"  {line}" for line in _again(topology, options, failure, more)]
+        words = [*_words({"params": params, "properties": properties}), *more]
+        if isinstance(topology, str | Path):
+            lines += [f"  again: {replay_command(str(topology), words, failure)}"]
     if lines:
         lines = [f"{len(report.failures)} of {report.seeds} seeds fail", *lines]
     if missed := report.never_seen + (report.never_reached if cover else []):
