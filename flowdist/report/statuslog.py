@@ -71,6 +71,7 @@ _MARKS: dict[type[ev.Event], str] = {
     ev.ReplicaStarted: "^",
     ev.ReplicaReady: "*",
     ev.ReplicaProgressed: ".",
+    ev.ReplicaElastic: "=",
     ev.ReplicaStopped: "v",
     ev.ReplicaUnkillable: "!",
     ev.ReplicaStalled: "?",

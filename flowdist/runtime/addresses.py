@@ -78,7 +78,7 @@ def reserve(address: str, port: int) -> Reserved | None:
     """
     held = socket.socket(socket.AF_UNIX)
     try:
-        held.bind(f"\0flowdist-{port}")
+        held.bind(f"\0flowdist-{address}-{port}")
     except OSError:
         held.close()
         return None

@@ -167,6 +167,9 @@ def test_a_port_is_reserved_once() -> None:
     held = reserve("127.0.0.1", 0)
     assert held is not None
     assert reserve("127.0.0.1", 0) is None
+    elsewhere = reserve("127.0.0.2", 0)
+    assert elsewhere is not None
+    elsewhere.held.close()
     held.held.close()
     again = reserve("127.0.0.1", 0)
     assert again is not None
