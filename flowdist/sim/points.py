@@ -91,10 +91,12 @@ class Points:
             return
         if job.open or len(job.incidents) > self._incidents:
             self._note_incidents(job)
-        if any(isinstance(effect, StartReplica) for effect in line.effects):
-            had, self.has_spare = self.has_spare, _has_spare(job)
-            if had and not self.has_spare and job.incidents:
-                self._see(SPARE)
+        for effect in line.effects:
+            if isinstance(effect, StartReplica):
+                had, self.has_spare = self.has_spare, _has_spare(job)
+                if had and not self.has_spare and job.incidents:
+                    self._see(SPARE)
+                break
 
     def _note_incidents(self, job: JobState) -> None:
         """One that opens, or loses more, while worlds have not come back from what was before is the second of two."""

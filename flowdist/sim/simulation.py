@@ -244,7 +244,8 @@ class Simulation:
         else:
             self._watch.note(event)
         self.points.hear(job, line)
-        self._watching.hear(job, now)
+        if not self._watching.properties.is_empty:
+            self._watching.hear(job, now)
         if job.outcome is not None:
             self.queue.stop()
         for effect in effects:
