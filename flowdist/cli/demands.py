@@ -27,6 +27,10 @@ class Demands(NamedTuple):
     live: bool
 
     @property
+    def any(self) -> bool:
+        return self != Demands(None, None, None, None, live=False)
+
+    @property
     def bounds(self) -> Bounds:
         """FlowdistError for one that cannot be read."""
         from flowdist.sim.bounds import bounds_of  # the engine: only when something is simulated

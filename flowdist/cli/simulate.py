@@ -109,7 +109,9 @@ def command(
         chosen = read_exploration(None, seeds, 1, None, False, False) if seeds is not None else None
         wanted = chosen.seeds if chosen is not None else [seed or 0]
         trace = Path(trace_file) if trace_file is not None else None
-        _refuse_in_macro(scenario=scenario is not None, html=html_file is not None, explore=count is not None)
+        _refuse_in_macro(
+            scenario=scenario is not None, html=html_file is not None, explore=count is not None, demands=demands.any
+        )
         macro(graph, plan, named, MacroWanted(wanted, _until_ns(until), cross_check, trace))
     check_faults(plan, graph)
     simulation = Simulation(graph, plan, seed=seed or 0, schedule=schedule, properties=demands.properties(named))
@@ -145,6 +147,7 @@ def _stuck(result: Any, plan: Any) -> list[str]:
 
 def _refuse_in_macro(**given: bool) -> None:
     names = {"scenario": "a scenario's expectations are", "html": "--html is", "explore": "--explore is"}
+    names["demands"] = "properties and bounds are"
     for name, is_given in given.items():
         if is_given:
             raise FlowdistError(f"{names[name]} not for --macro", help="leave it out, or --macro")
