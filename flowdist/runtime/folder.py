@@ -193,8 +193,14 @@ def past_of(run_dir: Path) -> Past:
 
 def socket_dir(run_dir: Path, nodes: list[str]) -> Path:
     """Where the sockets of the run may be: its own folder, if their paths are short enough there."""
-    longest = max([len(CONTROL), *(len(f"{name}.sock") for name in nodes)])
+    longest = max(len("s4194304-1234567.sock"), *(len(f"{name}.sock") for name in nodes))  # a store's; an agent's
     if len(str(run_dir).encode()) + 1 + longest <= SOCKET_PATH_MAX:
         return run_dir
-    base = os.environ.get("XDG_RUNTIME_DIR")
-    return Path(tempfile.mkdtemp(prefix="flowdist-", dir=base if base and len(base) < 60 else None))
+    bases = [os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"]
+    room = SOCKET_PATH_MAX - longest - len("/flowdist-12345678/")
+    for base in bases:
+        if base and len(base.encode()) <= room and os.access(base, os.W_OK | os.X_OK):
+            return Path(tempfile.mkdtemp(prefix="flowdist-", dir=base))
+    where = " nor ".join(dict.fromkeys(filter(None, bases)))
+    message = f"sockets can be neither in {run_dir} nor in {where}: their paths are too long, or nobody may write there"
+    raise FlowdistError(message, help="set TMPDIR to a folder with a short path")
