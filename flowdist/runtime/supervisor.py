@@ -31,7 +31,7 @@ from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.controller_main import ControllerConfig
 from flowdist.runtime.devices import share_devices
 from flowdist.runtime.disturbances import Disturb, Heal
-from flowdist.runtime.folder import CONTROL, lock_run, past_of, socket_dir
+from flowdist.runtime.folder import CONTROL, end_leftovers, lock_run, past_of, socket_dir
 from flowdist.runtime.frames import Injected, JournalLine, Operate, Operation, Watch, encode, read_from_controller
 from flowdist.runtime.guardian import KILL_NODE, NodeConfig
 from flowdist.runtime.hooks import Hooks
@@ -106,6 +106,8 @@ class Supervisor:
         self._graph, self._show, self._run_dir, self._run_id = graph, show, run_dir, run_dir.name
         self._lock = lock_run(run_dir, RESUME_WAIT_S)
         self._past = past_of(run_dir)
+        if ended := end_leftovers(run_dir):
+            show("warning", f"worker processes that had outlived the run are killed: {ended}")
         nodes = [*graph.cluster.nodes, *(added_node(name, graph) for name in plan.new_nodes)]
         self._nodes = {node.name: node for node in nodes}
         self._sockets = socket_dir(self._run_dir, list(self._nodes))

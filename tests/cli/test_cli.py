@@ -102,6 +102,7 @@ def test_plan_as_json_holds_the_graph() -> None:
         (["status", "zebra"], "there is no run 'zebra' in runs"),
         (["logs", "--run", "zebra"], "there is no run 'zebra' in runs"),
         (["scale", "trainer"], "'trainer' is no ROLE=N"),
+        (["scale", "trainer=99999999999999999999"], "is no ROLE=N"),
         (["scale", "trainer=-1"], "'trainer=-1' is no ROLE=N"),
         (["drain", "node1", "--runs", "nowhere"], "there is no run 'latest' in nowhere"),
         (["check", "nope.py"], "no topology file 'nope.py'"),
