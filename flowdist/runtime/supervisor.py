@@ -28,7 +28,7 @@ from flowdist.errors import JobFailed
 from flowdist.faults import Fault, Plan, added_node
 from flowdist.graph import NodeSpec, RoleGraph
 from flowdist.runtime.clock import boot_ns
-from flowdist.runtime.controller_main import ControllerConfig
+from flowdist.runtime.controller_main import JOURNAL_LOST, ControllerConfig
 from flowdist.runtime.devices import share_devices
 from flowdist.runtime.disturbances import Disturb, Heal
 from flowdist.runtime.folder import CONTROL, end_leftovers, lock_run, past_of, socket_dir
@@ -45,6 +45,7 @@ LOOK_S = 0.1  # how often the workers' output is looked at
 RESUME_WAIT_S = 5.0  # for what is left of a run that was killed to end
 AGENT_RESTARTS_MAX = 5
 CONTROLLER_RESTARTS_MAX = 100  # that come to nothing: each line of the journal starts the count anew
+JOURNAL_LOST_COUNTS = 9  # that much more where it could not write a line: others will not be able to, either
 CONTROLLER_PAUSE_S = 0.05
 WIND_DOWN_S = 5.0
 
@@ -168,8 +169,7 @@ class Supervisor:
             raise KeyboardInterrupt
         if self._finished is None:
             log = self._run_dir / "controller.log"
-            text = f"the controller died {CONTROLLER_RESTARTS_MAX} times in a row; everything was stopped (see {log})"
-            raise JobFailed(text)
+            raise JobFailed(f"the controller died again and again; everything was stopped (see {log})")
         return RunResult(
             outcome=self._finished.outcome,
             reason=self._finished.reason,
@@ -252,8 +252,13 @@ class Supervisor:
             if self._controller_deaths >= CONTROLLER_RESTARTS_MAX:
                 self._over.set()
                 break
-            self._show("warning", "the controller died: another takes over from the journal")
-            await asyncio.sleep(CONTROLLER_PAUSE_S if self._controller_deaths > 1 else 0)
+            if self._controller.returncode == JOURNAL_LOST:
+                self._controller_deaths += JOURNAL_LOST_COUNTS
+                self._show("error", f"the journal cannot be written: is there room on the disk of {self._run_dir}?")
+                await asyncio.sleep(1)
+            else:
+                self._show("warning", "the controller died: another takes over from the journal")
+                await asyncio.sleep(CONTROLLER_PAUSE_S if self._controller_deaths > 1 else 0)
             await self._start_controller()
 
     async def _watch_controller(self) -> None:

@@ -111,6 +111,20 @@ def test_r21_a_run_that_was_killed_goes_on_from_its_last_checkpoint(tmp_path: Pa
         assert over.finish() == 2 and "it has succeeded" in over.text
 
 
+def test_r21_nothing_is_carried_out_that_the_journal_has_no_room_for(tmp_path: Path) -> None:
+    """A full disk, played by a limit on the size of files: the run ends with a reason, and its journal replays."""
+    (tmp_path / "loop.py").write_text("print('works', flush=True)\nraise SystemExit(1)\n")
+    with Job(tmp_path, "loop.py", "--max-restarts", "500", before=("prlimit", "--fsize=12288")) as job:
+        assert job.finish() == 1
+        assert f"the journal cannot be written: is there room on the disk of {job.run_dir}?" in job.text
+        assert "Traceback" not in job.text and job.alive() == []
+        header, lines = job.journal()
+        assert_replays(header, lines)
+        told = {(e.replica, e.attempt) for line in lines if isinstance(line, Record) for e in line.effects
+                if isinstance(e, StartReplica)}  # fmt: skip
+        assert len(list((job.run_dir / "trainer/0").iterdir())) <= len(told)
+
+
 @pytest.mark.parametrize("warm", ["yes", "no"])
 def test_r21_workers_that_outlived_all_of_their_run_do_not_work_beside_those_of_the_resumed_one(
     tmp_path: Path, warm: str
