@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from flowdist.control import events as ev
+from flowdist.control.bad_gpus import lose_gpu
 from flowdist.control.beginning import new_job
 from flowdist.control.deadlines import Due
 from flowdist.control.effects import AnswerCheckpoint, Effect
@@ -90,6 +91,8 @@ def _record(job: JobState, event: ev.Event) -> None:
         case ev.NodeSilent():
             silence = format_duration(job.graph.options.lease_ns + job.graph.options.lease_margin_ns)
             lose_node(job, event.node, f"{event.node} is lost: not heard for {silence}")
+        case ev.GpuFailed():
+            lose_gpu(job, event)
         case ev.StoreOpened():
             _store_opened(job, event)
         case ev.StoreLost():

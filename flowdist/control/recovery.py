@@ -342,10 +342,12 @@ def _reset_if_gone(job: JobState, world: World) -> None:
 
 
 def _loses_its_seat(job: JobState, replica: Replica, name: NodeName | None) -> bool:
-    """Its node is lost or leaves, or is no good for it and there is another."""
+    """Its node is lost or leaves, or a GPU of it is bad, or it is no good for it and there is another."""
     if name is None:
         return False
     node = job.nodes[name]
+    if any(gpu in node.bad_gpus for gpu in replica.gpus):
+        return True
     return not node.usable or node.is_leaving or moves_away(job, replica, name)
 
 

@@ -66,6 +66,7 @@ _MARKS: dict[type[ev.Event], str] = {
     ev.NodeGone: "-",
     ev.NodeSilent: "-",
     ev.NodeHeard: "+",
+    ev.GpuFailed: "!",
     ev.StoreOpened: "o",
     ev.StoreLost: "!",
     ev.ReplicaStarted: "^",

@@ -17,6 +17,7 @@ from flowdist.control.events import (
     CheckpointOffered,
     DrainRequested,
     Event,
+    GpuFailed,
     NodeGone,
     NodeWarm,
     StoreLost,
@@ -143,7 +144,7 @@ def _outlook(brain: Brain) -> Outlook:
     return Outlook(False, job.outcome, tuple(waiting_for(job)), None if at is None else at - brain.now, silence)
 
 
-_OF_NO_ATTEMPT = StoreOpened | StoreLost | CheckpointOffered | NodeWarm
+_OF_NO_ATTEMPT = StoreOpened | StoreLost | CheckpointOffered | NodeWarm | GpuFailed
 
 
 def _is_late(brain: Brain, news: News) -> bool:

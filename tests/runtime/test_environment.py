@@ -96,7 +96,20 @@ def test_what_the_user_has_set_is_kept_and_what_the_role_says_wins() -> None:
 def test_devices_are_told_only_to_roles_that_ask_for_them() -> None:
     assert "CUDA_VISIBLE_DEVICES" not in env(role("trainer"), gpus=("5", "6"))
     spec = RoleSpec("trainer", ("true",), procs=2, resources=Resources(gpu=2))
-    assert env(spec, {"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6"}, gpus=("5", "6"))["CUDA_VISIBLE_DEVICES"] == "5,6"
+    given = env(spec, {"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6"}, gpus=("5", "6"))
+    assert given["CUDA_VISIBLE_DEVICES"] == "5,6" and not {"CUDA_DEVICE_ORDER", "FLOWDIST_GPU_FRACTION"} & set(given)
+
+
+def test_numbers_that_are_not_the_users_are_by_place() -> None:
+    spec = RoleSpec("trainer", ("true",), resources=Resources(gpu=1))
+    assert env(spec, gpus=("5",))["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert env(spec, {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, gpus=("5",))["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
+
+
+def test_who_has_a_share_of_a_gpu_is_told_how_much() -> None:
+    spec = RoleSpec("actor", ("true",), resources=Resources(gpu=1, gpu_share=250))
+    found = env(spec, gpus=("5",))
+    assert (found["CUDA_VISIBLE_DEVICES"], found["FLOWDIST_GPU_FRACTION"]) == ("5", "0.25")
 
 
 def test_macros_and_the_interpreter() -> None:
