@@ -28,7 +28,7 @@ Verb = Literal[
 VERBS: tuple[Verb, ...] = (
     *("calm", "calm", "calm", "exit", "exit", "wait", "wait", "join", "lose", "obey", "finish", "live", "offer"),
     *("stall", "repeat", "scale", "operate", "preempt", "unkillable", "leave", "restart", "arrive", "finish"),
-    *("gpu", "arrive", "elastic", "elastic"),
+    *("unkillable", "arrive", "elastic", "elastic", "gpu"),
 )
 WAITS = (400, 31, 61, 400, 1)
 ORDERS = (OpenStore, StartReplica, StopReplica, CloseStore, AskStep, StopAtStep)
