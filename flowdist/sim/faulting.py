@@ -59,9 +59,9 @@ class Faulting:
         for fault in self._faults:
             when = fault.when
             if when.at_ns is not None:
-                self._sim.queue.at(when.at_ns + fault.offset_ns, self._firing(fault))
+                self._sim.queue.at_apart(when.at_ns + fault.offset_ns, self._firing(fault))
             elif when.every_ns is not None:
-                self._sim.queue.at(when.every_ns + fault.offset_ns, self._firing(fault))
+                self._sim.queue.at_apart(when.every_ns + fault.offset_ns, self._firing(fault))
             else:
                 self._waiting.append(fault)
                 if when.event == "step":

@@ -65,7 +65,7 @@ def test_sigkill_of_a_process_of_a_node(tmp_path: Path, victim: str, how: tuple[
         spawner, agent = sorted(pid for pid in children(guardian) if pid in job.named("flowdist.runtime.guardian"))[:2]
         below = descendants(spawner)
         adopted = [pid for pid in children(guardian) if pid not in (spawner, agent)]
-        assert len(below) == (3 if how else 2) and len(adopted) == 1
+        assert len(below) >= (3 if how else 2) and len(adopted) == 1  # a standby fork may be there by now
         with Deaths([guardian, spawner, agent, *below, *adopted]) as deaths:
             os.kill({"agent": agent, "spawner": spawner, "guardian": guardian}[victim], signal.SIGKILL)
             assert deaths.survivors(2.0) == []

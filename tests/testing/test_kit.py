@@ -38,7 +38,7 @@ def test_what_is_demanded_and_not_so_is_named_with_the_command_that_shows_it() -
         "trainer lost",
         "goodput is 0.",
         "trainer was charged for 1 incidents, not 0",
-        f"again: flowdist simulate {GANG} --seed 0 --fail trainer/0@2m55s",
+        f"again: flowdist simulate {GANG} --recovers-within 1s --lost-work 1s --goodput 0.999 --seed 0 ",
     ):
         assert words in text
 
