@@ -12,7 +12,6 @@ import heapq
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Collection, Iterable
-from itertools import islice
 
 from flowdist.control.amounts import free_text, need_text
 from flowdist.control.ids import NodeName, ReplicaId
@@ -219,7 +218,7 @@ def fill(job: JobState, role: Role, count: int, *, without: Collection[NodeName]
             passed += 1
             continue
         wanting = True
-        seats = _choose_block(job, role, chooser, islice(role.vacant, passed, None), block)
+        seats = _choose_block(job, role, chooser, role.vacant[passed : passed + block])
         left = {name: trial[name] for _, name in seats}
         if len(seats) < block or (short and not leaves_room(job, role, left, seats, short)):
             break
@@ -233,19 +232,15 @@ def fill(job: JobState, role: Role, count: int, *, without: Collection[NodeName]
     return placed
 
 
-def _choose_block(job: JobState, role: Role, chooser: Chooser, vacant: Iterable[int], block: int) -> list[Seat]:
-    """So many seats for the first that wait; fewer when there are no more."""
+def _choose_block(job: JobState, role: Role, chooser: Chooser, vacant: Iterable[int]) -> list[Seat]:
+    """A seat for each of these; fewer when there are no more. Of a gang that forms or grows all who have none wait."""
     seats: list[Seat] = []
     for index in vacant:
         replica = job.replicas[role.replicas[index]]
-        if replica.phase != "waiting":
-            continue
         name = chooser.take(replica.ports_node, avoided(job, replica)) or chooser.take(replica.ports_node)
         if name is None:
             break
         seats.append((replica.id, name))
-        if len(seats) == block:
-            break
     return seats
 
 

@@ -11,7 +11,16 @@ import pytest
 from flowdist.control import events as ev
 from flowdist.control.controller import Controller
 from flowdist.control.effects import Notify
-from flowdist.control.history import FaultLine, Header, Record, digest, encode_line, read_whole_lines, record
+from flowdist.control.history import (
+    FaultLine,
+    Header,
+    Record,
+    digest,
+    encode_line,
+    encode_lines,
+    read_whole_lines,
+    record,
+)
 from flowdist.control.milestones import Milestone, has_come
 from flowdist.graph import SECOND, RoleGraph
 from tests.control.harness import TCP, Talk, graph, r, restart, role
@@ -46,6 +55,11 @@ def test_a_controller_that_reads_the_record_is_where_the_one_was_that_wrote_it()
         assert isinstance(line, Record)
         assert tuple(fresh.handle(line.event, line.t_ns)) == line.effects
     assert fresh.state == talk.job
+
+
+def test_many_lines_at_once_are_the_same_bytes():
+    _, data = recorded()
+    assert encode_lines(read_whole_lines(data)[0]) == data
 
 
 def test_the_reason_of_a_line_is_what_the_controller_said():

@@ -133,6 +133,17 @@ def test_a_replica_that_waits_in_its_seat_moves_to_another_gpu():
     assert seat(talk, "actor/0") == ("node0", (1,))
 
 
+def test_a_replica_that_waits_out_its_back_off_moves_to_another_gpu():
+    again = RestartPolicy("replica", 9, backoff_ns=SECOND)
+    talk = talk_of(on_gpus("actor", 1, restart=again))
+    talk.fail("actor/0")
+    talk.fail("actor/0")
+    assert talk.world("actor/0").phase == "waiting" and seat(talk, "actor/0") == ("node0", (0,))
+    talk.tell(bad(0))
+    talk.wait(2)
+    assert talk.up() == ["actor/0"] and seat(talk, "actor/0") == ("node0", (1,))
+
+
 def test_one_that_is_being_stopped_loses_its_seat_when_it_is_gone():
     talk = talk_of(on_gpus("trainer", 2, restart=restart()), gpus=(3,))
     talk.auto = False

@@ -7,8 +7,9 @@ import pytest
 from flowdist.control import events as ev
 from flowdist.control.controller import Controller
 from flowdist.control.effects import AnswerCheckpoint, CloseStore, FinishJob, StartReplica, StopReplica, TellPeers
+from flowdist.control.links import Links
 from flowdist.control.liveness import Liveness
-from flowdist.graph import MINUTE, SECOND, Domain, Gate, RestartPolicy
+from flowdist.graph import MINUTE, SECOND, Domain, Gate, JobOptions, RestartPolicy
 from tests.control.harness import TCP, Talk, graph, r, restart, role
 
 
@@ -227,6 +228,16 @@ def test_r19_a_silent_node_is_given_up_only_after_lease_and_margin():
     assert liveness.expire(6 * SECOND - 1) == []
     assert liveness.expire(6 * SECOND) == [ev.NodeSilent("node0")]
     assert liveness.heard("node0", 7 * SECOND) == [ev.NodeHeard("node0")] and not liveness.is_watched("node0")
+
+
+def test_r19_how_long_some_nodes_may_still_be_silent_is_a_matter_of_these_alone():
+    liveness = Liveness(lease_ns=4 * SECOND, margin_ns=SECOND)
+    for i in range(3):
+        liveness.watch(f"node{i}", i * SECOND)
+    assert liveness.deadline_of(["node2", "node1"]) == 6 * SECOND == liveness.deadline() + SECOND
+    assert liveness.deadline_of(["node9"]) is None
+    links = Links(JobOptions())
+    assert links.deadline_of(["node0"]) is None and links.deadline() is None
 
 
 def test_r19_a_replica_is_not_replaced_while_its_stop_is_unconfirmed():
