@@ -211,7 +211,8 @@ class Space:
         """Time passes to the next deadline. Nodes that can be heard are; of the others, the lease runs."""
         brain = state[0]
         outlook = self._brains.outlook(brain)
-        hears = [_hears(view, name in outlook.silence_ns) for name, view in zip(self._names, views, strict=True)]
+        calm = [name for name in outlook.silence_ns if name not in outlook.overdue]
+        hears = [_hears(view, name in calm) for name, view in zip(self._names, views, strict=True)]
         deadlines = [view.deadlines_ns[how] for view, how in zip(views, hears, strict=True)]
         deaf = [name for name, how in zip(self._names, hears, strict=True) if how != "answered"]
         deadlines += [outlook.deadline_ns, *(outlook.silence_ns.get(name) for name in deaf)]
@@ -232,11 +233,11 @@ class Space:
         return [Move(after, text, pace)] if after != state else []
 
 
-def _hears(view: View, is_watched: bool) -> Hears:
+def _hears(view: View, is_calm: bool) -> Hears:
     """Who was refused is refused until it connects: another host may stand in for the one that it knows (R21)."""
     if view.site.link == "none":
         return "refused" if view.site.is_refused else "nothing"
-    return "answered" if view.can_be_heard and is_watched else "nothing"
+    return "answered" if view.can_be_heard and is_calm else "nothing"
 
 
 def _with(state: State, i: int, site: int, left: int) -> State:
