@@ -116,7 +116,8 @@ class Agent:
                 self.is_warming = False
                 self._report(ev.NodeWarm(self.spec.name))
             case io.Refused():
-                self.lease.refused(self._now)
+                if event.is_local:
+                    self.lease.refused(self._now)
             case io.PreemptionNoticed():
                 self._send(msg.Preempted(self.spec.name, self.incarnation, event.notice_ns))
             case (

@@ -123,8 +123,9 @@ class Links:
         self.note(event)
         return (event,)
 
-    def is_quiet(self, node: NodeName) -> bool:
-        return self._liveness.is_quiet(node)
+    def is_heard(self, node: NodeName) -> bool:
+        """The next heartbeat of the node is no news."""
+        return self._liveness.is_heard(node)
 
     def expire(self, now: int) -> list[NodeQuiet | NodeSilent]:
         return self._liveness.expire(now)

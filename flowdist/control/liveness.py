@@ -62,9 +62,9 @@ class Liveness:
     def is_watched(self, node: NodeName) -> bool:
         return node in self._until_ns
 
-    def is_quiet(self, node: NodeName) -> bool:
-        """It is watched and overdue: the next heartbeat is news."""
-        return node in self._quiet
+    def is_heard(self, node: NodeName) -> bool:
+        """It is watched and not overdue: the next heartbeat is no news."""
+        return node in self._until_ns and node not in self._quiet
 
     def expire(self, now: int) -> list[NodeQuiet | NodeSilent]:
         """The nodes that are overdue by now, and those whose silence has become too long, in the order of time."""

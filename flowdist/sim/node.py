@@ -3,7 +3,7 @@
 The link to the controller can be cut, and the node can die. While both are well, heartbeats are not played one by one:
 the last one that could have been answered is taken as sent when somebody's deadline could depend on it. The agent's
 lease is brought up to date before the agent is told anything; what the controller has heard, when a node is not well.
-One that is overdue is waited for: its next heartbeat is played.
+The heartbeats of one that is overdue, or was given up, are played: the next is news.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class SimNode:
     @property
     def is_well(self) -> bool:
         """It lives, its link is quiet and it is heard: nobody's deadline depends on a single heartbeat of it."""
-        return self.is_alive and self.net.is_quiet and not self._sim.links.is_quiet(self.spec.name)
+        return self.is_alive and self.net.is_quiet and self._sim.links.is_heard(self.spec.name)
 
     @property
     def _plays_heartbeats(self) -> bool:
-        return not self.net.is_quiet or self._sim.plays_heartbeats or self._sim.links.is_quiet(self.spec.name)
+        return not self.net.is_quiet or self._sim.plays_heartbeats or not self._sim.links.is_heard(self.spec.name)
 
     def connect(self) -> None:
         """The connection to the controller comes up, unless there is none to connect to."""
@@ -73,7 +73,7 @@ class SimNode:
         self.link += 1
         if self.net.is_quiet:
             self.tell(io.Disconnected())
-            self.tell(io.Refused())
+            self.tell(io.Refused(is_local=True))
 
     def tell(self, event: io.AgentInput) -> None:
         """An input for the agent, now, or when it gets the CPU again."""

@@ -93,7 +93,7 @@ class Space:
             moves.append(self._move(state, self._turn(brain, TAKE_OVER, -1), Pace.SOON, state[-1]))
         elif faults:
             moves += self._decreed(state, faults)
-        if 0 in (outlook.deadline_ns, *outlook.silence_ns.values()):
+        if outlook.deadline_ns == 0 or min(outlook.watch_ns.values(), default=1) <= 0:
             is_prompt = True
             moves.append(self._move(state, self._turn(brain, WAKE, -1), Pace.PROMPT, state[-1]))
         is_soon = outlook.is_down or any(view.is_soon for view in views)
@@ -215,7 +215,8 @@ class Space:
         hears = [_hears(view, name in calm) for name, view in zip(self._names, views, strict=True)]
         deadlines = [view.deadlines_ns[how] for view, how in zip(views, hears, strict=True)]
         deaf = [name for name, how in zip(self._names, hears, strict=True) if how != "answered"]
-        deadlines += [outlook.deadline_ns, *(outlook.silence_ns.get(name) for name in deaf)]
+        silence = outlook.silence_ns if is_early else outlook.watch_ns  # early: that it is overdue is noticed late
+        deadlines += [outlook.deadline_ns, *(silence.get(name) for name in deaf)]
         times = [time for time in deadlines if time is not None]
         if is_early and not times:
             return []

@@ -152,7 +152,7 @@ def refused_until(seconds: int) -> agents.Talk:
     talk.run()
     talk.tell(io.Disconnected())
     for second in range(1, seconds + 1):
-        assert talk.at(second) == [] and talk.tell(io.Refused()) == []
+        assert talk.at(second) == [] and talk.tell(io.Refused(is_local=True)) == []
     return talk
 
 
@@ -163,12 +163,21 @@ def test_r21_an_agent_that_hears_nothing_fences_at_the_end_of_its_lease():
     assert talk.at(2.9) == [] and talk.at(3) == [kill("KILL")]
 
 
+def test_r21_a_refusal_over_the_network_is_silence_since_a_firewall_may_have_refused():
+    talk = agents.Talk()
+    talk.run()
+    talk.tell(io.Disconnected())
+    for second in (1, 2):
+        assert talk.at(second) == [] and talk.tell(io.Refused(is_local=False)) == []
+    assert talk.at(2.9) == [] and talk.at(3) == [kill("KILL")], "the controller may live, and replaces it at 5 s"
+
+
 def test_r21_an_agent_whose_host_goes_quiet_after_a_refusal_fences_a_lease_later():
     talk = agents.Talk()
     talk.run()
     talk.tell(io.Disconnected())
     talk.at(2)
-    talk.tell(io.Refused())
+    talk.tell(io.Refused(is_local=True))
     assert talk.at(4.9) == [] and talk.at(5) == [kill("KILL")]
 
 

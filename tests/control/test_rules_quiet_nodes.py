@@ -7,7 +7,7 @@ import pytest
 from flowdist.control import events as ev
 from flowdist.control.effects import StopReplica
 from flowdist.control.waiting import waiting_for
-from flowdist.graph import MS, SECOND, Domain, Gate, RestartPolicy, Rule
+from flowdist.graph import MS, SECOND, Gate, RestartPolicy, Rule
 from tests.control.harness import Talk, graph, r, restart, role
 
 BUDGET = restart()
@@ -56,10 +56,10 @@ def charges(talk: Talk, name: str = "trainer") -> list[tuple[int, int]]:
     return list(talk.job.roles[name].charges)
 
 
-@pytest.mark.parametrize(
-    "policy",
-    [None, BUDGET, restart("role", 0), restart("role", 3, rules=(Rule("fail", exit=1),)), restart("role", 0, then="ignore")],
-)  # fmt: skip
+RULE = restart("role", 3, rules=(Rule("fail", exit=1),))
+
+
+@pytest.mark.parametrize("policy", [None, BUDGET, RULE, restart("role", 0), restart("role", 0, then="ignore")])
 def test_r8_a_node_that_falls_silent_is_charged_to_none_of_its_peers(policy: RestartPolicy | None):
     talk = gang(policy)
     talk.fail("trainer/0")
@@ -254,23 +254,26 @@ def test_r8_a_silent_node_whose_peers_fail_first_counts_in_the_row_of_losses():
     assert talk.world("trainer").free_row == 1
 
 
-def test_r8_what_another_incident_takes_in_is_still_judged_and_not_charged():
-    for policy in (BUDGET, None):
-        one, other = (
-            role("one", min_replicas=2, max_replicas=2, restart=policy),
-            role("other", restart=restart("domain")),
-        )
-        talk = Talk(graph(one, other, domains=(Domain("both", ("one", "other")),), nodes=3, cpu=1))
-        talk.join("node0", "node1", "node2")
-        talk.auto = False
-        talk.tell(ev.NodeQuiet("node1"))
-        talk.fail("one/0")
-        talk.fail("other/0")
-        first, second = talk.job.incidents
-        assert first.result == "became part of incident 2" and list(second.overdue) == ["node1"]
-        hear(talk)
-        assert talk.job.ending == (None if policy else "failed")
-        assert second.counted and "one" not in (first.charged_to, second.root_role)
+@pytest.mark.parametrize(("policy", "ends"), [(None, "failed"), (BUDGET, None), (RULE, "failed")])
+def test_r8_what_another_incident_takes_in_is_still_judged_and_not_charged(
+    policy: RestartPolicy | None, ends: str | None
+) -> None:
+    ps = role("ps", kind="service", restart=restart("replica"))
+    gates = (Gate("ps", "started", "restart"),)
+    trainers = role("trainer", min_replicas=2, max_replicas=2, restart=policy, gates=gates)
+    talk = Talk(graph(ps, trainers, nodes=3, cpu=1))
+    talk.join("node0", "node1", "node2")
+    talk.auto = False
+    talk.now = 98 * SECOND
+    talk.tell(ev.NodeQuiet("node2"))
+    talk.fail("trainer/0")
+    talk.now = 100 * SECOND + 1  # too late to have been the cause
+    talk.fail("ps/0")
+    first, second = talk.job.incidents
+    assert first.result == "became part of incident 2" and list(second.overdue) == ["node2"]
+    hear(talk, "node2")
+    assert talk.job.ending == ends and not second.held
+    assert first.charged_to is None and talk.job.roles["trainer"].spent.get(0, []) == []
 
 
 def test_r8_a_failure_that_joins_an_open_incident_waits_too():
@@ -291,20 +294,17 @@ def test_r18_a_job_that_ends_waits_for_no_judgement():
 
 
 def test_r8_a_world_that_is_ended_meanwhile_is_not_judged():
-    workers = role("worker", min_replicas=1, max_replicas=2, restart=restart("replica"), gates=(Gate("ps", "started"),))
     ps = role("ps", kind="service", restart=restart("replica"))
-    talk = Talk(graph(ps, workers, nodes=3, cpu=1), auto=False)
-    talk.join("node0", "node1", "node2")
-    talk.tell(ev.StoreOpened("ps/0", 1, 1))
-    talk.tell(ev.ReplicaStarted(r("ps/0"), 1))
-    for i in range(2):
-        talk.tell(ev.StoreOpened(f"worker/{i}", 1, 1))
-        talk.tell(ev.ReplicaStarted(r(f"worker/{i}"), 1))
-    talk.tell(ev.NodeQuiet("node0"))
-    talk.fail("worker/1")
-    talk.tell(ev.ScaleRequested("worker", 1))
-    hear(talk, "node0")
-    assert charges(talk, "worker") == [] and talk.up() == ["ps/0", "worker/0"]
+    workers = role("worker", min_replicas=1, max_replicas=2, restart=restart("replica"), gates=(Gate("ps", "started"),))
+    for gates in ((), (Gate("worker", "started", "restart"),)):
+        talk = Talk(graph(ps, workers, role("helper", gates=gates), nodes=4, cpu=1))
+        talk.join("node0", "node1", "node2", "node3")
+        talk.tell(ev.NodeQuiet("node0"))
+        talk.fail("worker/1")
+        assert "helper" in talk.job.incidents[0].worlds or not gates
+        talk.tell(ev.ScaleRequested("worker", 1))
+        hear(talk, "node0")
+        assert charges(talk, "worker") == [] and talk.up() == ["ps/0", "worker/0", "helper/0"]
 
 
 def test_r6_a_silent_node_that_is_given_up_for_an_unkillable_worker_was_the_cause():
