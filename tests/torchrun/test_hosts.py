@@ -192,7 +192,7 @@ def test_a_controller_that_is_killed_alone_is_noticed_by_no_worker_on_any_host(t
         assert hosts.all_end() == [0, 0] and "generation 2" not in hosts.text, hosts.text
 
 
-def test_workers_are_kept_while_nobody_listens_for_longer_than_a_lease_on_the_host_of_the_controller_alone(
+def test_while_nobody_listens_for_longer_than_a_lease_workers_are_kept_on_that_host_alone(
     tmp_path: Path,
 ) -> None:
     with Torchruns(tmp_path, "--nnodes", "2") as hosts:
