@@ -1,7 +1,7 @@
 """One job under torchrun or under flowdist, for a benchmark that breaks it: started, watched by stamps, and hit.
 
 Workers write down what they have come to, each in a file of its own, on the clock that flowdist's journal counts by.
-All processes are descendants of the benchmark, which is a subreaper: `end` leaves nothing behind.
+All processes are descendants of the benchmark, which is a subreaper: `end_all` leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flowdist.runtime.clock import boot_ns
-from flowdist.runtime.reaper import descendants, kill_descendants
+from flowdist.runtime.reaper import become_subreaper, descendants, kill_descendants
 
 STAMP = """
 import os, time
@@ -137,11 +137,6 @@ class Job:
         mine = set(descendants(self.root_of(number)))
         return sorted({stamp.pid for stamp in self.look()} & mine)
 
-    def end(self) -> None:
-        left = kill_descendants()
-        if left:
-            raise SystemExit(f"these processes outlive SIGKILL: {left}")
-
     def agent(self, number: int) -> int:
         raise NotImplementedError
 
@@ -228,7 +223,7 @@ class Flowdist(Job):
         """A guardian more, as the supervisor would start it."""
         config = dict(self._guardians()["node0"][1])
         number = self.size.nodes + len(self._added)
-        lifeline, self._held = os.pipe()
+        lifeline, _held = os.pipe()  # nobody closes it: all is killed
         config["node"] = {**config["node"], "name": f"node{number}"}
         config |= {"number": number, "lifeline": lifeline, "lock": os.open(self.folder, os.O_RDONLY)}
         command = [sys.executable, "-P", "-m", "flowdist.runtime.guardian", json.dumps(config)]
@@ -242,11 +237,6 @@ class Flowdist(Job):
             os.close(fd)
         self._added.append(guardian.pid)
         return event_ns
-
-    def end(self) -> None:
-        super().end()
-        if self._added:
-            os.close(self._held)
 
     def is_over(self) -> bool:
         return self._run.poll() is not None
@@ -275,6 +265,20 @@ class Flowdist(Job):
                 if module in words and parent_of(pid) == self._run.pid:
                     found.append((pid, json.loads(words[words.index(module) + 1])))
         return found
+
+
+def own_descendants() -> None:
+    """Whatever this process starts, directly or not, is its own to kill; a signal that ends it lets it do so."""
+    become_subreaper()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
+
+
+def end_all() -> None:
+    """Of a job, at whatever point it is."""
+    left = kill_descendants()
+    if left:
+        raise SystemExit(f"these processes outlive SIGKILL: {left}")
 
 
 def hit(pids: list[int], number: int) -> int:

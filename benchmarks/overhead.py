@@ -21,10 +21,10 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from launchers import LOOK_S
+from launchers import LOOK_S, own_descendants
 from sections import write_section
 
-from flowdist.runtime.reaper import become_subreaper, descendants, kill_descendants
+from flowdist.runtime.reaper import descendants, kill_descendants
 
 SCRIPT = """
 import time
@@ -67,7 +67,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--write-docs", action="store_true", help="replace the tables of docs/benchmarks.md")
     options = parser.parse_args()
-    become_subreaper()
+    own_descendants()
     lines = [*start_table(options.trials), "", *steady_table(options.workers, options.seconds)]
     print("\n".join(lines))
     if options.write_docs:
@@ -115,8 +115,11 @@ def timed(command: list[str]) -> tuple[float, float]:
     with tempfile.TemporaryDirectory(prefix="bench") as folder:
         Path(folder, "script.py").write_text(SCRIPT)
         start = time.time()
-        done = subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True, timeout=TIMEOUT_S)
-        whole = time.time() - start
+        try:
+            done = subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True, timeout=TIMEOUT_S)
+        finally:
+            whole = time.time() - start
+            kill_descendants()
     there = [float(text) for text in re.findall(r"THERE ([\d.]+)", done.stdout)]
     if done.returncode or not there:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")

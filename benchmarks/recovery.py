@@ -25,12 +25,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torchrun_restart
-from launchers import Flowdist, Job, Size, Stamp, Torchrun
+from launchers import Flowdist, Job, Size, Stamp, Torchrun, end_all, own_descendants
 from sections import write_section
 
-from flowdist.runtime.reaper import become_subreaper
-
 MODES = ("torchrun", "defaults", "warm", "cold", "in-place")
+RATED = ("warm", "in-place")
 START_S = 150.0  # to get to full size
 STEPS = 10  # that every rank does before the event
 THREE, TWO_OF_3, ONE_OF_3 = Size(3, 3), Size(2, 3), Size(1, 3)
@@ -80,7 +79,7 @@ class Trial(NamedTuple):
 
 def main() -> None:
     options = _options()
-    become_subreaper()
+    own_descendants()
     chance = random.Random(options.seed)
     results: dict[str, dict[str, list[Trial]]] = {name: {mode: [] for mode in options.modes} for name in options.rows}
     turns = [(turn, name, mode) for turn in range(options.trials) for name in options.rows for mode in options.modes]
@@ -131,8 +130,8 @@ def _trials(options: argparse.Namespace, row: str, mode: str) -> int:
 def measure(row: Row, mode: str, chance: random.Random) -> Trial:
     """One job from its start to what came of the event."""
     with tempfile.TemporaryDirectory(prefix="bench") as folder:
-        job = start(row, mode, Path(folder))
         try:
+            job = start(row, mode, Path(folder))
             if isinstance(job, Flowdist):
                 job.until(bool, START_S)
                 job.note_start()
@@ -152,7 +151,7 @@ def measure(row: Row, mode: str, chance: random.Random) -> Trial:
                 {name: (t_ns - event_ns) / 1e9 for name, t_ns in phases.items()},
             )
         finally:
-            job.end()
+            end_all()
 
 
 def start(row: Row, mode: str, folder: Path) -> Job:
@@ -255,11 +254,15 @@ def _median(trials: list[Trial], *, pause: bool = False) -> float | None:
     return statistics.median(times) if times else None
 
 
-def _ratio(row: dict[str, list[Trial]], mode: str, *, pause: bool = False) -> str:
-    if mode == "torchrun":
-        return ""
+def _share(row: dict[str, list[Trial]], mode: str, *, pause: bool = False) -> str:
+    """Of torchrun's time; empty where one of them never came back, or was not measured."""
     ours, theirs = (_median(row.get(which, []), pause=pause) for which in (mode, "torchrun"))
-    return f" = {ours / theirs:.3f} of torchrun's" if ours and theirs else ""
+    return f"{ours / theirs:.3f}" if ours and theirs else ""
+
+
+def _ratio(row: dict[str, list[Trial]], mode: str, *, pause: bool = False) -> str:
+    share = _share(row, mode, pause=pause) if mode != "torchrun" else ""
+    return f" = {share} of torchrun's" if share else ""
 
 
 def _where(trials: list[Trial]) -> str:
@@ -271,19 +274,21 @@ def _where(trials: list[Trial]) -> str:
             if phase in trial.phases:  # the controller may hear of a start after the worker has begun
                 gaps.setdefault(phase, []).append(max(0.0, trial.phases[phase] - before))
                 before = max(before, trial.phases[phase])
-    return ", ".join(f"{phase} +{1000 * statistics.median(times):.0f}" for phase, times in gaps.items()) + " ms"
+    told = [f"{phase} +{1000 * statistics.median(times):.0f}" for phase, times in gaps.items()]
+    return f"{', '.join(told)} ms" if told else ""
 
 
 def table(results: dict[str, dict[str, list[Trial]]], counts: dict[str, tuple[int, int]]) -> str:
     """For the docs: a row for each event, a column for each mode."""
     modes = [mode for mode in MODES if any(row.get(mode) for row in results.values())]
-    lines = [f"| event | {' | '.join(modes)} | warm / torchrun |", "|---" * (len(modes) + 2) + "|"]
+    head = [*modes, *(f"{mode} / torchrun" for mode in RATED)]
+    lines = [f"| event | {' | '.join(head)} |", "|---" * (len(head) + 1) + "|"]
     for name, row in results.items():
         for pause in (False, True) if ROWS[name].joins else (False,):
             what = f"{name}: {ROWS[name].what}" if not pause else "... during which no step is done for"
             cells = [_cell(row.get(mode, []), pause=pause) for mode in modes]
-            ratio = _ratio(row, "warm", pause=pause).removeprefix(" = ").removesuffix(" of torchrun's")
-            lines.append(f"| {what} | {' | '.join(cells)} | {ratio} |")
+            cells += [_share(row, mode, pause=pause) for mode in RATED]
+            lines.append(f"| {what} | {' | '.join(cells)} |")
     for who, (good, all_) in counts.items():
         lines.append(f"\nRestarts with all defaults, {who}: {good} of {all_}.")
     return "\n".join(lines)

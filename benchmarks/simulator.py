@@ -27,7 +27,7 @@ from flowdist.sim.nemesis import FAULTS_MAX, Nemesis
 from flowdist.sim.queue import Queue
 from flowdist.sim.simulation import Simulation
 from flowdist.sim.trace import Trace
-from flowdist.testing.campaign import PATIENCE, campaign, horizon, judge
+from flowdist.testing.campaign import Rules, campaign, horizon, judge
 from flowdist.testing.kit import graph_of
 
 PROCESSES = 1_000
@@ -129,7 +129,7 @@ def seeds() -> None:
     quick, full = best(
         TURNS,
         lambda: reports.append(campaign(graph, chosen)),
-        lambda: [judge(graph, nemesis.plan(seed), seed, PATIENCE * usual) for seed in chosen[:5]],
+        lambda: [judge(graph, nemesis.plan(seed), seed, Rules(usual)) for seed in chosen[:5]],
     )
     assert not any(report.failures for report in reports)
     took = quick / len(chosen)

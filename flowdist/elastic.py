@@ -111,6 +111,8 @@ class _Session:
         self._foreign = set(_sockets())
         self._has_left.clear()
         self.check()  # told again before the group was begun: the other thread has nothing to break
+        if self._socket is not None:
+            os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # else a peer that is gone ends the process
         if int(os.environ.get("WORLD_SIZE", "1")) == 1:
             dist.init_process_group(self._backend, store=dist.HashStore(), rank=0, world_size=1)
         else:

@@ -15,6 +15,8 @@ class FlowdistError(Exception):
         super().__init__(message)
         self.message = message
         self.help = help
+        if help:
+            self.add_note(f"help: {help}")  # where it is raised into a notebook or a test
 
 
 class JobFailed(FlowdistError):

@@ -43,6 +43,7 @@ KINDS: dict[str, str | None] = {
     "reorder": "probability",
     "flap": "duration",
     "disk-full": None,
+    "xid": "number of an Xid",
     "scale": "number of replicas",
     "add": None,
     "drain": None,
@@ -61,11 +62,13 @@ EXAMPLES = {
     "nodes": "node2",
     "probability": "0.1",
     "number of replicas": "4",
+    "number of an Xid": "79",
 }
 MOMENTARY = ("kill", "exit", "oom", "hang", "torn-checkpoint")  # of replicas and the controller: they have no duration
 NODE_LIST = ("partition", "cut-to")  # their argument names nodes, or the controller
 _LABEL = re.compile(r"([A-Za-z][A-Za-z0-9_.-]*)=([A-Za-z0-9_.-]+)")
 _NAME = re.compile(r"[a-z][a-z0-9-]*(/\d{1,9}(\.\d{1,9})?)?")
+_XID = re.compile(r"\d{1,4}(,\d{1,4})?")
 _NUMBER = re.compile(r"\d{1,9}")
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|us|s|m|h|d))+")
 
@@ -112,6 +115,12 @@ class Fault(NamedTuple):
     def others(self) -> tuple[str, ...]:
         """The nodes that its argument names, for a partition."""
         return tuple(self.arg.split(",")) if self.kind in NODE_LIST else ()
+
+    @property
+    def xid(self) -> tuple[int, int]:
+        """The number of the error, and of the GPU of the node that it is of: `xid=79,1`, or `xid=79` for GPU 0."""
+        number, _, gpu = self.arg.partition(",")
+        return int(number), int(gpu or 0)
 
     @property
     def local_rank(self) -> int | None:
@@ -185,7 +194,7 @@ def parse_fault(text: str) -> Fault:
     """FaultError, with the place underlined, for what cannot be read."""
     target, at, rest = text.partition("@")
     if not at:
-        _refuse(text, len(text), len(text) + 1, "there is no @WHEN", f"write {text or 'node0'}@30s")
+        _refuse(text, len(text), len(text) + 1, "there is no @WHEN", f"write {(text.split() or ['node0'])[0]}@30s")
     if not _NAME.fullmatch(target) and not _LABEL.fullmatch(target):
         _refuse(
             text, 0, max(len(target), 1), f"target {target!r} cannot be read", "write node2, trainer, trainer/0, all"
@@ -256,6 +265,8 @@ def _parse_kind(text: str, kind_text: str, start: int) -> tuple[str, str]:
         _refuse(text, place, place + len(arg), "flap needs a period of more than zero", "write flap=5s")
     if wants == "number of replicas" and not _NUMBER.fullmatch(arg):
         _refuse(text, place, place + len(arg), f"{arg!r} is no number of replicas", "write scale=4")
+    if wants == "number of an Xid" and not _XID.fullmatch(arg):
+        _refuse(text, place, place + len(arg), f"{arg!r} is no Xid", "write xid=79, or xid=79,1 for GPU 1 of the node")
     if wants == "factor" and not re.fullmatch(r"\d+(\.\d+)?x?", arg):
         _refuse(text, place, place + len(arg), f"{arg!r} is no factor", f"write {kind}=4x")
     if wants == "probability" and not re.fullmatch(r"0(\.\d+)?|1(\.0+)?", arg):

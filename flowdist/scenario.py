@@ -23,6 +23,8 @@ class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     says: list[str] = []  # words that the controller said at some time
     lost_work_max: str | None = None  # of any world
     recovered_within: str | None = None  # each incident, until its worlds step again
+    goodput_min: float | None = None  # the productive share of the time of tasks, 0 to 1
+    seen: list[str] = []  # points that it reached: "failure during restore", or those of the topology's properties
     reason_contains: str | None = None
 
 
@@ -49,7 +51,7 @@ def load_scenario(path: Path) -> Scenario:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise FlowdistError(f"{path}: {error.strerror}") from None
+        raise FlowdistError(f"{path}: {error.strerror}", help="name a scenario file that you may read") from None
     except UnicodeDecodeError as error:
         raise FlowdistError(f"{path}: {error}", help="scenario files are UTF-8") from None
     except tomllib.TOMLDecodeError as error:

@@ -134,10 +134,16 @@ def commit(path: str | os.PathLike[str], *, step: int = 0) -> bool:
     return link.commit({"path": path, "step": int(step), "generation": info().generation})
 
 
-def latest() -> Path | None:
-    """The checkpoint that was committed last, by whatever attempt; None if there is none."""
+def latest(of: str | None = None) -> Path | None:
+    """The checkpoint that was committed last, by whatever attempt; None if there is none.
+
+    Args:
+        of: Whose: `"trainer"`, as an evaluator asks; `"ps/0"` of a role without gang. Without it, this worker's own.
+    """
+    # alone there is one pointer for whoever runs
+    pointer = _pointer() if of is None or not is_managed() else checkpoint_dir() / of / "latest.json"
     try:
-        return Path(json.loads(_pointer().read_text())["path"])
+        return Path(json.loads(pointer.read_text())["path"])
     except FileNotFoundError:
         return None
 

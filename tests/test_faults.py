@@ -70,6 +70,8 @@ def marked(shown: str, marks: str) -> str:
         "node1@1s:duplicate=0.1/5s",
         "node1@1s:reorder=0.5/5s",
         "node1@1s:flap=5s/1m",
+        "node1@1s:xid=79",
+        "node1@1s:xid=79,1",
         "node1@start=trainer,2",
         "trainer@checkpoint=trainer,3:scale=4",
         "node9@5m:add",
@@ -79,6 +81,13 @@ def marked(shown: str, marks: str) -> str:
 )
 def test_the_whole_grammar_is_read(spec: str) -> None:
     assert parse_fault(spec).spec == spec
+
+
+@pytest.mark.parametrize(("spec", "help"), [("ps/0 5s", "write ps/0@30s"), ("", "write node0@30s")])
+def test_a_fault_without_a_time_is_completed(spec: str, help: str) -> None:
+    with pytest.raises(FaultError) as caught:
+        parse_fault(spec)
+    assert caught.value.help == help
 
 
 @pytest.mark.parametrize(
@@ -105,6 +114,8 @@ def test_the_whole_grammar_is_read(spec: str) -> None:
         ("trainer@30s:slow-checkpoint", "slow-checkpoint", "slow-checkpoint needs its factor"),
         ("trainer@30s:lost-checkpoint=1", "=1", "lost-checkpoint takes no argument"),
         ("node1@30s:drop=2", "2", "'2' is no probability"),
+        ("node1@30s:xid=lost", "lost", "'lost' is no Xid"),
+        ("node1@30s:xid", "xid", "xid needs its number of an Xid"),
         ("trainer/0@30s/5s", "/5s", "kill of a replica has no duration"),
         ("node1@30s/later", "later", "'later' is no duration"),
         ("node1@3s+soon", "soon", "'soon' is no duration"),
@@ -355,3 +366,7 @@ def test_the_place_of_what_is_not_there_is_after_the_text() -> None:
         with pytest.raises(FaultError) as caught:
             parse_fault(text)
         assert str(caught.value).endswith(f"\n  {text}\n  {' ' * len(text)}^") and caught.value.help == example
+
+
+def test_an_xid_is_of_the_first_gpu_unless_it_says_another() -> None:
+    assert parse_fault("node1@1s:xid=79").xid == (79, 0) and parse_fault("node1@1s:xid=48,3").xid == (48, 3)

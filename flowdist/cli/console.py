@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import click
 
@@ -58,6 +59,13 @@ class Console:
             self._pinned = None
 
     def show(self, kind: str, text: str) -> None:
+        """Once nobody reads any more (`flowdist run | head`), the job goes on all the same: its logs are files."""
+        try:
+            self._show(kind, text)
+        except OSError:
+            _to_nowhere(sys.stdout, sys.stderr)
+
+    def _show(self, kind: str, text: str) -> None:
         text = self._mask(text)
         if kind in ("stdout", "stderr"):
             if not self.shown.quiet:
@@ -75,6 +83,17 @@ class Console:
             self._pinned.print(text)
         else:
             click.echo(text, err=err)
+
+
+def _to_nowhere(*streams: TextIO) -> None:
+    """What those that nobody reads still hold, and all that follows, is thrown away."""
+    for stream in streams:
+        ends = select.poll()
+        ends.register(stream.fileno(), select.POLLERR | select.POLLHUP)
+        if ends.poll(0):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
 
 
 def finish(result: Any, as_json: bool, mask: Callable[[str], str]) -> None:

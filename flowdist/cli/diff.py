@@ -25,7 +25,8 @@ def command(a: str, b: str, context: int, no_times: bool, as_json: bool) -> None
     flowdist diff before.jsonl after.jsonl       two traces of flowdist simulate --trace
     flowdist diff --no-times runs/x runs/y       two real runs: never the same to the nanosecond
 
-    A and B are traces, journals or folders of runs. Exit code 0 if nothing but the headers differs, 1 if more does.
+    A and B are traces, or runs: names in runs/, or folders. Exit code 0 if nothing but the headers differs, 1 if
+    more does.
     """
     sides = []
     for name in (a, b):

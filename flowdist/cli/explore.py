@@ -10,10 +10,13 @@ from typing import Any, NamedTuple
 import click
 
 from flowdist.cli.common import Named, print_json
+from flowdist.cli.demands import Demands
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph
 
 SHOWN_MAX = 10
+LAST_EVENTS = 20  # of a run that fails, without --full
+PHASES = ("starting", "steady", "saving", "in recovery", "restoring", "ending")
 
 
 class Exploration(NamedTuple):
@@ -24,6 +27,7 @@ class Exploration(NamedTuple):
     corpus: Path | None
     fail_fast: bool
     cover: bool
+    is_full: bool = False
 
 
 def read_exploration(
@@ -43,22 +47,42 @@ def read_exploration(
     return Exploration(chosen, jobs, Path(corpus) if corpus is not None else None, fail_fast, cover)
 
 
-def explore(graph: RoleGraph, named: Named, wanted: Exploration) -> None:
+def explore(graph: RoleGraph, named: Named, wanted: Exploration, demands: Demands) -> None:
     """Run the campaign, show what broke and how to see it again, and end with 0 or 3."""
     from flowdist.testing.campaign import Corpus, campaign  # processes: only when something is explored
 
     corpus = Corpus(wanted.corpus) if wanted.corpus is not None else None
     before = corpus.seeds() if corpus is not None else []
     seeds = list(dict.fromkeys([*before, *wanted.seeds]))
+    properties, bounds = demands.properties(named), demands.bounds
+    tried: dict[int, None] = {}
     with _Progress(len(seeds), quiet=named.as_json) as progress:
-        report = campaign(graph, seeds, jobs=wanted.jobs, fail_fast=wanted.fail_fast, tell=progress.hear)
+
+        def tell(verdict: Any) -> None:
+            tried[verdict.seed] = None
+            progress.hear(verdict)
+
+        options: dict[str, Any] = {"fail_fast": wanted.fail_fast, "properties": properties, "bounds": bounds}
+        report = campaign(graph, seeds, jobs=wanted.jobs, tell=tell, **options)
+    failed = {failure.seed for failure in report.failures}
+    held = [seed for seed in before if seed in tried and seed not in failed]
     if corpus is not None:
         corpus.keep(report.failures)
-    is_red = bool(report.failures) or (wanted.cover and bool(report.unseen))
+    is_cut = wanted.fail_fast and bool(report.failures)  # what it would have seen is not known
+    is_red = bool(report.failures) or (bool(report.never_seen) and not is_cut)
+    is_red = is_red or (wanted.cover and bool(report.unseen or report.never_reached))
+    again = [*_options(named), *demands.words()]
     if named.as_json:
-        print_json("exploration", **_as_values(report, named))
+        print_json("exploration", **_as_values(report, named.target or "", again), holds_now=held)
     else:
-        _show(report, named)
+        _show_failures(report, named.target or "", again, None if wanted.is_full else LAST_EVENTS)
+        _show_coverage(report)
+        if held:
+            more = f" and {len(held) - SHOWN_MAX} more" if len(held) > SHOWN_MAX else ""
+            names = ", ".join(map(str, held[:SHOWN_MAX]))
+            click.echo(
+                f"\nfailed before, and hold now: seeds {names}{more}; {wanted.corpus} keeps them, to be tried first"
+            )
     sys.exit(3 if is_red else 0)
 
 
@@ -68,12 +92,11 @@ def _options(named: Named) -> list[str]:
     return words + (["--nodes", named.nodes] if named.nodes is not None else [])
 
 
-def _as_values(report: Any, named: Named) -> dict[str, Any]:
+def _as_values(report: Any, target: str, options: list[str]) -> dict[str, Any]:
     from flowdist.testing.campaign import replay_command
 
     failures = [
-        {**failure._asdict(), "replay": replay_command(named.target or "", _options(named), failure)}
-        for failure in report.failures
+        {**failure._asdict(), "replay": replay_command(target, options, failure)} for failure in report.failures
     ]
     coverage = [{"kind": kind, "phase": phase, "faults": count} for (kind, phase), count in report.coverage.items()]
     return {
@@ -82,11 +105,13 @@ def _as_values(report: Any, named: Named) -> dict[str, Any]:
         "failures": failures,
         "coverage": coverage,
         "unseen": report.unseen,
+        "points": report.points,
+        "never_seen": [*report.never_seen, *report.never_reached],
     }
 
 
-def _show(report: Any, named: Named) -> None:
-    from flowdist.report.table import table
+def _show_failures(report: Any, target: str, options: list[str], most: int | None) -> None:
+    """Each with all that one needs to understand it; `most` is how many of the last events are shown."""
     from flowdist.testing.campaign import replay_command
 
     for failure in report.failures[:SHOWN_MAX]:
@@ -97,25 +122,39 @@ def _show(report: Any, named: Named) -> None:
             click.echo(f"  {failure.divergence}")
         if failure.waiting:
             click.echo(f"  waiting for {', '.join(failure.waiting)}")
-        click.echo(f"  again: {replay_command(named.target or '', _options(named), failure)}\n")
+        click.echo(f"  again: {replay_command(target, options, failure)}")
+        shown = failure.last if most is None else failure.last[-most:]
+        click.echo(f"  the last {len(shown)} lines of its trace" + ("" if most is None else " (--full: more)"))
+        for line in shown:
+            click.echo(f"    {line}")
+        click.echo()
     if len(report.failures) > SHOWN_MAX:
         click.echo(f"... and {len(report.failures) - SHOWN_MAX} more\n")
+
+
+def _show_coverage(report: Any) -> None:
+    from flowdist.report.table import table
+
     good = report.seeds - len(report.failures)
     click.echo(f"{good} of {report.seeds} seeds hold; {report.recoveries} recoveries\n")
     click.echo("Faults, by kind and by the phase of the job that they hit")
     for line in table(_coverage_rows(report.coverage)):
         click.echo(line)
-    if report.unseen:
-        click.echo(f"\nnever hit: {', '.join(report.unseen)}; more seeds would", err=True)
+    if report.points:
+        click.echo("\nPoints, and in how many runs they were seen")
+        for line in table([(point, str(runs or "-")) for point, runs in report.points.items()]):
+            click.echo(line)
+    if report.unseen or report.never_reached:
+        never = [*(f"{phase} (a phase)" for phase in report.unseen), *report.never_reached]
+        click.echo(f"\nnever hit: {', '.join(never)}; more seeds would", err=True)
+    if report.never_seen:
+        click.echo(f"\nnever seen: {', '.join(report.never_seen)}", err=True)
 
 
 def _coverage_rows(coverage: dict[tuple[str, str], int]) -> list[tuple[str, ...]]:
-    phases = ["starting", "steady", "in recovery", "ending"]
-    if any(phase == "saving" for _, phase in coverage):
-        phases.insert(2, "saving")
     kinds: Iterable[str] = dict.fromkeys(kind for kind, _ in coverage)
-    rows: list[tuple[str, ...]] = [("", *phases)]
-    rows += [(kind, *(str(coverage.get((kind, phase), "-")) for phase in phases)) for kind in kinds]
+    rows: list[tuple[str, ...]] = [("", *PHASES)]
+    rows += [(kind, *(str(coverage.get((kind, phase), "-")) for phase in PHASES)) for kind in kinds]
     return rows
 
 

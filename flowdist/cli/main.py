@@ -13,6 +13,7 @@ VERBS = {
     "plan": "Show what will happen: sizes, placement, start waves, policies, and what restarts with what.",
     "graph": "Draw the role graph: Mermaid, dot, svg or png.",
     "explain": "Explain an error code; or tell what a failure restarts, in which order, and who pays.",
+    "gpus": "List the GPUs of this machine, and who uses them.",
     "run": "Run a topology, or a script, on this machine.",
     "join": "Take part, as a node, in the job of another host.",
     "torchrun": "Run a command line of torchrun as it is.",
@@ -32,7 +33,7 @@ VERBS = {
 }
 # Verbs that are in none of these come last, under a heading of their own.
 GROUPS = {
-    "Before anything runs": ("check", "plan", "graph", "explain", "simulate"),
+    "Before anything runs": ("check", "plan", "graph", "explain", "gpus", "simulate"),
     "Run": ("run", "join", "torchrun"),
     "While it runs": ("status", "logs", "scale", "drain", "cordon", "uncordon", "cancel"),
     "Afterwards": ("list", "report", "timeline", "replay", "diff"),

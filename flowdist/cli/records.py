@@ -1,7 +1,8 @@
-"""How a record is named on the command line: journal.jsonl, a trace, or the folder of a run."""
+"""How a record is named on the command line: journal.jsonl, a trace, the folder of a run, or its name in `runs/`."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -10,12 +11,17 @@ from flowdist.control.history import Header, Line, Record, decode_lines
 from flowdist.errors import FlowdistError
 
 JOURNAL = "journal.jsonl"
-HELP = f"name {JOURNAL} of a run, its folder, or a file of simulate --trace"
+RUNS = Path("runs")
+HELP = f"name a run in {RUNS}/, its folder, its {JOURNAL}, or a file of simulate --trace"
 
 
 def find_record(name: str) -> Path:
-    """The file that is meant; FlowdistError if there is none."""
+    """The file that is meant: by its path, or of a run in `runs/` by its name; FlowdistError if there is none."""
     path = Path(name)
+    if not path.exists() and os.sep not in name:
+        from flowdist.runtime.folder import run_of_prefix  # the runtime: what is a path does without
+
+        path = RUNS / name if (RUNS / name).is_dir() else run_of_prefix(RUNS, name) or path
     if path.is_dir():
         path /= JOURNAL
         if not path.is_file():

@@ -22,7 +22,7 @@ __all__ = ["command", "read_journal"]
 
 
 @click.command(name="replay")
-@click.argument("journal")
+@click.argument("journal", default="latest")
 @click.option("--step", type=click.IntRange(min=0), metavar="N", help="Show the state after event N; 0: before any.")
 @click.option("--until", metavar="TIME", help="Only what happened until then: 3m10s.")
 @click.option("--state", "wants_state", is_flag=True, help="Show the state at the end, with --until the one then.")
@@ -63,8 +63,8 @@ def command(
     flowdist replay runs/latest --fail node1@3m    what if: the same faults and one more, simulated
     flowdist replay runs/latest --with topology.py --set trainer.restart.max_restarts=5
 
-    JOURNAL is journal.jsonl or the folder of a run. Exit code 3 if the controller decides otherwise than it did then;
-    of a what-if, that of flowdist simulate.
+    JOURNAL is a run, by its name in runs/ or its folder, or a trace; without it the newest run. Exit code 3 if the
+    controller decides otherwise than it did then; of a what-if, that of flowdist simulate.
     """
     _refuse_mixtures(step, until, wants_state, as_log, as_json)
     question = read_question(fails, scales, adds, drains, topology, params, sets, trace_file)

@@ -9,13 +9,14 @@ from typing import Any
 import click
 
 from flowdist.cli.common import Named, guarded, load, print_json, topology_options, write
+from flowdist.cli.demands import Demands, demand_options
 from flowdist.cli.explore import explore, read_exploration
 from flowdist.cli.macro import MacroWanted, macro
 from flowdist.errors import FlowdistError
 from flowdist.fault_files import parse_plan
 from flowdist.faults import NOTHING
 from flowdist.graph import HOUR, format_duration, parse_duration
-from flowdist.scenario import Expect, Scenario, load_scenario
+from flowdist.scenario import Scenario, load_scenario
 
 TRACE_LINES = 60
 PATIENCE_NS = 1000 * HOUR
@@ -43,6 +44,7 @@ PATIENCE_NS = 1000 * HOUR
 @click.option("--corpus", metavar="FILE", help="Keep seeds that fail there, and try them first.")
 @click.option("--fail-fast", is_flag=True, help="Stop exploring at the first failure.")
 @click.option("--cover", is_flag=True, help="A phase of the job that no fault hit is a failure, too.")
+@demand_options
 @click.option("--html", "html_file", type=click.Path(dir_okay=False), help="Draw it, as flowdist timeline does.")
 @click.option("--macro", "is_macro", is_flag=True, help="From change to change: weeks of a large gang in seconds.")
 @click.option("--cross-check", is_flag=True, help="With --macro: the same faults in both modes, and the difference.")
@@ -50,6 +52,7 @@ PATIENCE_NS = 1000 * HOUR
 @guarded
 def command(
     named: Named,
+    demands: Demands,
     fails: tuple[str, ...],
     scales: tuple[str, ...],
     adds: tuple[str, ...],
@@ -101,27 +104,50 @@ def command(
             raise FlowdistError(
                 "--explore and --seeds draw their own faults", help="leave the others out, or --explore"
             )
-        explore(graph, named, exploration)
+        explore(graph, named, exploration._replace(is_full=full), demands)
     if is_macro or cross_check:
         chosen = read_exploration(None, seeds, 1, None, False, False) if seeds is not None else None
         wanted = chosen.seeds if chosen is not None else [seed or 0]
         trace = Path(trace_file) if trace_file is not None else None
-        _refuse_in_macro(scenario=scenario is not None, html=html_file is not None, explore=count is not None)
+        _refuse_in_macro(
+            scenario=scenario is not None, html=html_file is not None, explore=count is not None, demands=demands.any
+        )
         macro(graph, plan, named, MacroWanted(wanted, _until_ns(until), cross_check, trace))
     check_faults(plan, graph)
-    simulation = Simulation(graph, plan, seed=seed or 0, schedule=schedule)
-    result = simulation.run(_until_ns(until))
+    simulation = Simulation(graph, plan, seed=seed or 0, schedule=schedule, properties=demands.properties(named))
+    result = simulation.run(_until_ns(until) or (_patience_ns(graph, plan) if demands.live else None))
     if trace_file is not None:
         from flowdist.control.history import encode_line
 
         write(Path(trace_file), b"".join(encode_line(line) for line in result.lines))
     if html_file is not None:
         _draw(result, Path(html_file))
-    _show(result, scenario, named.as_json, full)
+    wrong = [f"{which}: {text}" for which, text in demands.bounds.broken(result)]
+    wrong += _stuck(result, plan) if demands.live else []
+    _show(result, scenario, named.as_json, full, wrong)
+
+
+def _patience_ns(graph: Any, plan: Any) -> int:
+    from flowdist.graph import HOUR
+    from flowdist.sim.liveness import end_ns
+    from flowdist.sim.simulation import Simulation
+
+    return end_ns(graph, plan, Simulation(graph).run(1000 * HOUR).now)
+
+
+def _stuck(result: Any, plan: Any) -> list[str]:
+    from flowdist.sim.liveness import late
+
+    stuck = late(result, plan)
+    waiting = ", ".join(result.waiting)
+    if stuck is not None:
+        return [f"liveness: {stuck[1]}{f'; waiting for {waiting}' if waiting else ''}"]
+    return [] if result.job.outcome is not None else [f"liveness: not done in time; waiting for {waiting}"]
 
 
 def _refuse_in_macro(**given: bool) -> None:
     names = {"scenario": "a scenario's expectations are", "html": "--html is", "explore": "--explore is"}
+    names["demands"] = "properties and bounds are"
     for name, is_given in given.items():
         if is_given:
             raise FlowdistError(f"{names[name]} not for --macro", help="leave it out, or --macro")
@@ -163,7 +189,7 @@ def _until_ns(until: str | None) -> int | None:
         raise FlowdistError(f"--until {until}: no duration", help="write 30s, 1m30s or 2h") from None
 
 
-def _show(result: Any, scenario: Scenario | None, as_json: bool, full: bool) -> None:
+def _show(result: Any, scenario: Scenario | None, as_json: bool, full: bool, broken: list[str]) -> None:
     from flowdist.report.summary import summary_of, summary_text
     from flowdist.report.trace import summarise_quiet, trace_lines
     from flowdist.sim.expectations import recoveries, unmet
@@ -181,10 +207,8 @@ def _show(result: Any, scenario: Scenario | None, as_json: bool, full: bool) -> 
     for incident, took in zip(summary["incidents"], recoveries(result).values(), strict=True):
         incident["steps_again_s"] = took / 1e9 if took else None
     wrong_result = _changed(result)
-    wrong = unmet(scenario.expect if scenario is not None else Expect(), result)
-    if scenario is None:
-        wrong = []
-    summary |= {"digest": result.digest, "waiting_for": result.waiting, "unmet": wrong}
+    wrong = (unmet(scenario.expect, result) if scenario is not None else []) + broken
+    summary |= {"digest": result.digest, "waiting_for": result.waiting, "unmet": wrong, "seen": list(result.seen)}
     summary["violation"] = str(result.violation) if result.violation else wrong_result
     if result.played.errors:
         summary["raised"] = [error._asdict() | {"replica": str(error.replica)} for error in result.played.errors]

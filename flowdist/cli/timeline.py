@@ -20,7 +20,7 @@ PLAIN_WIDTH = 120  # of what is no terminal
 
 
 @click.command(name="timeline")
-@click.argument("file")
+@click.argument("file", default="latest")
 @click.option("-o", "output", type=click.Path(dir_okay=False), metavar="FILE", help="Write there; - is stdout.")
 @click.option("--format", "form", type=click.Choice(list(FORMATS)), help="Default: by the suffix of FILE, else html.")
 @guarded
@@ -33,8 +33,9 @@ def command(file: str, output: str | None, form: str | None) -> None:
     flowdist timeline trace.jsonl --format perfetto    trace.json, for ui.perfetto.dev or chrome://tracing
     flowdist timeline runs/latest --format text        in the terminal, as wide as it is
 
-    FILE is journal.jsonl, the folder of a run, or a trace. The page needs no network: everything is in it. Exit code 3
-    if this version decides otherwise than is recorded; the timeline ends there.
+    FILE is a run, by its name in runs/ or its folder, or a trace; without it the newest run. The page needs no
+    network: everything is in it. Exit code 3 if this version decides otherwise than is recorded; the timeline ends
+    there.
     """
     path = find_record(file)
     form = form or _format_of(output)

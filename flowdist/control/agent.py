@@ -39,8 +39,8 @@ class Agent:
         self.held: dict[ReplicaId, StartReplica] = {}  # until those who were parked here are gone
         self.stores: dict[tuple[WorldName, int], int | None] = {}  # port, once bound
         self.dead_stores: dict[tuple[WorldName, int], str] = {}  # that nobody has closed, with what is known of it
-        self.epoch = 0
-        self.is_connected = False
+        self.bad_gpus: dict[int, str] = {}  # and why
+        self.epoch, self.is_connected = 0, False
         self.lease = Lease(graph.options)
         self.is_warming = False  # to be set before it joins, by a driver that tells WarmedUp later
         self.is_fencing = False
@@ -116,8 +116,9 @@ class Agent:
                 self.is_warming = False
                 self._report(ev.NodeWarm(self.spec.name))
             case io.Refused():
-                if event.is_local:
-                    self.lease.refused(self._now)
+                self.lease.refused(self._now, event.is_local)
+            case io.GpuFaulted():
+                signs.note_gpu(self.bad_gpus, event, self.spec.name, self._report)
             case io.PreemptionNoticed():
                 self._send(msg.Preempted(self.spec.name, self.incarnation, event.notice_ns))
             case (
@@ -172,8 +173,8 @@ class Agent:
         if not self.is_connected or self.is_fencing:
             return
         items = tuple(attempt.item() for attempt in self.attempts.values())
-        name, sent_ns = self.spec.name, self._now
-        self._send(msg.Join(name, self.incarnation, self.spec, self.address, sent_ns, items, self.is_warming))
+        own = (self.spec.name, self.incarnation, self.spec, self.address)
+        self._send(msg.Join(*own, self._now, items, self.is_warming, tuple(self.bad_gpus.items())))
         self.lease.beat(self._now)
         self._say_again()
 
@@ -332,10 +333,7 @@ class Agent:
             case io.WorkersSpawned():
                 self._spawned(attempt, event)
             case io.SpawnFailed():
-                attempt.alive.clear()
-                attempt.failure = io.WorkerExited(
-                    event.replica, event.attempt, 0, 1, kind="start_failed", detail=event.detail
-                )
+                attempt.never_ran(event.detail)
                 self._finish(attempt)
             case io.WorkerExited():
                 self._worker_exited(attempt, event)

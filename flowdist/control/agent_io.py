@@ -165,6 +165,14 @@ class PreemptionNoticed(msgspec.Struct, frozen=True, tag=True):
     notice_ns: int
 
 
+class GpuFaulted(msgspec.Struct, frozen=True, tag=True):
+    """Something is wrong with a GPU of the node, as in GpuFailed."""
+
+    gpu: int
+    reason: str
+    xid: int = 0
+
+
 class LeaveRequested(msgspec.Struct, frozen=True, tag=True):
     """The agent got SIGTERM: stop what runs, then leave."""
 
@@ -194,6 +202,7 @@ AgentInput = (
     | StoreBound
     | StoreExited
     | PreemptionNoticed
+    | GpuFaulted
     | LeaveRequested
     | AgentTimePassed
     | ToAgent

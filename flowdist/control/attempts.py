@@ -110,6 +110,13 @@ class Attempt:
                 self.kill_at_ns = min(now + grace_ns, self.kill_at_ns or now + grace_ns)
         return first
 
+    def never_ran(self, detail: str) -> None:
+        """No worker of it could be started. That is a failure unless it was told to stop before (R16)."""
+        self.alive.clear()
+        if self.stop_grace_ns is None:
+            key = (self.order.replica, self.order.attempt)
+            self.failure = io.WorkerExited(*key, 0, 1, kind="start_failed", detail=detail)
+
     def has_left(self) -> bool:
         return all(rank in self.left_ranks for rank in self.alive)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from flowdist.control import events as ev
+from flowdist.control.bad_gpus import lose_gpu
 from flowdist.control.beginning import new_job
 from flowdist.control.deadlines import Due
 from flowdist.control.effects import AnswerCheckpoint, Effect
@@ -93,6 +94,8 @@ def _record(job: JobState, event: ev.Event) -> None:
         case ev.NodeSilent():
             silence = format_duration(job.graph.options.lease_ns + job.graph.options.lease_margin_ns)
             lose_node(job, event.node, f"{event.node} is lost: not heard for {silence}")
+        case ev.GpuFailed():
+            lose_gpu(job, event)
         case ev.StoreOpened():
             _store_opened(job, event)
         case ev.StoreLost():
@@ -196,6 +199,7 @@ def settle(job: JobState) -> None:
         if job.ending is None:
             tell_dependents(job, roles)
             form_worlds(job, job.in_order({**dict.fromkeys(names), **job.touched}))
+        if job.ending is None:  # a world may have waited for what will never come
             update_addresses(job, roles)
     raise AssertionError("the job does not settle")
 

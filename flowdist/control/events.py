@@ -48,6 +48,7 @@ class NodeJoined(msgspec.Struct, frozen=True, tag=True):
     incarnation: int = 1
     inventory: tuple[InventoryItem, ...] = ()
     is_warming: bool = False
+    bad_gpus: tuple[tuple[int, str], ...] = ()  # by number, with the reason
 
 
 class NodeWarm(msgspec.Struct, frozen=True, tag=True):
@@ -79,6 +80,18 @@ class NodeSilent(msgspec.Struct, frozen=True, tag=True):
     """The lease of the node has run out, plus the margin: its agent has fenced, nothing of it runs any more."""
 
     node: NodeName
+
+
+class GpuFailed(msgspec.Struct, frozen=True, tag=True):
+    """Something is wrong with a GPU of the node, by its number there: `reason` in words.
+
+    `xid` is the number of the error that its driver has reported; 0: it was noticed in another way.
+    """
+
+    node: NodeName
+    gpu: int
+    reason: str
+    xid: int = 0
 
 
 class NodeHeard(msgspec.Struct, frozen=True, tag=True):
@@ -266,6 +279,7 @@ Event = (
     | NodeQuiet
     | NodeSilent
     | NodeHeard
+    | GpuFailed
     | StoreOpened
     | StoreLost
     | ReplicaStarted

@@ -22,7 +22,7 @@ from flowdist.control.state import (
     Role,
     World,
 )
-from flowdist.graph import offered
+from flowdist.graph import offered, subtract, without
 
 
 def check_job(job: JobState) -> None:
@@ -40,24 +40,19 @@ def check_job(job: JobState) -> None:
 
 
 def check_node(job: JobState, name: str, node: Node) -> None:
-    """Nothing is given twice: no node is over its capacity, no GPU is in two replicas."""
-    mcpu, gpu, memory = offered(node.spec)
-    held: list[int] = []
+    """Nothing is given twice: no node is over its capacity, no GPU is in two replicas, but for those that share it."""
+    free = offered(node.spec)
     for id in node.replicas:
         replica = job.replicas[id]
         assert replica.node == name, f"{id} is not on {name}"
-        need = job.roles[id.role].need
-        mcpu, gpu, memory = mcpu - need[0], gpu - need[1], memory - need[2]
-        held += replica.gpus
+        free = subtract(free, job.roles[id.role].need, replica.gpus)
     for (id, _), gpus in node.stuck.items():
-        need = job.roles[id.role].need
-        mcpu, gpu, memory = mcpu - need[0], gpu - need[1], memory - need[2]
-        held += gpus
-    free = (mcpu, gpu, memory)
-    assert mcpu >= 0 and gpu >= 0 and memory >= 0, f"{name} is over its capacity: {free}"
+        free = subtract(free, job.roles[id.role].need, gpus)
+    is_kept = free.mcpu >= 0 and free.memory >= 0 and (not free.devices or min(free.devices) >= 0)
+    assert is_kept, f"{name} is over its capacity, or a GPU of it is given twice: {free}"
+    free = without(free, tuple(node.bad_gpus))
     assert free == node.free, f"{name} has {free} left, not {node.free}"
     assert job.free.get(name) == (free if takes_more(node) else None), f"{name} is offered with {job.free.get(name)}"
-    assert len(held) == len(set(held)), f"a GPU of {name} is in two replicas: {held}"
     for world in node.stores:
         assert job.worlds[world].store_node == name, f"{name} has a store of {world} that is elsewhere"
 

@@ -13,7 +13,7 @@ from flowdist.graph import RestartPolicy, Rule, format_duration
 from flowdist.graph.model import Action, Scope
 
 # Nobody's code is at fault: without a rule these re-form without counting, in roles with no policy too (R8).
-FREE_KINDS: frozenset[str] = frozenset({"node_lost", "preempted", "store_lost", "unkillable"})
+FREE_KINDS: frozenset[str] = frozenset({"node_lost", "gpu_lost", "preempted", "store_lost", "unkillable"})
 
 
 class Verdict(NamedTuple):

@@ -23,7 +23,10 @@ class Lease:
         self.acked_ns = max(sent_ns, self.acked_ns or 0)
         self.outage_since_ns = self.refused_ns = None
 
-    def refused(self, now: int) -> None:
+    def refused(self, now: int, is_local: bool = True) -> None:
+        """Nobody listens; over a network that proves nothing, and is silence as any other."""
+        if not is_local:
+            return
         if self.outage_since_ns is None:
             self.outage_since_ns = now
         self.refused_ns = now

@@ -80,7 +80,8 @@ class Links:
                 self._incarnations[node] = message.incarnation
                 self._liveness.watch(node, now)
                 spec, address, items = message.spec, message.address, message.inventory
-                joined = NodeJoined(node, spec, address, message.incarnation, items, message.is_warming)
+                news = (items, message.is_warming, message.bad_gpus)
+                joined = NodeJoined(node, spec, address, message.incarnation, *news)
                 return Heard((Acked(self.epoch, message.incarnation, message.sent_ns),), (joined,))
             case Heartbeat():
                 heard = tuple(self._liveness.heard(node, now))

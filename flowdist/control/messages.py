@@ -13,6 +13,7 @@ import msgspec
 from flowdist.control.effects import Order
 from flowdist.control.events import (
     CheckpointOffered,
+    GpuFailed,
     InventoryItem,
     NodeWarm,
     ReplicaElastic,
@@ -50,6 +51,7 @@ Reported = (
     | StepTold
     | ReplicaLeftStep
     | CheckpointOffered
+    | GpuFailed
 )
 
 
@@ -63,6 +65,7 @@ class Join(msgspec.Struct, frozen=True, tag=True):
     sent_ns: int
     inventory: tuple[InventoryItem, ...] = ()
     is_warming: bool = False
+    bad_gpus: tuple[tuple[int, str], ...] = ()
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag=True):

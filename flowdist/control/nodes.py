@@ -9,10 +9,11 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 
+from flowdist.control.bad_gpus import leave_out, lose_gpu
 from flowdist.control.bad_nodes import note_loss, shun_if_it_flaps
 from flowdist.control.effects import AskStep, OpenStore, StopAtStep, StopReplica, TellPeers
 from flowdist.control.ending import forget_store
-from flowdist.control.events import InventoryItem, NodeJoined, ReplicaExited
+from flowdist.control.events import GpuFailed, InventoryItem, NodeJoined, ReplicaExited
 from flowdist.control.ids import NODE_RANK, NodeName, WorldName, is_unnamed, rank_of_unnamed
 from flowdist.control.membership import abandon_opening
 from flowdist.control.placement import forget_ports, unplace, update_free
@@ -37,6 +38,8 @@ def join(job: JobState, event: NodeJoined) -> list[InventoryItem]:
     if not same:
         _add(job, event, known)
     job.nodes[event.node].is_unheard = False
+    for gpu, reason in event.bad_gpus:  # of a node that is new they were never in the pool
+        lose_gpu(job, GpuFailed(event.node, gpu, reason))
     if event.is_warming:
         job.warming[event.node] = None
     else:
@@ -60,13 +63,19 @@ def _add(job: JobState, event: NodeJoined, known: Node | None) -> None:
     if known is not None:  # what outlives SIGKILL is there still, and what was said against the node still holds
         node.stuck, node.failures = known.stuck, known.failures
         node.cordoned = "" if known.is_leaving else known.cordoned
-        for replica, _ in node.stuck:
-            node.free = subtract(node.free, job.role_of(replica).need)
+        for (replica, _), gpus in node.stuck.items():
+            node.free = subtract(node.free, job.role_of(replica).need, gpus)
+    leave_out(node, event.bad_gpus)
     job.nodes[event.node] = node
     insort(job.usable, (place, event.node))
     update_free(job, event.node)
-    job.notify(f"{event.node} joined")
+    without = f", without GPU {', '.join(map(str, node.bad_gpus))}: {_reasons(node)}" if node.bad_gpus else ""
+    job.notify(f"{event.node} joined{without}", "warning" if without else "info")
     shun_if_it_flaps(job, event.node)
+
+
+def _reasons(node: Node) -> str:
+    return ", ".join(dict.fromkeys(node.bad_gpus.values()))
 
 
 def warmed_up(job: JobState, name: NodeName) -> None:
@@ -217,7 +226,7 @@ def give_up_node(job: JobState, replica: Replica) -> None:
     replica.member_since = 0
     unplace(job, replica)
     node.stuck[replica.id, replica.attempt] = gpus
-    node.free = subtract(node.free, job.role_of(replica.id).need)
+    node.free = subtract(node.free, job.role_of(replica.id).need, gpus)
     update_free(job, name)
     lost = []
     others = [job.replicas[other] for other in node.replicas]

@@ -14,10 +14,22 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from itertools import islice
 
+from flowdist.control.amounts import free_text, need_text
 from flowdist.control.ids import NodeName, ReplicaId
 from flowdist.control.shelf import Candidate, Shelf
 from flowdist.control.state import OVER_PHASES, JobState, Node, Replica, Role
-from flowdist.graph import Capacity, Placement, RoleSpec, add, fits, format_memory, offered, slots, subtract
+from flowdist.graph import (
+    Capacity,
+    Placement,
+    RoleSpec,
+    add,
+    fits,
+    offered,
+    pick,
+    slots,
+    subtract,
+    without,
+)
 
 Trial = dict[NodeName, Capacity | None]  # what nodes would have left if other than what they have; None: nothing
 Seat = tuple[ReplicaId, NodeName]
@@ -41,7 +53,7 @@ class Chooser:
 
     def lacks(self, count: int) -> bool:
         """Whether so many will not find nodes, by a glance; asked before any is taken."""
-        if not any(self._role.need):
+        if self._role.need.is_nothing:
             return False
         tried = sum(abs(found[0]) for name in self._trial if (found := self._role.shelf.get(name)) is not None)
         return self._role.shelf.slots - tried + sum(abs(rank) for rank, _, _ in self._heap) < count
@@ -126,19 +138,17 @@ def refusal(node: Node, placement: Placement, taken: Collection[str] = ()) -> st
 
 
 def place(job: JobState, replica: Replica, name: NodeName) -> None:
-    """Give the replica its seat, with the lowest GPUs that are free there."""
+    """Give the replica its seat, with GPUs that are free there."""
     assert replica.node is None and not replica.is_live, f"{replica.id} has a place on {replica.node} already"
     node, role = job.nodes[name], job.role_of(replica.id)
-    taken = [gpu for other in node.replicas for gpu in job.replicas[other].gpus]
-    taken += [gpu for gpus in node.stuck.values() for gpu in gpus]
-    replica.gpus = tuple(gpu for gpu in range(node.spec.gpu) if gpu not in taken)[: role.spec.resources.gpu]
+    replica.gpus = pick(role.need, node.free)
     role.unseated[replica.phase] -= 1
     role.seated[replica.phase] += 1
     role.seats += 1
     del role.vacant[bisect_left(role.vacant, replica.id.index)]
     replica.node = name
     node.replicas[replica.id] = None
-    node.free = subtract(node.free, role.need)
+    node.free = subtract(node.free, role.need, replica.gpus)
     if replica.ports_node != name:
         replica.ports, replica.ports_node = (), None
         role.portless[replica.id] = None
@@ -157,7 +167,7 @@ def unplace(job: JobState, replica: Replica) -> None:
     role.unseated[replica.phase] += 1
     role.seats -= 1
     node.replicas.pop(replica.id, None)
-    node.free = add(node.free, role.need)
+    node.free = _given_back(node, node.free, role, replica.gpus)
     name, replica.node, replica.gpus = replica.node, None, ()
     role.portless.pop(replica.id, None)
     if replica.phase not in OVER_PHASES:
@@ -334,12 +344,12 @@ def leaves_room(job: JobState, grower: Role, taken: Trial, seats: list[Seat], sh
         missing = role.spec.min_replicas - role.occupied
         trial = dict(free)
         earlier = before_success(job, role.spec)
-        for _, seat in seats if grower.spec.name in earlier else ():
-            _free_up(job, trial, seat, grower)
+        for seat, devices in _devices_of(job, grower, seats) if grower.spec.name in earlier else ():
+            _free_up(job, trial, seat, grower, devices)
         for name in earlier:
             for replica in seated(job, job.roles[name]):
                 assert replica.node is not None
-                _free_up(job, trial, replica.node, job.roles[name])
+                _free_up(job, trial, replica.node, job.roles[name], replica.gpus)
         chooser = Chooser(job, role, trial, seats)
         if chooser.lacks(missing) or not all(chooser.take() is not None for _ in range(missing)):
             return False
@@ -348,11 +358,27 @@ def leaves_room(job: JobState, grower: Role, taken: Trial, seats: list[Seat], sh
     return True
 
 
-def _free_up(job: JobState, trial: Trial, name: NodeName, role: Role) -> None:
-    """One seat of the role is free, if its node takes more at all."""
+def _devices_of(job: JobState, role: Role, seats: list[Seat]) -> list[tuple[NodeName, tuple[int, ...]]]:
+    """The node and the devices of each of these seats, when they are given one after the other."""
+    left: dict[NodeName, Capacity] = {}
+    found = []
+    for _, name in seats:
+        free = left.get(name, job.free[name])
+        found.append((name, pick(role.need, free)))
+        left[name] = subtract(free, role.need, found[-1][1])
+    return found
+
+
+def _free_up(job: JobState, trial: Trial, name: NodeName, role: Role, devices: tuple[int, ...]) -> None:
+    """One seat of the role, with those devices, is free, if its node takes more at all."""
     left = trial[name] if name in trial else job.free.get(name)
     if left is not None:
-        trial[name] = add(left, role.need)
+        trial[name] = _given_back(job.nodes[name], left, role, devices)
+
+
+def _given_back(node: Node, left: Capacity, role: Role, devices: tuple[int, ...]) -> Capacity:
+    """What is left when a replica of the role gives its seat back; of devices that are bad nothing is."""
+    return without(add(left, role.need, devices), tuple(node.bad_gpus))
 
 
 def _returns_its_seats(job: JobState, grower: Role, other: Role) -> bool:
@@ -375,7 +401,7 @@ def explain(job: JobState, role: Role, shown: int = 4) -> str:
     if missing > 1:
         name = f"{role.spec.name} lacks {missing} replicas to its minimum, each"
     if not job.usable:
-        return f"{name} needs {_words(role.need)}; no node is up"
+        return f"{name} needs {need_text(role.need)}; no node is up"
     parts = []
     for _, n in job.usable[:shown]:
         node = job.nodes[n]
@@ -384,27 +410,8 @@ def explain(job: JobState, role: Role, shown: int = 4) -> str:
         elif refused := refusal(node, role.spec.placement):
             parts.append(f"{n} {refused}")
         else:
-            parts.append(f"{n} has {_free_of(node.free, offered(node.spec), role.need)} free")
+            bad = f" (gpu {', '.join(map(str, sorted(node.bad_gpus)))} bad)" if node.bad_gpus and role.need.gpu else ""
+            parts.append(f"{n} has {free_text(node.free, offered(node.spec), role.need)} free{bad}")
     others = len(job.usable) - shown
     more = f", and {others} more nodes have too little" if others > 0 else ""
-    return f"{name} needs {_words(role.need)}; {', '.join(parts)}{more}"
-
-
-def _free_of(free: Capacity, total: Capacity, like: Capacity) -> str:
-    """`0 of 2 gpu`; what `like` does not ask for is left out, and what there is enough of too, if something lacks."""
-    lacking = [i for i in range(3) if like[i] and free[i] < like[i]]
-    shown = lacking or [i for i in range(3) if like[i]]
-    return ", ".join(f"{_amount(free, i)} of {_amount(total, i)} {_UNITS[i]}" for i in shown) or "room"
-
-
-_UNITS = ("cpu", "gpu", "memory")
-
-
-def _amount(capacity: Capacity, which: int) -> str:
-    value = max(capacity[which], 0)
-    return f"{value / 1000:g}" if which == 0 else f"{value}" if which == 1 else format_memory(value)
-
-
-def _words(need: Capacity) -> str:
-    """`2 cpu, 1 gpu`; only what is asked for."""
-    return ", ".join(f"{_amount(need, i)} {_UNITS[i]}" for i in range(3) if need[i]) or "nothing"
+    return f"{name} needs {need_text(role.need)}; {', '.join(parts)}{more}"

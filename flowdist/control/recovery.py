@@ -14,15 +14,13 @@ from flowdist.control.causes import excuse_dependents, note_lost, overdue_nodes,
 from flowdist.control.closure import closure, scope_worlds
 from flowdist.control.deadlines import Due
 from flowdist.control.ending import begin_ending, close_store, stop
+from flowdist.control.health import CHOSEN_KINDS, limit_free
 from flowdist.control.ids import NodeName, ReplicaId, WorldName
 from flowdist.control.in_place import leaves_in_place, may_stay, recall
 from flowdist.control.judge import Verdict, judge
 from flowdist.control.placement import unplace
 from flowdist.control.state import Charge, Failure, Held, Incident, JobState, Replica, Role, World
 from flowdist.graph import RestartPolicy, format_duration
-
-# Nobody failed: what is to stop gets its full grace, and a row of these does not fail the job (R8).
-CHOSEN_KINDS: frozenset[str] = frozenset({"joined", "scaled", "address_changed", "interrupted", "drained"})
 
 
 def fail(job: JobState, failure: Failure) -> None:
@@ -194,7 +192,7 @@ def open_incident(
     wait = f", after a back-off of {format_duration(backoff - job.now)}" if backoff is not None else ""
     job.notify(f"incident {incident.number}: {reason}; restarting {names}{wait} ({because})", "warning")
     if not counted and not held:
-        _limit_free(job, incident)
+        limit_free(job, incident)
     return incident
 
 
@@ -374,10 +372,12 @@ def _reset_if_gone(job: JobState, world: World) -> None:
 
 
 def _loses_its_seat(job: JobState, replica: Replica, name: NodeName | None) -> bool:
-    """Its node is lost or leaves, or is no good for it and there is another."""
+    """Its node is lost or leaves, or a GPU of it is bad, or it is no good for it and there is another."""
     if name is None:
         return False
     node = job.nodes[name]
+    if any(gpu in node.bad_gpus for gpu in replica.gpus):
+        return True
     return not node.usable or node.is_leaving or moves_away(job, replica, name)
 
 
@@ -433,27 +433,3 @@ def set_backoff(job: JobState, role: Role, incident: Incident) -> None:
             incident.backoff_ns = wait
             job.due.set(Due("backoff", str(incident.number)), job.now + wait)
     role.backoff_step += 1
-
-
-def _limit_free(job: JobState, incident: Incident) -> None:
-    """So many membership changes in a row without progress or a healthy time between them fail the job (R8)."""
-    options = job.graph.options
-    for name in incident.worlds:
-        world = job.worlds[name]
-        world.free_row = 1 if was_healthy(job, world) else world.free_row + 1
-        world.progressed = False
-        if world.free_row > options.free_incidents_max and incident.kind not in CHOSEN_KINDS:
-            begin_ending(
-                job,
-                "failed",
-                f"{world.free_row} changes of membership of {name} in a row without progress or "
-                f"{format_duration(options.min_uptime_ns)} of health between them; the last: {incident.reason}",
-            )
-            return
-
-
-def was_healthy(job: JobState, world: World) -> bool:
-    """The present generation has progressed, or has run long enough."""
-    if world.progressed:
-        return True
-    return world.formed_ns is not None and job.now - world.formed_ns >= job.graph.options.min_uptime_ns

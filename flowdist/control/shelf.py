@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 
 from flowdist.control.ids import NodeName
-from flowdist.graph import Capacity, Placement
+from flowdist.graph import Need, Placement
 
 Candidate = tuple[int, int, NodeName]  # rank, the node's order, its name: the lowest is the best
 
@@ -18,7 +18,7 @@ Candidate = tuple[int, int, NodeName]  # rank, the node's order, its name: the l
 class Shelf:
     """`slots` is how many would fit on all of the nodes together. Two shelves are equal when they hold the same."""
 
-    def __init__(self, need: Capacity, placement: Placement) -> None:
+    def __init__(self, need: Need, placement: Placement) -> None:
         self.need, self.placement = need, placement
         self.slots = 0
         self._found: dict[NodeName, Candidate] = {}

@@ -11,7 +11,9 @@ from flowdist.control import agent_io as io
 from flowdist.control import events as ev
 from flowdist.control.attempts import Attempt
 from flowdist.control.effects import AskStep, StopAtStep
+from flowdist.control.ids import NodeName
 from flowdist.control.messages import Reported
+from flowdist.control.xid import is_bad
 
 Say = Callable[[Reported], None]
 
@@ -112,6 +114,15 @@ def say_again(attempt: Attempt, now: int, say: Say) -> None:
         say(ev.ReplicaUnkillable(*key))
     if attempt.has_left():
         say(ev.ReplicaLeftStep(*key))
+
+
+def note_gpu(bad: dict[int, str], event: io.GpuFaulted, node: NodeName, say: Say) -> None:
+    """What is bad stays so, and is said again whenever the node joins; an error of a program is told and forgotten."""
+    if event.gpu in bad:
+        return
+    if is_bad(event.xid):
+        bad[event.gpu] = event.reason
+    say(ev.GpuFailed(node, event.gpu, event.reason, event.xid))
 
 
 def check_ready(attempt: Attempt, say: Say) -> None:

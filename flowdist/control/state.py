@@ -20,7 +20,7 @@ from flowdist.control.effects import Effect, Level, Notify, Outcome, StartReplic
 from flowdist.control.events import CheckpointOffered
 from flowdist.control.ids import Addresses, NodeName, ReplicaId, WorldName
 from flowdist.control.shelf import Shelf
-from flowdist.graph import Capacity, FailureKind, Gate, NodeSpec, RoleGraph, RoleSpec, offered
+from flowdist.graph import Capacity, FailureKind, Gate, Need, NodeSpec, RoleGraph, RoleSpec, offered
 
 ReplicaPhase = Literal[
     "waiting",  # nothing of it runs; it may be placed and start
@@ -72,7 +72,8 @@ class PastFailure(NamedTuple):
 class Node:
     """A node that has joined. `usable` is false once it is silent, gone, left or unkillable; it may join again.
 
-    `free` is what is left when everything placed on it, and everything stuck on it, has its share.
+    `free` is what is left when everything placed on it, and everything stuck on it, has its share, without GPUs that
+    are bad.
     """
 
     spec: NodeSpec
@@ -90,6 +91,7 @@ class Node:
         default_factory=dict
     )  # outlive SIGKILL, with their GPUs
     failures: list[PastFailure] = field(default_factory=list)
+    bad_gpus: dict[int, str] = field(default_factory=dict)  # by number: why nobody is given it any more
 
 
 @dataclass(slots=True)
@@ -206,7 +208,7 @@ class Role:
     spec: RoleSpec
     order: int
     target: int
-    need: Capacity
+    need: Need
     depth: int  # in start order: a role starts after all roles of lower depth that it has a gate on
     worlds: tuple[WorldName, ...]
     replicas: tuple[ReplicaId, ...]
@@ -249,7 +251,7 @@ class Incident:
 
     number: int
     opened_ns: int
-    kind: str  # a failure kind, or one of recovery.CHOSEN_KINDS
+    kind: str  # a failure kind, or one of health.CHOSEN_KINDS
     root: str  # what failed, left or came: "trainer/0", "node1"
     root_role: str | None  # whose budget is charged; None for membership changes
     reason: str

@@ -17,7 +17,7 @@ from flowdist.control.history import Record
 from flowdist.control.ids import NodeName, WorldName
 from flowdist.control.state import PHASES, Incident, JobState, Node, ReplicaPhase, Role, World, WorldPhase
 from flowdist.control.waiting import held_up_by
-from flowdist.graph import SECOND
+from flowdist.graph import SECOND, WHOLE
 
 JobPhase = Literal["starting", "running", "ending"] | Outcome
 SAID_MAX = 50
@@ -82,8 +82,9 @@ class NodeStatus(msgspec.Struct, frozen=True):
     cpu: float = 0.0
     cpu_free: float = 0.0
     gpu: int = 0
-    gpu_free: int = 0
+    gpu_free: int | float = 0
     heard_s_ago: float | None = None  # the driver knows that
+    bad_gpus: tuple[str, ...] = ()  # each with the reason
 
 
 class IncidentStatus(msgspec.Struct, frozen=True):
@@ -235,6 +236,10 @@ def _world(job: JobState, world: World) -> WorldStatus:
     return WorldStatus(world.name, world.phase, world.generation, size, world.checkpoints)
 
 
+def _whole_or_not(thousandths: int) -> int | float:
+    return thousandths / WHOLE if thousandths % WHOLE else thousandths // WHOLE
+
+
 def _node(name: NodeName, node: Node) -> NodeStatus:
     phase = "up"
     if not node.usable:
@@ -253,7 +258,8 @@ def _node(name: NodeName, node: Node) -> NodeStatus:
         cpu=node.spec.cpu,
         cpu_free=node.free.mcpu / 1000,
         gpu=node.spec.gpu,
-        gpu_free=node.free.gpu,
+        gpu_free=_whole_or_not(sum(node.free.devices)),
+        bad_gpus=tuple(f"GPU {gpu}: {reason}" for gpu, reason in node.bad_gpus.items()),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from heapq import heapify, heappop, heapreplace
 
 from flowdist.dsl.commands import macros_of
@@ -11,6 +12,7 @@ from flowdist.dsl.problems import Problems, did_you_mean
 from flowdist.dsl.topology import Gate, Role, Topology
 from flowdist.graph import (
     Capacity,
+    Need,
     RoleGraph,
     RoleSpec,
     add,
@@ -19,10 +21,13 @@ from flowdist.graph import (
     format_memory,
     needed,
     offered,
+    pick,
     slots,
     subtract,
 )
 from flowdist.graph import Gate as GateSpec
+
+Seat = tuple[str, tuple[int, ...]]  # a node, and devices of it
 
 # after these, sizes or the order of the roles are unknown: no room would be a guess
 _NO_SIZE = ("FD103", "FD104", "FD105", "FD112", "FD114", "FD117", "FD146")
@@ -123,11 +128,11 @@ def _check_fits(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
     if not graph.cluster.given:
         if need.gpu:
             help = f"write Topology(..., nodes=[Node(gpu={need.gpu})])"
-            fields.error("FD114", "gpu", f"it asks for {need.gpu} gpu, but the nodes have no sizes", help)
+            fields.error("FD114", "gpu", f"it asks for {spec.resources.gpu_words}, but the nodes have no sizes", help)
         return
     if need.gpu and not any(node.gpu for node in nodes):
         help = f"write nodes={len(nodes)} * [Node(gpu={need.gpu})]"
-        fields.error("FD114", "gpu", f"it asks for {need.gpu} gpu, but no node has one", help)
+        fields.error("FD114", "gpu", f"it asks for {spec.resources.gpu_words}, but no node has one", help)
     elif not any(fits(need, offered(node)) for node in nodes):
         largest = max(nodes, key=lambda node: (node.gpu, node.cpu, node.memory))
         size = f"{largest.cpu:g} cpu, {largest.gpu} gpu, {format_memory(largest.memory)}"
@@ -141,13 +146,13 @@ def _check_minima(topology: Topology, graph: RoleGraph, problems: Problems) -> N
         return
     free = {node.name: offered(node) for node in graph.cluster.nodes}
     ended = _before_success(graph)
-    seats: dict[str, list[str]] = {}
+    seats: dict[str, list[Seat]] = {}
     needs = {spec.name: needed(spec.resources) for spec in graph.roles}
     for role, spec in zip(topology.roles, graph.roles, strict=True):
         trial = dict(free)
         for name in ended[spec.name]:
-            for node in seats.get(name, ()):
-                trial[node] = add(trial[node], needs[name])
+            for node, devices in seats.get(name, ()):
+                trial[node] = add(trial[node], needs[name], devices)
         seated = _seat(spec, needs[spec.name], trial, _allowed(spec, graph, seats))
         if len(seated) < spec.min_replicas:
             fields = Fields.of_role(role, problems)
@@ -159,17 +164,21 @@ def _check_minima(topology: Topology, graph: RoleGraph, problems: Problems) -> N
             free = trial
 
 
-def _allowed(spec: RoleSpec, graph: RoleGraph, seats: dict[str, list[str]]) -> set[str]:
+def _allowed(spec: RoleSpec, graph: RoleGraph, seats: dict[str, list[Seat]]) -> set[str]:
     """The nodes that the role's placement allows, when those before it sit where they do."""
     names = {node.name for node in allowed_nodes(spec, graph.cluster.nodes)}
     for near in spec.placement.near:
-        names &= set(seats.get(near, names))  # one that is gone by then is for control to judge
+        names &= _nodes_of(seats[near]) if near in seats else names  # one that is gone by then is for control to judge
     for apart in spec.placement.apart:
-        names -= set(seats.get(apart, ()))
+        names -= _nodes_of(seats.get(apart, ()))
     return names
 
 
-def _seat(spec: RoleSpec, need: Capacity, free: dict[str, Capacity], allowed: set[str]) -> list[str]:
+def _nodes_of(seats: Iterable[Seat]) -> set[str]:
+    return {node for node, _ in seats}
+
+
+def _seat(spec: RoleSpec, need: Need, free: dict[str, Capacity], allowed: set[str]) -> list[Seat]:
     """Takes the minimum of seats from `free`, each where control would: the first of the nodes with most, or fewest."""
     sign = 1 if spec.placement.strategy == "pack" else -1
     left = [
@@ -178,10 +187,10 @@ def _seat(spec: RoleSpec, need: Capacity, free: dict[str, Capacity], allowed: se
         if name in allowed and fits(need, capacity)
     ]
     heapify(left)
-    seats: list[str] = []
+    seats: list[Seat] = []
     while left and len(seats) < spec.min_replicas:
         _, i, name = left[0]
-        seats.append(name)
+        seats.append((name, pick(need, free[name])))
         free[name] = subtract(free[name], need)
         if fits(need, free[name]) and spec.name not in spec.placement.apart:
             heapreplace(left, (sign * slots(need, free[name]), i, name))

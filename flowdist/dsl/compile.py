@@ -131,7 +131,7 @@ def _cluster(top: Fields, problems: Problems) -> Cluster:
             fields.error("FD102", "name", "its name cannot be used", "use lower case letters, digits and hyphens")
         if name in specs:
             fields.error("FD137", "name", "there are two nodes of that name", "give each node its own name")
-        cpu, gpu, memory = fields.number("cpu", 8), fields.whole("gpu"), fields.memory("memory")
+        cpu, gpu, memory = fields.number("cpu", 8), fields.devices("gpu"), fields.memory("memory")
         specs[name] = NodeSpec(name, cpu, gpu, memory, fields.pairs("labels"))
     if isinstance(nodes, Sequence) and not nodes:
         top.error("FD105", "nodes", "nodes= is empty", "write nodes=1, or leave it out")
@@ -277,7 +277,7 @@ class _RoleCompiler:
             fields.error("FD111", "replicas", f"{procs} procs are no multiple of its {resources.gpu} gpus", help)
         elif resources.gpu and procs > resources.gpu:
             help = "NCCL refuses two ranks on one GPU; gloo takes them"
-            fields.warn("FD301", "replicas", f"{procs} procs share {resources.gpu} gpus", help)
+            fields.warn("FD301", "replicas", f"{procs} procs share {resources.gpu_words}", help)
         return low, high, procs
 
     def _check_macros(self, fields: Fields, macros: list[tuple[str, str]], ports: tuple[str, ...]) -> None:

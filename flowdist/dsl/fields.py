@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 from flowdist.dsl.places import CallSite, Place
 from flowdist.dsl.problems import Problems, did_you_mean
 from flowdist.dsl.topology import Role
-from flowdist.graph import parse_duration, parse_memory
+from flowdist.graph import WHOLE, Resources, parse_duration, parse_memory
 
 T = TypeVar("T")
+GPUS_MAX = 1024  # of a node
 NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")  # usable as a host name
 
 
@@ -123,6 +124,42 @@ class Fields:
             self.error("FD105", name, f"{name}={value} is less than {least}", f"write {name}={least} or more")
             return least
         return value
+
+    def devices(self, name: str) -> int:
+        """A whole number of GPUs, as many as a machine can have."""
+        count = self.whole(name)
+        if count > GPUS_MAX:
+            help = f"write {name}={GPUS_MAX} or less"
+            self.error("FD105", name, f"{name}={count} is more than a node can have", help)
+            return 0
+        return count
+
+    def gpu(self, name: str) -> tuple[int, int]:
+        """How many GPUs, and how much of each in thousandths: a whole number of them, or a share of one."""
+        value = self.values.get(name)
+        try:
+            share = float(value) if isinstance(value, float | str) else 0.0
+        except ValueError:
+            share = 0.0
+        is_count = share.is_integer() and (isinstance(value, str) or share > GPUS_MAX)
+        if not math.isfinite(share) or share <= 0 or is_count:
+            return self.devices(name), WHOLE
+        if share.is_integer():
+            return int(share), WHOLE
+        thousandths = round(share * WHOLE)
+        if share > 1:
+            help = f"write {name}={math.ceil(share)}, or a share of one such as {name}=0.5"
+            self.error("FD148", name, f"{name}={value}: a share is of one GPU, more are given whole", help)
+        elif not 0 < thousandths < WHOLE:
+            self.error("FD148", name, f"{name}={value} is finer than a thousandth", f"write {name}=0.5, or {name}=1")
+        else:
+            return 1, thousandths
+        return 0, WHOLE
+
+    def size(self) -> Resources:
+        """What `cpu`, `gpu` and `memory` say together."""
+        gpu, share = self.gpu("gpu")
+        return Resources(self.number("cpu", 1), gpu, self.memory("memory"), share)
 
     def number(self, name: str, default: float) -> float:
         """A number that is not negative."""

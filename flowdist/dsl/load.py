@@ -7,6 +7,7 @@ line, not with ours.
 from __future__ import annotations
 
 import ast
+import difflib
 import inspect
 import re
 import sys
@@ -82,7 +83,11 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except (FileNotFoundError, ValueError):  # the second for a null byte
-        help = "name a topology file, or make a topology.py in the current folder"
+        beside = [each.name for each in path.parent.glob("*.py")] if "\0" not in str(path) else []
+        if close := difflib.get_close_matches(path.name, sorted(beside), n=1):
+            help = f"did you mean {str(path.with_name(close[0]))!r}?"
+        else:
+            help = "name a topology file, or make a topology.py in the current folder"
         _refuse("FD140", f"no topology file {str(path)!r}", help)
     except OSError as error:
         _refuse("FD140", f"{path} cannot be read: {error.strerror}", "name a file that you may read")

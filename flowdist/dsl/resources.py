@@ -29,10 +29,12 @@ class NamedResources:
         """What a replica of the role needs; its own numbers win over the named size."""
         named = self._named(fields)
         given = {name: fields.values[name] is not None for name in ("cpu", "gpu", "memory")}
+        gpu, share = fields.gpu("gpu") if given["gpu"] else (named.gpu, named.gpu_share)
         return Resources(
             fields.number("cpu", 1) if given["cpu"] else named.cpu,
-            fields.whole("gpu") if given["gpu"] else named.gpu,
+            gpu,
             fields.memory("memory") if given["memory"] else named.memory,
+            share,
         )
 
     def _named(self, fields: Fields) -> Resources:
@@ -55,4 +57,4 @@ class NamedResources:
             fields.error("FD134", "resources", f"the topology's {name!r} is no Resources", help)
             return Resources()
         reader = Fields(f"resources {name!r}", vars(size), size.site, self._problems)
-        return Resources(reader.number("cpu", 1), reader.whole("gpu"), reader.memory("memory"))
+        return reader.size()

@@ -72,7 +72,7 @@ class _Reader:
         site = CallSite(str(self._path), self._place(key).line, ())
         places = {size: self._place((*key, size)) for size in SIZES}
         fields = Fields(f"{FILE}: {_dotted(key)}", {"gpu": 0, **values}, site, self._problems, places)
-        return Resources(fields.number("cpu", 1), fields.whole("gpu"), fields.memory("memory"))
+        return fields.size()
 
     def _refuse_unknown(self, table: Mapping[str, Any], known: tuple[str, ...], prefix: Keys) -> None:
         for key in table:

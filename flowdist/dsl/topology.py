@@ -14,7 +14,7 @@ from flowdist.dsl.places import CallSite, Place, call_site
 Duration = str | int | float
 Memory = str | int
 FailureWord = Literal[
-    "exit", "signal", "oom", "hang", "start_failed", "unready", "unkillable", "preempted", "node_lost"
+    "exit", "signal", "oom", "hang", "start_failed", "unready", "unkillable", "preempted", "gpu_lost", "node_lost"
 ]
 OnRestart = Literal["reconnect", "restart"]
 
@@ -46,7 +46,7 @@ class Node:
 class Resources:
     """A named size for roles: `Topology(..., resources={"small": Resources(cpu=2)})`, then `resources="small"`."""
 
-    def __init__(self, *, cpu: float = 1, gpu: int = 0, memory: Memory = 0) -> None:
+    def __init__(self, *, cpu: float = 1, gpu: float = 0, memory: Memory = 0) -> None:
         self.cpu, self.gpu, self.memory = cpu, gpu, memory
         self.site = call_site(())
 
@@ -165,7 +165,7 @@ class RoleFields(TypedDict, total=False):
     replicas: int | str
     resources: str | None
     cpu: float | None
-    gpu: int | None
+    gpu: float | None
     memory: Memory | None
     placement: Literal["spread", "pack"]
     near: Role | Sequence[Role]
@@ -374,7 +374,7 @@ class Topology:
             run: Instead of a command: a function that can be imported and takes no arguments, or `"module:function"`.
             kind: A task ends, a service must not.
             replicas: `[MIN:]MAX[xPROCS]`; a bare N means N replicas.
-            resources, cpu, gpu, memory: What one replica needs.
+            resources, cpu, gpu, memory: What one replica needs: cores, GPUs or a share of one (`gpu=0.5`), bytes.
             placement: `spread` takes the node with most room first, `pack` the one with least.
             near: Roles of which a replica has to be on the same node.
             apart: True: no two of its replicas on one node; roles: not on a node with one of theirs.

@@ -1,6 +1,18 @@
 """The role graph: frozen values that the DSL writes and everything else reads."""
 
-from flowdist.graph.capacity import Capacity, add, fits, needed, offered, slots, subtract
+from flowdist.graph.capacity import (
+    WHOLE,
+    Capacity,
+    Need,
+    add,
+    fits,
+    needed,
+    offered,
+    pick,
+    slots,
+    subtract,
+    without,
+)
 from flowdist.graph.codec import decode_graph, encode_graph
 from flowdist.graph.model import (
     Cluster,
@@ -38,6 +50,7 @@ __all__ = [
     "MINUTE",
     "MS",
     "SECOND",
+    "WHOLE",
     "Capacity",
     "Cluster",
     "Domain",
@@ -45,6 +58,7 @@ __all__ = [
     "Gate",
     "JobOptions",
     "JointWorld",
+    "Need",
     "NodeSpec",
     "Placement",
     "Readiness",
@@ -65,6 +79,8 @@ __all__ = [
     "offered",
     "parse_duration",
     "parse_memory",
+    "pick",
     "slots",
     "subtract",
+    "without",
 ]

@@ -1,4 +1,7 @@
-"""Arithmetic of what nodes offer and replicas need. cpu is counted in thousandths, so that 0.1 + 0.2 is 0.3."""
+"""Arithmetic of what nodes offer and replicas need. cpu is counted in thousandths, so that 0.1 + 0.2 is 0.3.
+
+So are GPUs, each for itself: three replicas of 0.6 do not fit on two devices, although 1.8 is less than 2.
+"""
 
 from __future__ import annotations
 
@@ -6,43 +9,94 @@ from typing import NamedTuple
 
 from flowdist.graph.model import NodeSpec, Resources
 
+WHOLE = 1000  # thousandths of a device
 UNLIMITED = 1000  # so often something fits that needs nothing
 
 
+class Need(NamedTuple):
+    """cpu in thousandths of a core, gpu in devices, memory in bytes; `share` is what is wanted of each device."""
+
+    mcpu: int = 0
+    gpu: int = 0
+    memory: int = 0
+    share: int = WHOLE
+
+    @property
+    def is_nothing(self) -> bool:
+        return not (self.mcpu or self.gpu or self.memory)
+
+
 class Capacity(NamedTuple):
-    """cpu in thousandths of a core, gpu in devices, memory in bytes."""
+    """cpu in thousandths of a core, memory in bytes; of each device, by its number, the thousandths that are left."""
 
     mcpu: int
-    gpu: int
+    devices: tuple[int, ...]
     memory: int
 
 
 def offered(node: NodeSpec) -> Capacity:
-    return Capacity(round(node.cpu * 1000), node.gpu, node.memory)
+    return Capacity(round(node.cpu * 1000), (WHOLE,) * node.gpu, node.memory)
 
 
-def needed(resources: Resources) -> Capacity:
-    return Capacity(round(resources.cpu * 1000), resources.gpu, resources.memory)
+def needed(resources: Resources) -> Need:
+    return Need(round(resources.cpu * 1000), resources.gpu, resources.memory, resources.gpu_share)
 
 
-def fits(need: Capacity, free: Capacity) -> bool:
+def fits(need: Need, free: Capacity) -> bool:
     # A dimension that is not asked for does not matter, even where the node is oversubscribed in it.
-    mcpu, gpu, memory = need
-    return not ((mcpu and mcpu > free[0]) or (gpu and gpu > free[1]) or (memory and memory > free[2]))
+    if (need.mcpu and need.mcpu > free.mcpu) or (need.memory and need.memory > free.memory):
+        return False
+    return not need.gpu or _gpu_slots(need, free) > 0
 
 
-def subtract(free: Capacity, need: Capacity) -> Capacity:
-    return Capacity(free.mcpu - need.mcpu, free.gpu - need.gpu, free.memory - need.memory)
+def pick(need: Need, free: Capacity) -> tuple[int, ...]:
+    """The devices for one more replica: the lowest that nobody has, or the fullest that has room for its share.
+
+    Of devices that are as full the lowest. Empty when there are not enough.
+    """
+    if need.share == WHOLE:
+        whole = [number for number, left in enumerate(free.devices) if left == WHOLE]
+        return tuple(whole[: need.gpu]) if len(whole) >= need.gpu else ()
+    return min(((left, number) for number, left in enumerate(free.devices) if left >= need.share), default=(0,))[1:]
 
 
-def add(free: Capacity, need: Capacity) -> Capacity:
-    return Capacity(free.mcpu + need.mcpu, free.gpu + need.gpu, free.memory + need.memory)
+def subtract(free: Capacity, need: Need, devices: tuple[int, ...] | None = None) -> Capacity:
+    """What is left with one more replica, on those devices; without them on those that `pick` gives it."""
+    if need.gpu and devices is None:
+        devices = pick(need, free)
+    return Capacity(free.mcpu - need.mcpu, _change(free.devices, devices or (), -need.share), free.memory - need.memory)
 
 
-def slots(need: Capacity, free: Capacity) -> int:
+def add(free: Capacity, need: Need, devices: tuple[int, ...] = ()) -> Capacity:
+    """What is left without a replica that had those devices."""
+    return Capacity(free.mcpu + need.mcpu, _change(free.devices, devices, need.share), free.memory + need.memory)
+
+
+def without(free: Capacity, devices: tuple[int, ...]) -> Capacity:
+    """Nothing is left of those devices."""
+    if not devices:
+        return free
+    return free._replace(devices=tuple(0 if i in devices else left for i, left in enumerate(free.devices)))
+
+
+def slots(need: Need, free: Capacity) -> int:
     """How many replicas of that size fit into what is free; a replica that needs nothing fits a thousand times."""
     count = None
-    for want, have in zip(need, free, strict=True):
+    for want, have in ((need.mcpu, free.mcpu), (need.memory, free.memory)):
         if want and (count is None or have // want < count):
             count = have // want
+    if need.gpu and (count is None or _gpu_slots(need, free) < count):
+        count = _gpu_slots(need, free)
     return UNLIMITED if count is None else count
+
+
+def _gpu_slots(need: Need, free: Capacity) -> int:
+    if need.share == WHOLE:
+        return free.devices.count(WHOLE) // need.gpu
+    return sum(left // need.share for left in free.devices)
+
+
+def _change(devices: tuple[int, ...], which: tuple[int, ...], by: int) -> tuple[int, ...]:
+    if not which:
+        return devices
+    return tuple(left + by if i in which else left for i, left in enumerate(devices))

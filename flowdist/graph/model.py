@@ -22,17 +22,38 @@ Action = Literal["restart", "fail", "ignore"]
 Then = Literal["fail", "ignore", "widen"]
 Strategy = Literal["spread", "pack"]
 FailureKind = Literal[
-    "exit", "signal", "oom", "hang", "start_failed", "unready", "unkillable", "store_lost", "preempted", "node_lost"
+    "exit",
+    "signal",
+    "oom",
+    "hang",
+    "start_failed",
+    "unready",
+    "unkillable",
+    "store_lost",
+    "preempted",
+    "gpu_lost",
+    "node_lost",
 ]
 Pairs = tuple[tuple[str, str], ...]
 
 
 class Resources(msgspec.Struct, frozen=True):
-    """What one replica needs. cpu in cores (fractions allowed), gpu in whole devices, memory in bytes."""
+    """What one replica needs. cpu in cores (fractions allowed), gpu in devices, memory in bytes.
+
+    `gpu_share` is how much of its one device it has, in thousandths: less than 1000 where others may share it.
+    """
 
     cpu: float = 1.0
     gpu: int = 0
     memory: int = 0
+    gpu_share: int = 1000
+
+    @property
+    def gpu_words(self) -> str:
+        """`2 gpu`, `0.5 gpu`; empty when it needs none."""
+        if self.gpu_share == 1000:
+            return f"{self.gpu} gpu" if self.gpu else ""
+        return f"{self.gpu_share / 1000:g} gpu"
 
 
 class NodeSpec(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ import string
 from collections.abc import Callable
 from typing import Any, Literal
 
-from flowdist.graph import Domain, Gate, JointWorld, RoleGraph, RoleSpec, format_memory
+from flowdist.graph import WHOLE, Domain, Gate, JointWorld, RoleGraph, RoleSpec, format_memory
 
 TextFormat = Literal["mermaid", "dot"]
 _PLAIN = frozenset(string.ascii_letters + string.digits + " .,:/+-_()=")
@@ -43,7 +43,7 @@ def _node(graph: RoleGraph, spec: RoleSpec) -> dict[str, Any]:
         "max_replicas": spec.max_replicas,
         "procs": spec.procs,
         "cpu": spec.resources.cpu,
-        "gpu": spec.resources.gpu,
+        "gpu": spec.resources.gpu if spec.resources.gpu_share == WHOLE else spec.resources.gpu_share / WHOLE,
         "memory": spec.resources.memory,
         "gang": spec.gang,
         "primary": spec.primary,
@@ -151,7 +151,7 @@ def _label(graph: RoleGraph, spec: RoleSpec) -> list[str]:
     """`trainer`, `task 2:4x2, not primary`, `each 1 cpu, 2 gpu`, where it may sit, domains that have no box here."""
     kind = f"{spec.kind} {size_text(spec)}" + (", not primary" if _is_auxiliary(spec) else "")
     needs = [f"{spec.resources.cpu:g} cpu"]
-    needs += [f"{spec.resources.gpu} gpu"] if spec.resources.gpu else []
+    needs += [spec.resources.gpu_words] if spec.resources.gpu else []
     needs += [format_memory(spec.resources.memory)] if spec.resources.memory else []
     others = [
         domain.name for domain in graph.domains if spec.name in domain.roles and domain is not _box_of(graph, spec)

@@ -98,7 +98,7 @@ def _role_row(spec: RoleSpec) -> tuple[str, ...]:
     if spec.min_replicas != spec.max_replicas:
         size = f"{spec.min_replicas} to {spec.max_replicas}"
     needs = f"{spec.resources.cpu:g} cpu"
-    needs += f", {spec.resources.gpu} gpu" if spec.resources.gpu else ""
+    needs += f", {spec.resources.gpu_words}" if spec.resources.gpu else ""
     needs += f", {format_memory(spec.resources.memory)}" if spec.resources.memory else ""
     yes = {True: "yes", False: "no"}
     primary = yes[spec.primary] if spec.kind == "task" else "-"

@@ -226,6 +226,9 @@ def _unusual_nodes(nodes: Sequence[NodeStatus]) -> Iterable[Line]:
     for (phase, because), names in groups.items():
         reason = f": {because}" if because and phase != "lost" else ""
         yield [Span(f"  {MARKS[phase]} {phase} {_listed(names)}{reason}", "red" if phase == "lost" else "yellow")]
+    for node in nodes:
+        if node.bad_gpus:
+            yield [Span(f"  x {node.name} without {', '.join(node.bad_gpus)}", "red")]
 
 
 def _is_quiet(node: NodeStatus) -> bool:

@@ -29,9 +29,10 @@ from flowdist.runtime import spawning as spawner
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.dialing import dial
 from flowdist.runtime.environment import Places, fork_server, macro_values, worker_argv, worker_env
-from flowdist.runtime.errors_of_workers import is_out_of_memory, one_line, oom_kills
+from flowdist.runtime.errors_of_workers import is_out_of_memory, one_line, oom_kills, signal_name
 from flowdist.runtime.evidence import gather
 from flowdist.runtime.frames import encode, read_from_controller
+from flowdist.runtime.gpu_guard import GpuGuard
 from flowdist.runtime.guardian import NodeConfig
 from flowdist.runtime.handshake import TurnedAway
 from flowdist.runtime.logs import last_output_ns
@@ -69,11 +70,6 @@ def write_atomically(path: Path, content: str, *, lasts: bool = True) -> None:
     temporary.rename(path)
 
 
-def signal_name(code: int) -> str:
-    """-9 -> KILL"""
-    return signal.Signals(-code).name.removeprefix("SIG")
-
-
 class _AgentProcess:
     def __init__(self, config: NodeConfig, channel: socket.socket, token: str) -> None:
         self._config, self._channel, self._token = config, channel, token
@@ -106,6 +102,7 @@ class _AgentProcess:
         self._store_forks = StoreForks(self._loop, self._channel_send, self._ids, run_dir, socket_dir)
         self._stores = Stores(self._loop, self._store_exited, self._store_forks, self._config.address)
         self._sockets = WorkerSocket(self._tell)
+        self._gpus = GpuGuard(self._loop, self._config.devices, self._tell)
         self._answers = spawner.answers()
         self._channel.setblocking(False)
         self._loop.add_reader(self._channel, self._read_spawner)
@@ -172,10 +169,11 @@ class _AgentProcess:
                 if self._writer is not None:
                     self._writer.write(encode(output.message))
             case io.SpawnWorkers():
-                self._spawn(output.start, output.kept)
+                self._gpus.when_free(output, self._spawn)
             case io.LeaveGeneration():
                 self._sockets.leave(output.replica, output.attempt)
             case io.HurrySpawn():
+                self._gpus.hurry(output.replica, output.attempt)
                 for id in self._ids_of(output.replica, output.attempt):
                     self._channel_send(spawner.Hurry(id))
             case io.SignalWorkers():
@@ -249,12 +247,14 @@ class _AgentProcess:
         folder = self._places.attempt_dir(start) / str(local_rank)
         folder.mkdir(parents=True, exist_ok=True)
         self._channel_send(spawner.Moved(id, str(folder)))
-        old = self._env(before, self._graph.role(start.replica.role), local_rank, self._spawned_ports(before))
+        old = self._env(
+            before,
+            self._graph.role(start.replica.role),
+            local_rank,
+            self._spawning[before.replica, before.attempt].ports,
+        )
         changed = {name: value for name, value in env.items() if old.get(name) != value}
         self._sockets.resume(start.replica, before.attempt, start.attempt, local_rank, changed)
-
-    def _spawned_ports(self, start: StartReplica) -> dict[str, int]:
-        return self._spawning[start.replica, start.attempt].ports
 
     def _prepare(self) -> None:
         """Where all workers want the same imports, they begin before the first of them is ordered."""

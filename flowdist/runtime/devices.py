@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import os
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -10,6 +14,13 @@ import msgspec
 
 from flowdist.errors import FlowdistError
 from flowdist.graph import Cluster, NodeSpec, RoleGraph
+from flowdist.runtime.gpus import Gpu, GpuError, open_devices, visible_gpus
+
+DRIVER = Path("/proc/driver/nvidia/gpus")
+DEV = Path("/dev")
+# Devices that torch may know although the driver shows them nowhere: on WSL, on a Jetson, in a container, or AMD's.
+UNLISTED = ("nvidia0", "dxg", "nvhost-gpu", "nvgpu", "kfd")
+ASKING_TORCH_S = 60
 
 
 def machine_cpus() -> int:
@@ -22,12 +33,48 @@ def machine_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def machine_gpus(env: Mapping[str, str], proc: Path = Path("/proc/driver/nvidia/gpus")) -> tuple[str, ...]:
-    """The GPUs that may be used, as CUDA_VISIBLE_DEVICES names them: its own list, else one number per driver entry."""
-    visible = env.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return tuple(part.strip() for part in visible.split(",") if part.strip() and part.strip() != "-1")
-    return tuple(str(i) for i, _ in enumerate(sorted(proc.iterdir()))) if proc.is_dir() else ()
+def machine_gpus(env: Mapping[str, str], proc: Path = DRIVER, dev: Path = DEV) -> tuple[str, ...]:
+    """The GPUs that may be used, as CUDA_VISIBLE_DEVICES names them.
+
+    Raises:
+        FlowdistError: when CUDA_VISIBLE_DEVICES names one twice.
+    """
+    return tuple(gpu.name for gpu in find_gpus(env, proc, dev))
+
+
+def find_gpus(env: Mapping[str, str], proc: Path = DRIVER, dev: Path = DEV) -> tuple[Gpu, ...]:
+    """The GPUs that may be used: from NVML, else by number from the driver's folder, else by number from torch.
+
+    Raises:
+        FlowdistError: when CUDA_VISIBLE_DEVICES names one twice.
+    """
+    devices = open_devices(env)
+    found: tuple[Gpu, ...] = ()
+    if devices is not None:
+        with contextlib.suppress(GpuError):
+            found = devices.gpus()
+        devices.close()
+    if found or "CUDA_VISIBLE_DEVICES" in env:
+        return visible_gpus(found, env)
+    if devices is not None:
+        return ()
+    if proc.is_dir():
+        return tuple(Gpu(str(i)) for i, _ in enumerate(sorted(proc.iterdir())))
+    if any((dev / name).exists() for name in UNLISTED):
+        return tuple(Gpu(str(i)) for i in range(_told_by_torch(env)))
+    return ()
+
+
+def _told_by_torch(env: Mapping[str, str]) -> int:
+    """How many devices torch counts. Asked in a process of its own, as counting may initialise CUDA."""
+    if importlib.util.find_spec("torch") is None:
+        return 0
+    command = [sys.executable, "-c", "import torch; print(torch.cuda.device_count())"]
+    try:
+        told = subprocess.run(command, env=dict(env), capture_output=True, timeout=ASKING_TORCH_S, check=True)
+        return int(told.stdout.split()[-1])
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return 0
 
 
 def settle_cluster(graph: RoleGraph, gpus: Sequence[str], added: int = 0) -> tuple[RoleGraph, list[str]]:

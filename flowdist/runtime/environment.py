@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flowdist.control.effects import StartReplica
-from flowdist.graph import RoleSpec, SecretRef
+from flowdist.graph import WHOLE, RoleSpec, SecretRef
 from flowdist.graph.parallel import mesh_of
 from flowdist.graph.warmth import PythonCommand, cold_because, python_command, varies
 from flowdist.runtime.notice import ASKED, NOTICE
@@ -108,6 +108,10 @@ def worker_env(
     env.update({f"FLOWDIST_PORT_{name.upper().replace('-', '_')}": str(port) for name, port in ports.items()})
     if role.resources.gpu:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
+        if role.resources.gpu_share < WHOLE:
+            env["FLOWDIST_GPU_FRACTION"] = f"{role.resources.gpu_share / WHOLE:g}"
+        if "CUDA_VISIBLE_DEVICES" not in base:  # the numbers are ours, and we count by place
+            env.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     values = macro_values(start, role, local_rank, places, ports)
     env.update({name: expand(value, values) for name, value in role.env})
     env.update({secret.name: read_secret(secret, base) for secret in role.secrets})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -61,3 +62,8 @@ def oom_kills() -> int:
                 if line.startswith("oom_kill "):
                     return int(line.split()[1])
     return 0
+
+
+def signal_name(code: int) -> str:
+    """-9 -> KILL"""
+    return signal.Signals(-code).name.removeprefix("SIG")

@@ -78,17 +78,29 @@ def find_run(base: Path, name: str, *, of_one_host: bool = False) -> tuple[Path,
         raise FlowdistError(text, help="it is of another version of flowdist, or damaged") from None
 
 
+def run_of_prefix(base: Path, name: str) -> Path | None:
+    """The folder of the only run whose name begins so; None if there is none, FlowdistError for more than one."""
+    found = [path for path in run_dirs(base) if name and path.name.startswith(name)]
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found[:5])
+        raise FlowdistError(f"{name!r} is more than one run: {names}", help="write more of its name")
+    return found[0] if found else None
+
+
 def _by_prefix(base: Path, name: str) -> Path:
+    if (folder := run_of_prefix(base, name)) is not None:
+        return folder
     known = [path.name for path in run_dirs(base)]
-    found = [each for each in known if name and each.startswith(name)]
-    if len(found) == 1:
-        return base / found[0]
-    if found:
-        raise FlowdistError(f"{name!r} is more than one run: {', '.join(found[:5])}", help="write more of its name")
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     if close:
         raise FlowdistError(f"there is no run {name!r} in {base}", help=f"did you mean {close[0]!r}?")
-    help = f"known: {', '.join(known[:5])}" if known else f"there are no runs in {base}: name their folder with --runs"
+    if known:
+        help = f"known: {', '.join(known[:5])}"
+    elif joined := sorted(base.glob(f"*/{JOINED}"), key=lambda path: path.stat().st_mtime_ns):
+        where = joined[-1].read_text().strip()
+        help = f"this host has joined {where}: ask there; its logs here: flowdist logs --run {joined[-1].parent.name}"
+    else:
+        help = f"there are no runs in {base}: name their folder with --runs"
     raise FlowdistError(f"there is no run {name!r} in {base}", help=help)
 
 
@@ -173,15 +185,22 @@ def past_of(run_dir: Path) -> Past:
                 added[line.event.node] = None
         for effect in line.effects:
             if isinstance(effect, FinishJob):
-                message = f"run {run_dir.name} is over: it has {effect.outcome}"
+                how = "was cancelled" if effect.outcome == "cancelled" else f"has {effect.outcome}"
+                message = f"run {run_dir.name} is over: it {how}"
                 raise FlowdistError(message, help="start a new one with flowdist run")
     return Past(len(lines), last_ns, starts, tuple(added))
 
 
 def socket_dir(run_dir: Path, nodes: list[str]) -> Path:
     """Where the sockets of the run may be: its own folder, if their paths are short enough there."""
-    longest = max([len(CONTROL), *(len(f"{name}.sock") for name in nodes)])
+    longest = max(len("s4194304-1234567.sock"), *(len(f"{name}.sock") for name in nodes))  # a store's; an agent's
     if len(str(run_dir).encode()) + 1 + longest <= SOCKET_PATH_MAX:
         return run_dir
-    base = os.environ.get("XDG_RUNTIME_DIR")
-    return Path(tempfile.mkdtemp(prefix="flowdist-", dir=base if base and len(base) < 60 else None))
+    bases = [os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"]
+    room = SOCKET_PATH_MAX - longest - len("/flowdist-12345678/")
+    for base in bases:
+        if base and len(base.encode()) <= room and os.access(base, os.W_OK | os.X_OK):
+            return Path(tempfile.mkdtemp(prefix="flowdist-", dir=base))
+    where = " nor ".join(dict.fromkeys(filter(None, bases)))
+    message = f"sockets can be neither in {run_dir} nor in {where}: their paths are too long, or nobody may write there"
+    raise FlowdistError(message, help="set TMPDIR to a folder with a short path")

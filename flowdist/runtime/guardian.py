@@ -6,12 +6,14 @@ descendant, adopted ones included, and ends: its end is the proof that nothing o
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
 import socket
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
@@ -40,6 +42,7 @@ class NodeConfig(msgspec.Struct, frozen=True):
     meeting: Meeting | None = None  # where the controller is, if it is on another host
 
 
+ORPHANED = "its flowdist was killed"
 KILL_NODE = signal.SIGUSR1  # to a guardian: the node dies now, with all that runs on it
 
 
@@ -66,8 +69,18 @@ def main() -> None:
     if config.meeting is not None and cause and not left:
         last = config.incarnation + INCARNATIONS - 1
         say_gone(config.meeting, token, config.node.name, last, cause)
+    if cause == ORPHANED and config.socket_dir != config.run_dir:
+        _remove(Path(config.socket_dir))  # in /tmp; who made it cannot any more
     sys.stderr.flush()
     os._exit(1 if left else 0)  # there is nothing to tidy up, and whoever counts on this node waits
+
+
+def _remove(folder: Path) -> None:
+    """Of several guardians whoever comes first."""
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            path.unlink(missing_ok=True)
+        folder.rmdir()
 
 
 def _run_agent(config: NodeConfig, channel: socket.socket, token: str) -> None:
@@ -107,7 +120,7 @@ def _watch(lifeline: int, wake: int, agent: int, spawner: int) -> str:
     while True:
         ready = dict(poll.poll())
         if lifeline in ready:
-            return "its flowdist was killed"
+            return ORPHANED
         if KILL_NODE in os.read(wake, 4096):
             return "it was killed by a fault"
         ended = _reap_any()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from typing import Literal
 
-from flowdist.control.effects import Level, Notify, StartReplica
-from flowdist.control.events import ReplicaExited, ReplicaStopped
+from flowdist.control.effects import Level, Notify, StartReplica, StopReplica
+from flowdist.control.events import NodeJoined, ReplicaExited, ReplicaStopped
 from flowdist.control.history import Record
 from flowdist.control.ids import NodeName, ReplicaId
 from flowdist.graph import RoleGraph
@@ -23,6 +23,7 @@ class Teller:
     def __init__(self, graph: RoleGraph, follower: Follower, here: Container[NodeName], show: Show) -> None:
         self._graph, self._follower, self._here, self._show = graph, follower, here, show
         self._latest: dict[ReplicaId, StartReplica] = {}
+        self._staying: dict[ReplicaId, NodeName] = {}  # whose workers wait there, in place, for the next generation
 
     def skip(self, record: Record) -> None:
         """It was told already, when it happened."""
@@ -33,11 +34,22 @@ class Teller:
             self._follower.read()  # its last words come before what is made of them
         if isinstance(record.event, ReplicaExited) and record.event.kind is None:
             self._show("event", f"{record.event.replica}: finished")
+        self._note_who_stays(record)
         for start in [effect for effect in record.effects if isinstance(effect, StartReplica)]:
             self._tell_start(start)
         for effect in record.effects:
             if isinstance(effect, Notify):
                 self._show(KINDS[effect.level], effect.text)
+
+    def _note_who_stays(self, record: Record) -> None:
+        event = record.event
+        if isinstance(event, ReplicaStopped) and event.parked and event.replica in self._latest:
+            self._staying[event.replica] = self._latest[event.replica].node
+        elif isinstance(event, NodeJoined):  # nothing runs on it
+            self._staying = {replica: node for replica, node in self._staying.items() if node != event.node}
+        for effect in record.effects:
+            if isinstance(effect, StopReplica) and not effect.in_place:
+                self._staying.pop(effect.replica, None)
 
     def _tell_start(self, start: StartReplica) -> None:
         before = self._latest.get(start.replica)
@@ -49,4 +61,5 @@ class Teller:
             self._follower.follow(start, self._graph.role(start.replica.role))
         again = f" (attempt {start.attempt})" if start.attempt > 1 else ""
         ranks = f", rank {start.rank} of {start.world_size}" if start.world_size > 1 else ""
-        self._show("event", f"{start.replica}: starts on {start.node}{again}{ranks}")
+        does = "goes on in place" if self._staying.pop(start.replica, None) == start.node else "starts"
+        self._show("event", f"{start.replica}: {does} on {start.node}{again}{ranks}")

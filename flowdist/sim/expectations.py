@@ -6,9 +6,14 @@ from collections.abc import Mapping
 
 from flowdist.control.effects import Notify, StartReplica
 from flowdist.control.history import Record
-from flowdist.graph import format_duration, parse_duration
+from flowdist.errors import did_you_mean
 from flowdist.scenario import Expect
+from flowdist.sim.bounds import GOODPUT, LOST_WORK, RECOVERS, bounds_of, recoveries
 from flowdist.sim.simulation import SimResult
+
+__all__ = ["recoveries", "unmet"]
+
+OF_BOUNDS = {RECOVERS: "recovered_within", LOST_WORK: "lost_work_max", GOODPUT: "goodput_min"}
 
 
 def unmet(expect: Expect, result: SimResult) -> list[str]:
@@ -31,16 +36,13 @@ def unmet(expect: Expect, result: SimResult) -> list[str]:
     for words in expect.says:
         if not any(words in text for text in texts):
             wrong.append(f"says: nobody said {words!r}")
-    if expect.lost_work_max is not None:
-        for name, model in result.models.items():
-            if model.lost_ns > parse_duration(expect.lost_work_max):
-                lost = format_duration(model.lost_ns)
-                wrong.append(f"lost_work_max: {name} lost {lost}, more than {expect.lost_work_max}")
-    if expect.recovered_within is not None:
-        for number, took in recoveries(result).items():
-            if took is None or took > parse_duration(expect.recovered_within):
-                text = "never" if took is None else f"after {format_duration(took)}"
-                wrong.append(f"recovered_within: incident {number} recovered {text}, not in {expect.recovered_within}")
+    bounds = bounds_of(expect.recovered_within, expect.lost_work_max, expect.goodput_min)
+    wrong += [f"{OF_BOUNDS[which]}: {text}" for which, text in bounds.broken(result)]
+    for point in expect.seen:
+        if point not in result.points:
+            wrong.append(f"seen: there is nothing called {point!r}; {did_you_mean(point, result.points)}")
+        elif point not in result.seen:
+            wrong.append(f"seen: {point!r} was expected, it was never reached")
     return wrong
 
 
@@ -83,18 +85,3 @@ def _generations(result: SimResult, world: str) -> list[list[StartReplica]]:
             if isinstance(effect, StartReplica) and effect.world == world:
                 found.setdefault(effect.generation, []).append(effect)
     return [sorted(found[generation], key=lambda start: start.rank) for generation in sorted(found)]
-
-
-def recoveries(result: SimResult) -> dict[int, int | None]:
-    """For each incident the time until all of its worlds of tasks step again; None where they never do."""
-    found: dict[int, int | None] = {}
-    for incident in result.job.incidents:
-        took: int | None = 0
-        for name in incident.worlds:
-            model = result.models.get(name)
-            if model is None:
-                continue
-            again = next((begun for begun in model.begins if begun >= incident.opened_ns), None)
-            took = None if again is None or took is None else max(took, again - incident.opened_ns)
-        found[incident.number] = took
-    return found

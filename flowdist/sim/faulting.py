@@ -11,6 +11,7 @@ from flowdist.control.events import DrainRequested, ScaleRequested
 from flowdist.control.history import Record
 from flowdist.control.ids import ReplicaId
 from flowdist.control.milestones import has_come
+from flowdist.control.xid import xid_text
 from flowdist.fault_rates import Arrivals, check_rates
 from flowdist.faults import ORDERS, Fault, Plan, check_plan, check_targets, refuse_misplaced, refuse_unsupported
 from flowdist.graph import RoleGraph, parse_duration
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 OF_LINKS = ("flap", "delay", "drop", "duplicate", "reorder")
 CHECKPOINTS = ("torn-checkpoint", "lost-checkpoint", "corrupt-checkpoint", "slow-checkpoint")
 KINDS = {
-    "node": ("kill", "lost", "leave", "preempt", "pause", "partition", "cut-to", *OF_LINKS, "add", "drain"),
+    "node": ("kill", "lost", "leave", "preempt", "pause", "partition", "cut-to", *OF_LINKS, "xid", "add", "drain"),
     "replica": ("kill", "exit", "oom", "hang", "pause", "slow", "disk-full", "scale", *CHECKPOINTS),
     "controller": ("kill", "partition", "cut-to"),
 }
@@ -58,9 +59,9 @@ class Faulting:
         for fault in self._faults:
             when = fault.when
             if when.at_ns is not None:
-                self._sim.queue.at(when.at_ns + fault.offset_ns, self._firing(fault))
+                self._sim.queue.at_apart(when.at_ns + fault.offset_ns, self._firing(fault))
             elif when.every_ns is not None:
-                self._sim.queue.at(when.every_ns + fault.offset_ns, self._firing(fault))
+                self._sim.queue.at_apart(when.every_ns + fault.offset_ns, self._firing(fault))
             else:
                 self._waiting.append(fault)
                 if when.event == "step":
@@ -208,6 +209,9 @@ class Faulting:
                 self._later(fault, lambda: node.heal(fault.spec))
             case "flap":
                 self._flap(fault, node)
+            case "xid":
+                number, gpu = fault.xid
+                node.tell(io.GpuFaulted(gpu, xid_text(number), number))
         self._sim.plan()
 
     def _flap(self, fault: Fault, node: SimNode) -> None:

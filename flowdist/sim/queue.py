@@ -9,6 +9,7 @@ from typing import Any
 Action = Callable[..., object]
 
 SERIALS = 40  # bits of a tie that tell two things apart which the schedule puts in the same place
+APART = 1 << (SERIALS - 1)  # the first serial of what comes from outside
 WORD = (1 << 64) - 1
 
 
@@ -23,7 +24,7 @@ class Queue:
         self.now = 0
         self.handled = 0
         self._heap: list[tuple[int, int, Action, tuple[Any, ...]]] = []
-        self._serial = 0
+        self._serial = self._apart = 0
         self._schedule = schedule
         self._is_stopped = False
 
@@ -31,6 +32,15 @@ class Queue:
         """Plan a call of `action`; what is planned for the past happens now."""
         self._serial += 1
         tie = _place(self._schedule, self._serial) if self._schedule else self._serial
+        heapq.heappush(self._heap, (time if time > self.now else self.now, tie, action, args))
+
+    def at_apart(self, time: int, action: Action, *args: Any) -> None:
+        """The same for what comes from outside, such as a fault: the order of the others is the same without it."""
+        if not self._schedule:
+            self.at(time, action, *args)
+            return
+        self._apart += 1
+        tie = _place(self._schedule, APART + self._apart)
         heapq.heappush(self._heap, (time if time > self.now else self.now, tie, action, args))
 
     def after(self, delay: int, action: Action, *args: Any) -> None:

@@ -129,6 +129,8 @@ class _Teller:
                 self.untold.append(f"the store of {event.world} was lost at {now / 1e9:.2f}s")
             case ev.CancelRequested():
                 self.untold.append(f"the operator cancelled the job at {now / 1e9:.2f}s")
+            case ev.GpuFailed():
+                self._fault(now, f"{event.node}@{_at(now)}:xid={event.xid},{event.gpu}")
             case ev.CordonRequested() | ev.UncordonRequested() | ev.ReplicaUnkillable():
                 self.untold.append(f"{type(event).__name__} at {now / 1e9:.2f}s")
             case _:

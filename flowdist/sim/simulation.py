@@ -7,7 +7,7 @@ Faults act on nodes and processes only; the controller is never told and has to 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -25,28 +25,25 @@ from flowdist.control.state import JobState
 from flowdist.control.waiting import waiting_for
 from flowdist.control.watching import Watch
 from flowdist.faults import NOTHING, Fault, Plan, added_node
-from flowdist.graph import MS, Cluster, NodeSpec, RoleGraph, format_duration
+from flowdist.graph import MS, Cluster, NodeSpec, RoleGraph
 from flowdist.sim.accounts import Accounts, Bucket
 from flowdist.sim.faulting import Faulting
 from flowdist.sim.node import SimNode
 from flowdist.sim.played import Played
+from flowdist.sim.points import POINTS, Points
+from flowdist.sim.properties import Properties, Violation, Watching
 from flowdist.sim.queue import Queue
 from flowdist.sim.trace import Trace
 from flowdist.sim.work import Work
 from flowdist.sim.workload import WorldModel
 
+__all__ = ["Checks", "SimResult", "Simulation", "Violation", "with_nodes"]
+
 Checks = Literal["all", "changed"]
 PROOF_NS = 10 * MS  # from the death of an agent to the guardian's proof of it
 GHOST_NS = 100 * MS  # how long what was replaced while its node was paused may go on: until it is killed
+NOTHING_DEMANDED = Properties()
 TAKE_OVER_NS = 300 * MS  # from the death of the controller to the next one's first event
-
-
-class Violation(AssertionError):
-    """Something that must always hold did not. `property` names it."""
-
-    def __init__(self, property: str, text: str) -> None:
-        super().__init__(f"{property}: {text}")
-        self.property = property
 
 
 @dataclass(slots=True)
@@ -63,6 +60,8 @@ class SimResult:
     violation: Violation | None = None
     waiting: list[str] = field(default_factory=list)
     handled: int = 0
+    seen: dict[str, int] = field(default_factory=dict)  # points that it reached, and when: see `points`
+    points: tuple[str, ...] = POINTS  # those that it looked for
     played: Played = field(default_factory=Played)  # what the models that roles brought have done
 
     @property
@@ -79,7 +78,7 @@ class Simulation:
         plan: What is to befall the job.
         seed: 0 is nominal: everything takes exactly what the workload says. Any other seed spreads start-up times by
             up to a fifth, each attempt's drawn from a stream of its own.
-        always: Called with the job after every event; False or an AssertionError is a violation.
+        properties: What the user demands of it; see `properties`.
         play_heartbeats: Play each heartbeat, as production does, instead of taking quiet ones as played.
         play_steps: Play each step of user code by itself, instead of as many at once as nothing else comes in between.
         schedule: In which order things happen that happen at the same time: 0 is the one in which they were planned,
@@ -101,7 +100,7 @@ class Simulation:
         schedule: int = 0,
         checks: Checks = "all",
         fast_forward: bool = False,
-        always: Sequence[Callable[[JobState], object]] = (),
+        properties: Properties = NOTHING_DEMANDED,
     ) -> None:
         self.graph, self.plays_heartbeats, self.seed, self.schedule = graph, play_heartbeats, seed, schedule
         self.queue = Queue(schedule)
@@ -109,7 +108,9 @@ class Simulation:
         self.controller = Controller(graph, names)
         self.nodes: dict[NodeName, SimNode] = {}
         self.accounts = Accounts(self.job)
-        self._always, self.fast_forward = always, fast_forward
+        self.fast_forward = fast_forward
+        seen: dict[str, int] = {}
+        self.points, self._watching = Points(self, seen), Watching(properties, seen)
         self._watch = Watch() if checks == "changed" else None
         self._hits: Counter[tuple[str, str]] = Counter()
         self.work = Work(self, seed, play_steps=play_steps)
@@ -150,6 +151,7 @@ class Simulation:
             if self.job.outcome is None and (until is None or self.queue.now < until):
                 raise Violation("liveness", f"nothing will ever happen again; waiting for {waiting_for(self.job)}")
             self._check(check_job)
+            self._watching.close(self.job, self.queue.now)
         except Violation as error:
             violation = error
         self.accounts.close(self.work.models.values(), self.queue.now)
@@ -164,6 +166,8 @@ class Simulation:
             violation=violation,
             waiting=waiting_for(self.job),
             handled=self.queue.handled,
+            seen=self.points.seen,
+            points=(*POINTS, *(point.name for point in self._watching.properties.sometimes)),
             played=self.work.code.close(),
         )
 
@@ -192,7 +196,7 @@ class Simulation:
     @property
     def is_quiet(self) -> bool:
         """Nobody waits for any news, and everybody who may be missed is well."""
-        awaited = self._always or self._faulting.is_waiting or self.work.is_awaited
+        awaited = self._watching.is_awake or self._faulting.is_waiting or self.work.is_awaited
         calm = not self.is_down and not self.plays_heartbeats and self.links.deadline_of(self._unwell) is None
         return calm and not awaited
 
@@ -240,8 +244,9 @@ class Simulation:
             self._check(check_job)
         else:
             self._watch.note(event)
-        for check in self._always:
-            self._hold(check)
+        self.points.hear(job, line)
+        if not self._watching.properties.is_empty:
+            self._watching.hear(job, now)
         if job.outcome is not None:
             self.queue.stop()
         for effect in effects:
@@ -257,17 +262,6 @@ class Simulation:
             check(self.job)
         except AssertionError as error:
             raise Violation("invariant", str(error)) from error
-
-    def _hold(self, check: Callable[[JobState], object]) -> None:
-        """A property of the user's."""
-        name = getattr(check, "__name__", repr(check))
-        try:
-            if check(self.job) is False:
-                raise Violation("always", f"{name} does not hold at {format_duration(self.queue.now)}")
-        except AssertionError as error:
-            if isinstance(error, Violation):
-                raise
-            raise Violation("always", f"{name} at {format_duration(self.queue.now)}: {error}") from error
 
     def kill_controller(self) -> None:
         """The controller dies; the next one knows what is in the record, and takes over a moment later (R21)."""
@@ -305,19 +299,28 @@ class Simulation:
                 fresh.handle(line.event, line.t_ns)
         return fresh
 
-    def _phase(self) -> str:
+    def phase(self) -> str:
         """Where the job is, as far as faults are concerned."""
         if self.job.ending is not None:
             return "ending"
         if self.job.open or self.is_down:
             return "in recovery"
-        if self.work.code.is_saving:
+        now, models = self.queue.now, self.work.models.values()
+        if any(model.is_restoring(now) for model in models):
+            return "restoring"
+        if self.is_saving:
             return "saving"
-        begun = any(model.begun_ns is not None for model in self.work.models.values())
-        return "steady" if begun else "starting"
+        return "steady" if any(model.begun_ns is not None for model in models) else "starting"
+
+    @property
+    def is_saving(self) -> bool:
+        """Some world writes a checkpoint."""
+        now = self.queue.now
+        return self.work.code.is_saving or any(model.is_saving(now) for model in self.work.models.values())
 
     def note_fault(self, fault: Fault, target: str) -> None:
-        self._hits[fault.kind, self._phase()] += 1
+        self._hits[fault.kind, self.phase()] += 1
+        self.points.hit(fault)
         self._lines.append(FaultLine(self.queue.now, fault.spec, target))
 
     def _carry_out(self, effect: Effect) -> None:

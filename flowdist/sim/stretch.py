@@ -37,6 +37,8 @@ def skip_quiet(sim: Simulation, model: WorldModel) -> bool:
         _tells_at_once(sim, start, at, (at - sim.queue.now) // skipped) for start in model.members.values()
     ):
         return False
+    before = model.time_of_checkpoint(last - 1)
+    model.skipped.append((sim.queue.now, at if before is None else before))
     for number in range(model.offered + 1, last):
         model.save(model.step_of_checkpoint(number))
     model.offered = last - 1

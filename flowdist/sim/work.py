@@ -62,7 +62,10 @@ class Work:
             if start.generation != model.generation:
                 self._stops.pop(start.world, None)
             model.start(start, kept=bool(kept))
-            delay += load.restore_ns if model.durable and not kept else 0
+            if model.durable and not kept:
+                at = self._queue.now + delay
+                model.reads[start.replica] = (at, at + load.restore_ns)
+                delay += load.restore_ns
         self._queue.after(delay, self._started_up, node, start)
 
     def _pace_of(self, role: RoleSpec) -> RoleSpec:

@@ -40,6 +40,8 @@ class WorldModel:
     has_memory: bool = False  # a member of this one has kept it
     regained: int = 0  # of what was lost with the last generation, steps that this one has after all
     begins: list[int] = field(default_factory=list)  # when stepping began, generation by generation
+    reads: dict[ReplicaId, tuple[int, int]] = field(default_factory=dict)  # when its members read the checkpoint
+    skipped: list[tuple[int, int]] = field(default_factory=list)  # times of checkpoints not played, first and last
     version: int = 0  # what was planned for an earlier one does not happen
     stalls: dict[str, None] = field(default_factory=dict)  # why nobody gets on, whoever the members are
     holds: dict[str, None] = field(default_factory=dict)  # why a member of this generation holds up all
@@ -71,10 +73,22 @@ class WorldModel:
             self.members.clear()
             self.up.clear()
             self.slow.clear()
+            self.reads.clear()
             self.begun_ns, self.offered, self.saves_begun, self.has_memory = None, 0, 0, False
             self.holds.clear()
         self.has_memory |= kept
         self.members[start.replica] = start
+
+    def is_restoring(self, now: int) -> bool:
+        """A member of it reads the checkpoint that it resumes from."""
+        return self.begun_ns is None and any(start <= now < end for start, end in self.reads.values())
+
+    def is_saving(self, now: int) -> bool:
+        """It steps, and for now it writes a checkpoint."""
+        load = self.pace.workload
+        if self.begun_ns is None or self._position(now) >= self._position_of_step(load.steps):
+            return False
+        return self._position(now) % (load.checkpoint_every_ns + load.checkpoint_ns) >= load.checkpoint_every_ns
 
     def is_up(self, replica: ReplicaId, now: int) -> bool:
         """A member has started up. Returns whether it was the last: the world begins to step."""

@@ -23,12 +23,12 @@ from flowdist.testing.strategies import FAILURES, NODES, topologies
 
 Verb = Literal[
     "calm", "obey", "join", "lose", "exit", "finish", "live", "offer", "stall", "repeat", "wait", "scale", "operate",
-    "preempt", "unkillable", "leave", "restart", "arrive", "elastic", "quiet",
+    "preempt", "unkillable", "leave", "restart", "arrive", "elastic", "quiet", "gpu",
 ]  # fmt: skip
 VERBS: tuple[Verb, ...] = (
     *("calm", "calm", "calm", "exit", "exit", "wait", "wait", "join", "lose", "obey", "finish", "live", "offer"),
     *("stall", "repeat", "scale", "operate", "preempt", "unkillable", "leave", "restart", "arrive", "finish"),
-    *("unkillable", "arrive", "elastic", "elastic", "quiet"),
+    *("unkillable", "arrive", "elastic", "elastic", "quiet", "gpu"),
 )
 WAITS = (400, 31, 61, 400, 1)
 ORDERS = (OpenStore, StartReplica, StopReplica, CloseStore, AskStep, StopAtStep)
@@ -149,6 +149,10 @@ class Player:
                 self.tell(what(NODES[move.which % 3]))
             case "preempt":
                 self.tell(ev.NodePreempted(NODES[move.which % 3], move.how % 2 * 30 * SECOND))
+            case "gpu":
+                bad = ev.GpuFailed(NODES[move.which % 3], move.how % 2, "Xid", 13 if move.how > 7 else 79)
+                if bad.node in self.up:
+                    self.tell(bad)
             case "restart":
                 self.tell(ev.ControllerStarted(self.controller.state.epoch + 1))
             case "repeat":

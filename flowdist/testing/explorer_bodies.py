@@ -201,5 +201,7 @@ def _spawn(body: Body, output: io.SpawnWorkers) -> None:
 
 def _signal(body: Body, process: Process, signal: str) -> None:
     life = body.lives.get(process)
-    if life is not None and life != "killed":
+    if life in ("parked", "parting"):  # it has nothing to do with what runs
+        body.lives[process] = "parting"
+    elif life is not None and life != "killed":
         body.lives[process] = "killed" if signal == "KILL" else "told"

@@ -17,6 +17,7 @@ from flowdist.control.events import (
     CheckpointOffered,
     DrainRequested,
     Event,
+    GpuFailed,
     NodeGone,
     NodeWarm,
     StoreLost,
@@ -148,7 +149,7 @@ def _outlook(brain: Brain) -> Outlook:
     return Outlook(False, job.outcome, waits, deadline_ns, silence, watch, tuple(liveness._quiet))
 
 
-_OF_NO_ATTEMPT = StoreOpened | StoreLost | CheckpointOffered | NodeWarm
+_OF_NO_ATTEMPT = StoreOpened | StoreLost | CheckpointOffered | NodeWarm | GpuFailed
 
 
 def _is_late(brain: Brain, news: News) -> bool:

@@ -23,6 +23,7 @@ from flowdist.testing.explorer_words import describe
 
 WORKER_PORT = 20_000
 NOTICE_NS = MINUTE  # of a node that is to be taken away
+NOT_RUNNING = ("spawning", "parked", "parting")
 Messages = Numbered[ToController | ToAgent]
 
 
@@ -177,7 +178,7 @@ class Sites:
     def _look(self, site: Site) -> View:
         body = self._bodies.known.items[site.body]
         steps = [*self._deliveries(site), *self._of_processes(site, body), *self._of_node(site, body)]
-        numbers = [process for process, life in body.lives.items() if life not in ("spawning", "parked")]
+        numbers = [process for process, life in body.lives.items() if life not in NOT_RUNNING]
         runs = [replica for replica, _ in numbers]
         twice = next((str(replica) for replica in runs if runs.count(replica) > 1), None)
         agent = body.agent
@@ -252,6 +253,8 @@ class Sites:
                 add("fails", Pace.FAULT, self._ends(site, process, code=1))
             elif life == "parked":
                 add("dies while it waits", Pace.FAULT, self._ends(site, process, signal="SEGV"))
+            elif life == "parting":
+                add("ends where it waited", Pace.PROMPT, self._ends(site, process, signal="KILL"))
             elif life == "told":
                 add("ends after SIGTERM", Pace.SOON, self._ends(site, process, signal="TERM"))
             else:

@@ -54,6 +54,7 @@ class Facts:
         self.seats: dict[ReplicaId, NodeName] = {}  # where it ran last
         self.is_calm = True  # no node was lost or is to be left, and nothing was ignored
         self.stuck: list[StartReplica] = []  # outlive SIGKILL
+        self.bad_gpus: dict[NodeName, dict[int, None]] = {}  # by number, since the node has joined
         self.last_ns = -1  # of the record before
         self.quiet_until_ns = -1  # until then a controller that took over expects nothing of anybody
         self.overdue: dict[NodeName, None] = {}  # nodes that may be lost, and are not known to be
@@ -105,6 +106,8 @@ class Facts:
                 self.quiet_until_ns = line.t_ns + options.lease_ns + options.lease_margin_ns
             case ev.DrainRequested() | ev.CordonRequested() | ev.NodePreempted():
                 self.is_calm = False
+            case ev.GpuFailed():
+                self._bad(event.node, event.gpu, event.xid)
             case ev.ScaleRequested():
                 self.scaled[event.role] = None
             case ev.ReplicaExited() | ev.ReplicaStopped() | ev.ReplicaUnkillable():
@@ -195,7 +198,10 @@ class Facts:
         if event.incarnation != before or event.node not in self.nodes:
             self._lost(event.node)
             self.nodes[event.node], self.incarnations[event.node] = event.spec, event.incarnation
+            self.bad_gpus[event.node] = {gpu: None for gpu, _ in event.bad_gpus}
             return
+        for gpu, _ in event.bad_gpus:
+            self._bad(event.node, gpu, 0)
         items = {(item.replica, item.attempt): item for item in event.inventory}
         again = {effect.replica for effect in line.effects if isinstance(effect, StartReplica)}
         for replica, run in list(self.runs.items()):
@@ -213,6 +219,16 @@ class Facts:
                 self._ended(line, run, ev.ReplicaStopped(replica, run.start.attempt, parked=True))
             elif item is not None and item.phase == "stopped":
                 self._ended(line, run, ev.ReplicaStopped(replica, run.start.attempt))
+
+    def _bad(self, node: NodeName, gpu: int, xid: int) -> None:
+        """Whoever has it will be gone, and counts as new when it is back."""
+        if xid in PROGRAM_ERRORS or node not in self.nodes or gpu in self.bad_gpus.get(node, ()):
+            return
+        self.is_calm = False
+        self.bad_gpus.setdefault(node, {})[gpu] = None
+        for replica, run in self.runs.items():
+            if run.start.node == node and gpu in run.start.gpus and not run.is_told_to_stop:
+                self.since.get(run.start.world, {}).pop(replica, None)
 
     def _lost(self, node: NodeName) -> None:
         if self.nodes.pop(node, None) is not None:
@@ -272,6 +288,7 @@ class Facts:
             self.done.pop(start.replica, None)
 
 
+PROGRAM_ERRORS = (13, 31, 43, 45, 68, 109)  # Xids after which the GPU is as good as before
 ENDINGS = ("the job has succeeded", "the job fails", "the job is cancelled")
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import traceback
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ from flowdist.control.effects import (
 )
 from flowdist.control.history import Header, Line, Record
 from flowdist.control.ids import ReplicaId, WorldName
-from flowdist.graph import Gate, RoleSpec
+from flowdist.graph import WHOLE, Gate, RoleSpec
 from flowdist.testing.facts import Facts, Run
 
 
@@ -176,17 +177,27 @@ def _in_place(facts: Facts, line: Record) -> Found:
         if waits is not None and waits.node != effect.node and effect.replica not in told:
             yield "R19", f"{effect.replica} starts on {effect.node} while workers of it wait on {waits.node}"
         for other in facts.parked.values():
-            gpus = other.replica not in {effect.replica, *told} and other.node == effect.node and other.gpus
-            if gpus and set(gpus).intersection(effect.gpus):
+            is_there = other.replica not in {effect.replica, *told} and other.node == effect.node
+            if is_there and _too_many(facts, effect, [other]):
                 yield "GPU", f"{effect.replica} gets a GPU of {other.replica}, which waits with it"
 
 
 def _devices(facts: Facts, line: Record, start: StartReplica) -> Found:
     others = [run.start for run in facts.runs.values()] + facts.stuck
     others += [other for other in line.effects if isinstance(other, StartReplica) and other is not start]
-    taken = {gpu for other in others if other.node == start.node for gpu in other.gpus}
-    if twice := taken.intersection(start.gpus):
+    if twice := _too_many(facts, start, [other for other in others if other.node == start.node]):
         yield "GPU", f"{start.replica} gets GPU {min(twice)} of {start.node}, which is taken"
+    if bad := [gpu for gpu in start.gpus if gpu in facts.bad_gpus.get(start.node, ())]:
+        yield "GPU", f"{start.replica} gets GPU {bad[0]} of {start.node}, which is bad"
+
+
+def _too_many(facts: Facts, start: StartReplica, others: list[StartReplica]) -> list[int]:
+    """Devices of that start that would have more than a whole to give, with the others on the same node."""
+    shares = {spec.name: spec.resources.gpu_share for spec in facts.graph.roles}
+    taken = Counter(dict.fromkeys(start.gpus, shares[start.replica.role]))
+    for other in others:
+        taken.update({gpu: shares[other.replica.role] for gpu in other.gpus if gpu in taken})
+    return [gpu for gpu, share in taken.items() if share > WHOLE]
 
 
 def _ranks(facts: Facts, starts: list[StartReplica]) -> Found:

@@ -13,22 +13,22 @@ Topologies are files, Topology objects or compiled graphs. No torch, no processe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flowdist.control.state import JobState
 from flowdist.dsl.load import compile_loaded, load_topology
 from flowdist.dsl.topology import Topology
 from flowdist.fault_files import parse_plan
+from flowdist.faults import Plan
 from flowdist.graph import RoleGraph, format_duration, parse_duration
-from flowdist.sim.expectations import recoveries
+from flowdist.sim.bounds import bounds_of
 from flowdist.sim.faulting import check_faults
+from flowdist.sim.properties import Always, Check, Eventually, Properties, Sometimes, properties_of
 from flowdist.sim.simulation import SimResult, Simulation, with_nodes
-from flowdist.testing.campaign import Failure, campaign, replay_command
+from flowdist.testing.campaign import Failure, Report, campaign, replay_command
+from flowdist.testing.declare import load_properties, refuse_doubles, side_file
 from flowdist.testing.sameness import difference, errors_text, has_models, unlike
-
-Check = Callable[[JobState], object]
 
 
 def graph_of(topology: str | Path | Topology | RoleGraph, params: Mapping[str, object] | None = None) -> RoleGraph:
@@ -47,41 +47,67 @@ def graph_of(topology: str | Path | Topology | RoleGraph, params: Mapping[str, o
 
 def simulate(
     topology: str | Path | Topology | RoleGraph,
-    *faults: str,
+    *faults: str | Plan,
     seed: int = 0,
+    schedule: int = 0,
     until: str | None = None,
     scale: Sequence[str] = (),
     add: Sequence[str] = (),
     drain: Sequence[str] = (),
     params: Mapping[str, object] | None = None,
-    always: Sequence[Check] = (),
+    always: Sequence[Always | Check] = (),
+    eventually: Sequence[Eventually] = (),
+    sometimes: Sequence[Sometimes] | Mapping[str, Check] = (),
+    properties: str | Path | None = None,
 ) -> SimResult:
     """One run in virtual time.
 
     Args:
-        faults: In the fault grammar: `"node1@5m/2m"`, `"trainer/0@step=trainer,500:exit=3"`.
+        faults: In the fault grammar: `"node1@5m/2m"`, `"trainer/0@step=trainer,500:exit=3"`; or plans of them.
         seed: 0 is nominal; others spread start-up times.
+        schedule: In which order things happen that happen at the same time: another one for each number.
         until: When to stop the clock, such as `"2h"`.
         scale, add, drain: As on the command line: `"trainer=4@60s"`, `"node5@90s"`, `"node1@2m"`.
         params: Of a topology file that is a function.
         always: Called with the state of the job after every event; False, or an AssertionError, is a violation.
+        eventually: What `flowdist.testing.eventually` made: true again within its time, and at the end.
+        sometimes: Points to look for: what `flowdist.testing.sometimes` made, or functions by name. Those that were
+            reached are in `result.seen`, beside the built-in ones.
+        properties: A file of more of them; else `x_properties.py` beside `x.py`, where there is one.
 
     Returns:
-        The result: `job` (the final state), `lines` (the trace), `spent` (where the time went), `violation`.
+        The result: `job` (the final state), `lines` (the trace), `spent` (where the time went), `violation`, `seen`.
 
     Raises:
         FaultError: for a fault that cannot be read, or has no target.
+        FlowdistError: for properties that cannot be read, or raise an exception.
     """
     graph = graph_of(topology, params)
-    plan = parse_plan(faults, scale, add, drain)
+    demanded = _demanded(topology, properties, properties_of(always, eventually, sometimes))
+    plan = parse_plan(tuple(fault for fault in faults if isinstance(fault, str)), scale, add, drain)
+    for more in faults:
+        plan = Plan(*map(_joined, plan, more)) if isinstance(more, Plan) else plan
     check_faults(plan, graph)
-    simulation = Simulation(graph, plan, seed=seed, always=always)
+    simulation = Simulation(graph, plan, seed=seed, schedule=schedule, properties=demanded)
     return simulation.run(parse_duration(until) if until is not None else None)
+
+
+def _joined(some: tuple[Any, ...], more: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (*some, *more)
+
+
+def _demanded(topology: object, file: str | Path | None, given: Properties) -> Properties:
+    """By the test, and by the file that is named or stands beside the topology."""
+    if file is None and isinstance(topology, str | Path):
+        file = side_file(topology)
+    demanded = load_properties(Path(file)).and_also(given) if file is not None else given
+    refuse_doubles(demanded)
+    return demanded
 
 
 def assert_recovers(
     topology: str | Path | Topology | RoleGraph,
-    *faults: str,
+    *faults: str | Plan,
     within: str | None = None,
     lost_work: str | None = None,
     goodput: float | None = None,
@@ -97,11 +123,12 @@ def assert_recovers(
         goodput: At least this share of the time of the replicas of tasks is productive, 0 to 1.
         charged: How many incidents the budgets of these roles were charged for, exactly.
         same_state: What the models of its roles did is what they do without faults: see `assert_same_result`.
-        options: As of `simulate`.
+        options: As of `simulate`; what is given as `sometimes` has to be reached.
 
     Raises:
         AssertionError: with all that is not so, and the command that shows it again.
     """
+    __tracebackhide__ = True  # of pytest: what is not so says more than where that was noticed
     result = simulate(topology, *faults, **options)
     wrong = [f"fault {fault.spec} never fired" for fault in result.unfired]
     if result.violation is not None:
@@ -113,17 +140,20 @@ def assert_recovers(
         wrong.append(raised)
     if same_state and not wrong:
         wrong += _changed(topology, result, options)
-    wrong += _too_slow(result, within) + _too_costly(result, lost_work, goodput)
+    wrong += [text for _, text in bounds_of(within, lost_work, goodput).broken(result)]
+    points = properties_of(sometimes=options.get("sometimes", ())).sometimes  # a file's are for campaigns
+    wrong += [f"never seen: {point.name}" for point in points if point.name not in result.seen]
     for role, count in (charged or {}).items():
         if (found := len(result.job.roles[role].charges)) != count:
             wrong.append(f"{role} was charged for {found} incidents, not {count}")
     if wrong:
-        again = _again(topology, options, Failure(options.get("seed", 0), "", "", faults))
+        more = _bound_words(within, lost_work, goodput)
+        again = replay_lines(topology, faults, options, more)
         raise AssertionError("\n".join([*wrong, *again]))
     return result
 
 
-def assert_same_result(topology: str | Path | Topology | RoleGraph, *faults: str, **options: Any) -> SimResult:
+def assert_same_result(topology: str | Path | Topology | RoleGraph, *faults: str | Plan, **options: Any) -> SimResult:
     """Resume logic is right: after these faults all is as it is without them.
 
     Compared is what the models of the roles (`simulate=`) did, with a run of the same seed and without faults: each
@@ -153,7 +183,7 @@ def _changed(topology: str | Path | Topology | RoleGraph, result: SimResult, opt
     return [f"{broken.property}: {broken.text}"] if broken is not None else []
 
 
-def check_determinism(topology: str | Path | Topology | RoleGraph, *faults: str, **options: Any) -> None:
+def check_determinism(topology: str | Path | Topology | RoleGraph, *faults: str | Plan, **options: Any) -> None:
     """User code does the same when it runs again: no clock, no randomness but `ctx.random`.
 
     Args:
@@ -167,34 +197,45 @@ def check_determinism(topology: str | Path | Topology | RoleGraph, *faults: str,
         raise AssertionError(f"{text}: user code reads a clock, or random numbers that are not ctx.random's")
 
 
-def _too_slow(result: SimResult, within: str | None) -> list[str]:
-    if within is None:
-        return []
-    late = {n: took for n, took in recoveries(result).items() if took is None or took > parse_duration(within)}
-    return [
-        f"incident {n} recovered {'never' if took is None else f'after {format_duration(took)}'}, not within {within}"
-        for n, took in late.items()
-    ]
+def replay_lines(
+    topology: object, faults: Sequence[str | Plan], options: Mapping[str, Any], more: Sequence[str] = ()
+) -> list[str]:
+    """The command that shows a run of a topology file again.
 
-
-def _too_costly(result: SimResult, lost_work: str | None, goodput: float | None) -> list[str]:
-    wrong = []
-    for name, model in result.models.items():
-        if lost_work is not None and model.lost_ns > parse_duration(lost_work):
-            wrong.append(f"{name} lost {format_duration(model.lost_ns)} of work, more than {lost_work}")
-    tasks = [spec.name for spec in result.job.graph.roles if spec.kind == "task"]
-    total = sum(ns for name in tasks for bucket, ns in result.spent[name].items() if bucket != "done")
-    share = sum(result.spent[name]["productive"] for name in tasks) / max(total, 1)
-    if goodput is not None and share < goodput:
-        wrong.append(f"goodput is {share:.3f}, less than {goodput}")
-    return wrong
-
-
-def _again(topology: object, options: Mapping[str, Any], failure: Failure) -> list[str]:
+    Args:
+        faults, options: As of `simulate`.
+        more: Words of the command line.
+    """
     if not isinstance(topology, str | Path):
         return []
+    plans = [fault for fault in faults if isinstance(fault, Plan)]
+    specs = [fault for fault in faults if isinstance(fault, str)]
+    specs += [fault.spec for plan in plans for fault in plan.faults]
+    words = _words(options)
+    for plan in plans:
+        for scale in plan.scales:
+            words += ["--scale", f"{scale.role}={scale.replicas}@{format_duration(scale.at_ns)}"]
+        for flag, orders in (("--add", plan.adds), ("--drain", plan.drains)):
+            for order in orders:
+                words += [flag, f"{order.node}@{format_duration(order.at_ns)}"]
+    failure = Failure(options.get("seed", 0), "", "", tuple(specs), schedule=options.get("schedule", 0))
+    own = any(options.get(name) for name in ("always", "eventually", "sometimes"))
+    note = "  # without what the test itself demands" if own else ""
+    return [f"again: {replay_command(str(topology), [*words, *more], failure)}{note}"]
+
+
+def _words(options: Mapping[str, Any]) -> list[str]:
+    """Of a command line, for options of `simulate`."""
     words = [word for name, value in (options.get("params") or {}).items() for word in ("-p", f"{name}={value}")]
-    return [f"again: {replay_command(str(topology), words, failure)}"]
+    for flag in ("scale", "add", "drain"):
+        words += [word for value in options.get(flag, ()) for word in (f"--{flag}", value)]
+    words += ["--until", options["until"]] if options.get("until") is not None else []
+    return words + (["--properties", str(options["properties"])] if options.get("properties") is not None else [])
+
+
+def _bound_words(recovers_within: str | None, lost_work: str | None, goodput: float | None) -> list[str]:
+    given = {"--recovers-within": recovers_within, "--lost-work": lost_work, "--goodput": goodput}
+    return [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
 
 
 def explore(
@@ -204,23 +245,54 @@ def explore(
     jobs: int = 1,
     params: Mapping[str, object] | None = None,
     strict: bool = False,
-) -> None:
+    always: Sequence[Always | Check] = (),
+    eventually: Sequence[Eventually] = (),
+    sometimes: Sequence[Sometimes] | Mapping[str, Check] = (),
+    properties: str | Path | None = None,
+    recovers_within: str | None = None,
+    lost_work: str | None = None,
+    goodput: float | None = None,
+    cover: bool = False,
+) -> Report:
     """Whatever the topology promises to survive, seed by seed; where roles have models, with the result it has anyway.
 
     Args:
         seeds: How many, from 1; or which.
         jobs: Processes to use.
         strict: An exception of user code is a failure, whatever the topology makes of it.
+        params: Of a topology file that is a function.
+        always, eventually, sometimes, properties: As of `simulate`. Each point has to be reached by some run.
+        recovers_within: In every run the worlds of each incident step again after so long at most.
+        lost_work: Of any world of any run, at most.
+        goodput: In every run at least this share of the time of the replicas of tasks is productive, 0 to 1.
+        cover: The built-in points that faults can bring about in this topology have to be reached, too.
+
+    Returns:
+        The report: `coverage` (faults by kind and phase), `points` (in how many runs each was seen), `recoveries`.
 
     Raises:
-        AssertionError: with the shortest plan of faults of each failure and the command that shows it again.
+        AssertionError: with the shortest plan of faults of each failure and the command that shows it again, or with
+            the points that no run reached.
+        FlowdistError: for bounds or properties that cannot be read.
     """
+    __tracebackhide__ = True
     chosen = range(1, seeds + 1) if isinstance(seeds, int) else seeds
-    report = campaign(graph_of(topology, params), chosen, jobs=jobs, strict=strict)
+    demanded = _demanded(topology, properties, properties_of(always, eventually, sometimes))
+    bounds = bounds_of(recovers_within, lost_work, goodput)
+    asked: dict[str, Any] = {"strict": strict, "properties": demanded, "bounds": bounds}
+    report = campaign(graph_of(topology, params), chosen, jobs=jobs, **asked)
+    more = _bound_words(recovers_within, lost_work, goodput)
     lines: list[str] = []
     for failure in report.failures[:5]:
         lines += [f"seed {failure.seed}: {failure.property}: {failure.text}"]
         lines += [f"  shortest plan: {', '.join(failure.faults)}", f"  {failure.divergence}"]
-        lines += [f"  {line}" for line in _again(topology, {"params": params}, failure)]
+        words = [*_words({"params": params, "properties": properties}), *more]
+        if isinstance(topology, str | Path):
+            lines += [f"  again: {replay_command(str(topology), words, failure)}"]
     if lines:
-        raise AssertionError(f"{len(report.failures)} of {report.seeds} seeds fail\n" + "\n".join(lines))
+        lines = [f"{len(report.failures)} of {report.seeds} seeds fail", *lines]
+    if missed := report.never_seen + (report.never_reached if cover else []):
+        lines += [f"never seen in {report.seeds} seeds: {', '.join(missed)}"]
+    if lines:
+        raise AssertionError("\n".join(lines))
+    return report

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+TITLE = "flowdist: see it again"
 _CALLS = pytest.StashKey[list[str]]()
 
 
@@ -21,16 +22,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def simulate(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
     """`simulate("topology.py", "node1@5m")`, as `flowdist.testing.simulate`, with the seed of --flowdist-seed."""
-    from flowdist.testing.campaign import Failure, replay_command
+    from flowdist.testing.kit import replay_lines
     from flowdist.testing.kit import simulate as run
 
     calls = request.node.stash.setdefault(_CALLS, [])
 
-    def simulate_with_seed(topology: Any, *faults: str, **options: Any) -> Any:
-        seed = options.setdefault("seed", request.config.getoption("--flowdist-seed"))
-        if isinstance(topology, str) or hasattr(topology, "__fspath__"):
-            params = [w for name, value in (options.get("params") or {}).items() for w in ("-p", f"{name}={value}")]
-            calls.append(replay_command(str(topology), params, Failure(seed, "", "", faults)))
+    def simulate_with_seed(topology: Any, *faults: Any, **options: Any) -> Any:
+        options.setdefault("seed", request.config.getoption("--flowdist-seed"))
+        calls.extend(line.removeprefix("again: ") for line in replay_lines(topology, faults, options))
         return run(topology, *faults, **options)
 
     yield simulate_with_seed
@@ -41,5 +40,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
     report: pytest.TestReport = yield
     calls = item.stash.get(_CALLS, [])
     if report.failed and calls:
-        report.sections.append(("flowdist: see it again", "\n".join(dict.fromkeys(calls))))
+        report.sections.append((TITLE, "\n".join(dict.fromkeys(calls))))
+        item.user_properties += [(TITLE, call) for call in dict.fromkeys(calls)]  # what --junitxml writes
     return report

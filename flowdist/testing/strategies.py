@@ -1,14 +1,20 @@
-"""What Hypothesis draws: topologies, and what befalls them. All of it shrinks towards few roles, faults and moves."""
+"""What Hypothesis draws: topologies, and what befalls them. All of it shrinks towards few roles, faults and moves.
+
+For users: `topologies()`, `fault_plans(topology)`, `schedules(topology)`. What is drawn is plain data: Hypothesis alone
+searches and shrinks, and a case that fails is the same case in every run.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Literal
+from pathlib import Path
+from typing import Literal, NamedTuple
 
 import msgspec
 from hypothesis import strategies as st
 
+from flowdist.dsl.topology import Topology
 from flowdist.faults import Drain, Fault, Plan, Scale, parse_fault
 from flowdist.graph import (
     MINUTE,
@@ -30,6 +36,7 @@ from flowdist.graph import (
     WorkloadSpec,
 )
 from flowdist.graph.model import GateCondition
+from flowdist.testing.kit import graph_of
 
 NODES = ("node0", "node1", "node2")
 FAILURES: tuple[FailureKind, ...] = ("exit", "signal", "oom", "start_failed")
@@ -68,6 +75,9 @@ def placements(draw: st.DrawFn, others: list[str]) -> Placement:
     return Placement("spread", tuple(draw(names)), tuple(draw(names)))
 
 
+_RESOURCES = st.sampled_from([Resources(gpu=1), Resources(gpu=1), Resources(gpu=1, gpu_share=500), Resources()])
+
+
 @st.composite
 def roles_of(draw: st.DrawFn, name: str, before: list[RoleSpec], *, gpus: bool) -> RoleSpec:
     """One role with gates on some of those before it."""
@@ -96,7 +106,7 @@ def roles_of(draw: st.DrawFn, name: str, before: list[RoleSpec], *, gpus: bool) 
         min_replicas=low,
         max_replicas=low + draw(st.integers(0, 2)),
         procs=draw(st.integers(1, 2)),
-        resources=Resources(cpu=1.0, gpu=draw(st.sampled_from([1, 1, 1, 0])) if gpus else 0),
+        resources=draw(_RESOURCES) if gpus else Resources(),
         gates=tuple(gates),
         restart=policy,
         ports=("rpc",) if draw(st.booleans()) else (),
@@ -112,7 +122,7 @@ def topologies(draw: st.DrawFn, *, gpus: bool = False, domains: bool = True) -> 
     """One to three roles (four, where a job would never end otherwise) on three nodes.
 
     With gates, policies, placement rules, ports, readiness checks; with `domains` also a domain and a joint world; with
-    `gpus` roles that need one, on nodes of two.
+    `gpus` roles that need one, or half of one, on nodes of two.
     """
     roles: list[RoleSpec] = []
     for name in ("a", "b", "c")[: draw(st.integers(1, 3))]:
@@ -199,11 +209,20 @@ def with_steady_services(graph: RoleGraph) -> RoleGraph:
     return msgspec.structs.replace(graph, roles=tuple(roles))
 
 
-def fault_plans(graph: RoleGraph, *, most: int = 4, operator: bool = True) -> st.SearchStrategy[Plan]:
-    """What may befall the graph in simulation: `most` faults, or pairs of them; with `operator` scaling and draining.
+def fault_plans(
+    topology: str | Path | Topology | RoleGraph, *, most: int = 4, operator: bool = True
+) -> st.SearchStrategy[Plan]:
+    """What may befall a topology in simulation, whether it has promised to survive it or not.
 
-    Times are few, so that faults meet: at one moment, just after one another, inside a restart, after a cool-down.
+    Times are few, so that faults meet: at one moment, just after one another, inside a restart, after a cool-down. For
+    `simulate(topology, plan)`. Shrinks towards no fault, and towards the first kinds and times.
+
+    Args:
+        topology: A file, a Topology, or a compiled graph.
+        most: Faults, or pairs of them.
+        operator: The operator may scale a role and drain a node, too.
     """
+    graph = graph_of(topology)
     one = _faults(graph, st.sampled_from(TIMES)).map(lambda fault: (fault,))
     lists = st.lists(st.one_of(one, _pairs(graph)), max_size=most)
     faults = lists.map(lambda parts: _once_a_node(graph, [fault for part in parts for fault in part]))
@@ -221,6 +240,45 @@ def fault_plans(graph: RoleGraph, *, most: int = 4, operator: bool = True) -> st
         st.lists(drain, max_size=1).map(tuple),
         rates=st.just(()),  # hypothesis would make some up
     )
+
+
+class Schedule(NamedTuple):
+    """When things happen that nobody is to blame for: `simulate(topology, plan, **schedule._asdict())`."""
+
+    seed: int = 0  # spreads start-up times; 0 is nominal
+    schedule: int = 0  # the order of what happens at the same time; 0 is the order in which it was planned
+    scale: tuple[str, ...] = ()  # "trainer=3@12s"
+    add: tuple[str, ...] = ()  # "extra0@30s"
+    drain: tuple[str, ...] = ()  # "node1@50s"
+
+
+def schedules(topology: str | Path | Topology | RoleGraph, *, most: int = 3) -> st.SearchStrategy[Schedule]:
+    """Start-up times, the order of ties, and what the operator and the cluster do, over time; no faults.
+
+    Shrinks towards the nominal run: seed 0, schedule 0, and nobody does anything.
+
+    Args:
+        topology: A file, a Topology, or a compiled graph. Its gangs are scaled within their bounds.
+        most: Orders of each kind.
+    """
+    graph = graph_of(topology)
+    times = st.sampled_from(TIMES)
+    elastic = [
+        spec for spec in graph.roles if spec.gang and spec.kind == "task" and spec.min_replicas < spec.max_replicas
+    ]
+    sizes = [f"{spec.name}={n}" for spec in elastic for n in range(spec.min_replicas, spec.max_replicas + 1)]
+    nodes = [node.name for node in graph.cluster.nodes]
+
+    def orders(names: Sequence[str], count: int) -> st.SearchStrategy[tuple[str, ...]]:
+        """At most one for each name: a node joins once, and is drained once."""
+        if not names:
+            return st.just(())
+        pairs = st.lists(st.tuples(st.sampled_from(names), times), max_size=count, unique_by=lambda pair: pair[0])
+        return pairs.map(lambda found: tuple(f"{name}@{time}" for name, time in found))
+
+    extra = [f"extra{n}" for n in range(most)]
+    numbers = st.integers(0, 1 << 16)
+    return st.builds(Schedule, numbers, numbers, orders(sizes, most), orders(extra, most), orders(nodes[1:], most))
 
 
 def _once_a_node(graph: RoleGraph, faults: list[Fault]) -> tuple[Fault, ...]:

@@ -15,7 +15,7 @@ from flowdist.cli.main import cli
 from flowdist.graph import decode_graph
 
 VERBS = (
-    *("check", "plan", "graph", "explain", "run", "join", "torchrun", "simulate", "replay", "timeline", "diff"),
+    *("check", "plan", "graph", "explain", "gpus", "simulate", "run", "join", "torchrun", "replay", "timeline", "diff"),
     *("list", "status", "logs", "scale", "drain", "cordon", "uncordon", "cancel", "report"),
 )
 GANG = str(Path(__file__).parents[2] / "scenarios/topologies/gang.py")

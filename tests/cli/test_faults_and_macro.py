@@ -126,6 +126,7 @@ def test_a_difference_ends_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ((PS, "--macro"), "macro mode cannot play this job:\n  it has 3 roles"),
         ((GANG, "--macro", "--explore", "3"), "--explore is not for --macro"),
+        ((GANG, "--macro", "--goodput", "0.9"), "properties and bounds are not for --macro"),
         ((GANG, "--macro", "--html", "x.html"), "--html is not for --macro"),
         ((GANG, "--macro", "--trace", "x", "--seeds", "1:2"), "--trace is of one run"),
         ((GANG, "--macro", "--cross-check"), "--cross-check needs an end"),

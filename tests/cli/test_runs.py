@@ -9,11 +9,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from flowdist.cli.console import finish
+from flowdist.cli.diff import command as diff_command
 from flowdist.cli.list import command as list_command
 from flowdist.cli.logs import command as logs_command
+from flowdist.cli.replay import command as replay_command
 from flowdist.cli.report import command as report_command
 from flowdist.cli.run import command as run_command
 from flowdist.cli.status import command as status_command
+from flowdist.cli.timeline import command as timeline_command
 from flowdist.control.history import Header, encode_line
 from flowdist.graph import encode_graph
 from flowdist.runtime.supervisor import RunResult
@@ -135,6 +138,37 @@ def test_events_are_the_journal(runs: Path) -> None:
 )
 def test_a_users_mistake_is_told_in_words(runs: Path, command, arguments: list[str], text: str) -> None:  # type: ignore[no-untyped-def]
     assert text in call(command, *arguments, code=2).output
+
+
+@pytest.mark.parametrize("named", [[], ["latest"], ["gang-1"], ["runs/gang-1"], ["runs/gang-1/journal.jsonl"]])
+def test_replay_and_timeline_know_a_run_as_the_other_verbs_do(runs: Path, named: list[str]) -> None:
+    assert "the job has succeeded" in call(replay_command, *named).output
+    assert call(timeline_command, *named, "-o", "-").output.startswith("<!doctype html>")
+
+
+def test_diff_knows_runs_by_their_names(runs: Path) -> None:
+    (runs / "gang-2").rename(runs / "other")
+    by_name, by_folder = (
+        call(diff_command, *two, code=1).output for two in (("gang", "oth"), ("runs/gang-1", "runs/other"))
+    )
+    assert by_name == by_folder.replace("runs/gang-1", "gang").replace("runs/other", "oth")
+    (runs / "gang-3").mkdir()
+    (runs / "gang-3/graph.json").write_bytes((runs / "gang-1/graph.json").read_bytes())
+    assert "is more than one run" in call(diff_command, "other", "gang", code=2).output
+
+
+def test_on_a_host_that_has_joined_one_is_told_where_to_ask(runs: Path) -> None:
+    for folder in ("gang-1", "gang-2"):
+        (runs / folder / "joined").write_text("host0:29400\n")
+    (runs / "latest").unlink()
+    told = call(status_command, code=2).output
+    assert "this host has joined host0:29400: ask there; its logs here: flowdist logs --run gang-" in told
+
+
+def test_a_run_that_was_cancelled_is_not_resumed(runs: Path) -> None:
+    journal = runs / "gang-1/journal.jsonl"
+    journal.write_text(journal.read_text().replace('"outcome":"succeeded"', '"outcome":"cancelled"'))
+    assert "it was cancelled" in call(run_command, "--resume", "gang-1", code=2).output
 
 
 def test_to_watch_a_run_that_is_over_shows_how_it_ended(runs: Path) -> None:

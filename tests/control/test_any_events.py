@@ -26,6 +26,7 @@ NEWS_OF_NODES = (
     ev.NodeSilent,
     ev.NodeLeft,
     ev.ReplicaUnkillable,
+    ev.GpuFailed,
     ev.CancelRequested,
 )
 ORDERS = (OpenStore, StartReplica, StopReplica, CloseStore, AskStep, StopAtStep)
@@ -34,7 +35,7 @@ ORDERS = (OpenStore, StartReplica, StopReplica, CloseStore, AskStep, StopAtStep)
 class AnyEvents(RuleBasedStateMachine):
     """The nodes and what runs on them, as a world that may do anything but lie about what has ended."""
 
-    @initialize(drawn=topologies(), known=st.integers(0, 3))
+    @initialize(drawn=st.booleans().flatmap(lambda gpus: topologies(gpus=gpus)), known=st.integers(0, 3))
     def begin(self, drawn: RoleGraph, known: int) -> None:
         self.graph = drawn
         self.controller = Controller(drawn, NODES[:known])
@@ -76,6 +77,11 @@ class AnyEvents(RuleBasedStateMachine):
             self._forget(name)
             del self.up[name]
             self.tell(how(name))
+
+    @rule(index=st.integers(0, 2), gpu=st.integers(0, 2), xid=st.sampled_from([0, 79, 13]))
+    def break_a_gpu(self, index: int, gpu: int, xid: int) -> None:
+        if NODES[index] in self.up:
+            self.tell(ev.GpuFailed(NODES[index], gpu, "it is bad", xid))
 
     def _forget(self, name: str) -> None:
         """Nothing of the node runs any more, and what it was told is lost."""

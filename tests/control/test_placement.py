@@ -236,3 +236,61 @@ def test_r22_who_avoids_every_node_takes_one_all_the_same():
     assert [start.node for start in talk.starts] == ["node0", "node0", "node1", "node1", "node1"]
     talk.gone("node1")
     assert talk.up() == ["actor/0"] and seats(talk) == ["node0"]
+
+
+def on_gpus(count: int, share: float, name: str = "actor", **fields: object) -> RoleSpec:
+    """Replicas that need that much of GPUs and nothing else: a share of one, or so many."""
+    gpu, thousandths = (1, round(1000 * share)) if share < 1 else (int(share), 1000)
+    need = Resources(cpu=0, gpu=gpu, gpu_share=thousandths)
+    return msgspec.structs.replace(actors(count, name, **fields), resources=need)
+
+
+def gpus(talk: Talk, name: str = "actor") -> list[tuple[int, ...]]:
+    return [replica.gpus for replica in talk.job.replicas_of(talk.job.roles[name])]
+
+
+def test_replicas_with_a_share_fill_a_gpu_before_they_take_the_next():
+    talk = on(NodeSpec("node0", gpu=2), roles=(on_gpus(5, 0.4, low=1),))
+    assert gpus(talk) == [(0,), (0,), (1,), (1,), ()]
+    assert talk.job.nodes["node0"].free.devices == (200, 200)
+    assert explain(talk.job, talk.job.roles["actor"]) == "actor/4 needs 0.4 gpu; node0 has at most 0.2 of one gpu free"
+
+
+def test_three_shares_of_six_tenths_do_not_fit_on_two_gpus():
+    talk = on(NodeSpec("node0", gpu=2), roles=(on_gpus(3, 0.6),))
+    assert gpus(talk) == [()] * 3 and "has at most 1 of one gpu free" in explain(talk.job, talk.job.roles["actor"])
+    assert waiting_for(talk.job)
+
+
+def test_whole_gpus_are_never_shared():
+    talk = on(NodeSpec("node0", gpu=3), roles=(on_gpus(1, 0.1), on_gpus(2, 1, "trainer"), on_gpus(1, 1, "late", low=0)))
+    assert (gpus(talk), gpus(talk, "trainer"), gpus(talk, "late")) == ([(0,)], [(1,), (2,)], [()])
+
+
+def test_mixed_shares_go_where_they_leave_least():
+    roles = (on_gpus(2, 0.5, "a"), on_gpus(1, 0.7, "b"), on_gpus(1, 0.3, "c"), on_gpus(1, 2, "d"))
+    talk = on(NodeSpec("node0", gpu=4), roles=roles)
+    assert [gpus(talk, name) for name in "abcd"] == [[(0,), (0,)], [(1,)], [(1,)], [(2, 3)]]
+
+
+def test_a_share_that_was_given_back_is_free_on_that_gpu_alone():
+    talk = on(NodeSpec("node0", gpu=2), roles=(on_gpus(4, 0.5), idle()))
+    talk.finish("actor/1", "actor/2")
+    assert talk.job.nodes["node0"].free.devices == (500, 500)
+    talk.finish("actor/3")
+    assert talk.job.nodes["node0"].free.devices == (500, 1000)
+
+
+def test_room_that_a_role_gives_back_in_shares_is_counted_by_gpu():
+    """`late` needs a whole GPU when the shares have succeeded: growth of the shares need not leave one for it."""
+    shares = on_gpus(4, 0.5, "shares", low=2)
+    late = on_gpus(2, 1, "late", gates=(Gate("shares", "succeeded"),))
+    talk = on(NodeSpec("node0", gpu=2), roles=(shares, late))
+    assert gpus(talk, "shares") == [(0,), (0,), (1,), (1,)]
+    talk.finish("shares/0", "shares/1", "shares/2", "shares/3")
+    assert gpus(talk, "late") == [(0,), (1,)]
+
+
+def test_growth_in_shares_leaves_a_whole_gpu_to_a_role_that_needs_it():
+    talk = on(NodeSpec("node0", gpu=2), roles=(on_gpus(4, 0.5, "shares", low=1), on_gpus(1, 1, "whole")))
+    assert (gpus(talk, "shares"), gpus(talk, "whole")) == ([(0,), (0,), (), ()], [(1,)])

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from flowdist.control import events as ev
+from flowdist.control import messages as msg
 from flowdist.control.effects import StopReplica
+from flowdist.control.links import Links
 from flowdist.control.waiting import waiting_for
-from flowdist.graph import MS, SECOND, Gate, RestartPolicy, Rule
+from flowdist.graph import MS, SECOND, Gate, JobOptions, NodeSpec, RestartPolicy, Rule
 from tests.control.harness import Talk, graph, r, restart, role
 
 BUDGET = restart()
@@ -323,6 +325,20 @@ def test_r21_whoever_failed_while_no_controller_was_there_is_judged_when_its_pee
     talk.now += 600 * SECOND
     talk.tell(ev.NodeSilent("node1"))
     assert talk.job.ending is None and talk.job.incidents[-1].root == "node1"
+
+
+def test_r19_a_node_is_overdue_before_its_agent_fences_and_heard_with_its_next_heartbeat():
+    links = Links(JobOptions())
+    links.hear(msg.Join("node0", 1, NodeSpec("node0"), "", 0), 0)
+    links.hear(msg.Join("node1", 1, NodeSpec("node1"), "", 0), 0)
+    links.heard("node1", SECOND)
+    assert links.is_heard("node0") and not links.is_heard("node2")
+    assert links.expire(1750 * MS - 1) == [] and links.expire(1750 * MS) == [ev.NodeQuiet("node0")]
+    assert links.deadline_of(["node0", "node2"]) == 5 * SECOND and links.deadline() == 2750 * MS
+    beat = msg.Heartbeat("node0", 1, 0)
+    assert not links.is_heard("node0") and links.hear(beat, 2 * SECOND).events == (ev.NodeHeard("node0"),)
+    assert links.is_heard("node0") and links.hear(beat, 2 * SECOND).events == ()
+    assert links.expire(3750 * MS) == [ev.NodeQuiet("node1"), ev.NodeQuiet("node0")], "a link may flap"
 
 
 def test_r20_a_node_that_is_lost_or_unknown_is_not_overdue():

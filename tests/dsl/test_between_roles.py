@@ -134,12 +134,18 @@ def test_nodes_that_are_none(tmp_path: Path, nodes: str, code: str, message: str
         ("resources='large', memory=0", Resources(8, 2, 0), 2),
         ("resources='large', gpu=1", Resources(8, 1, 0), 1),
         ("cpu='0.5'", Resources(0.5, 0, 0), 1),
+        ("gpu=0.5", Resources(1, 1, 0, 500), 1),
+        ("gpu='0.25'", Resources(1, 1, 0, 250), 1),
+        ("gpu=2.0", Resources(1, 2, 0), 2),
+        ("gpu='2'", Resources(1, 2, 0), 2),
+        ("resources='half'", Resources(1, 1, 0, 500), 1),
+        ("resources='half', gpu=1", Resources(1, 1, 0), 1),
     ],
 )
 def test_a_role_names_a_size_and_its_own_numbers_win(
     tmp_path: Path, arguments: str, resources: Resources, procs: int
 ) -> None:
-    sizes = '{"small": Resources(cpu=2, memory="1GiB"), "large": Resources(cpu=8, gpu=2)}'
+    sizes = '{"small": Resources(cpu=2, memory="1GiB"), "large": Resources(cpu=8, gpu=2), "half": Resources(gpu=0.5)}'
     body = HEAD + f't = Topology("x", nodes=[Node(gpu=2)], resources={sizes})\nt.role("a", "true", {arguments})'
     (role,) = loaded(tmp_path, body).graph.roles
     assert (role.resources, role.procs) == (resources, procs)
@@ -157,6 +163,14 @@ def test_an_unknown_size_is_answered_with_the_known_one(tmp_path: Path) -> None:
         ("None", "gpu=1", "FD114", "it asks for 1 gpu, but the nodes have no sizes", "1"),
         ("[Node()]", "gpu=1", "FD114", "it asks for 1 gpu, but no node has one", "1"),
         ("[Node(gpu=1)]", "gpu=2", "FD112", "a replica is larger than any node (8 cpu, 1 gpu, 32GiB)", "2"),
+        ("None", "gpu=0.5", "FD114", "it asks for 0.5 gpu, but the nodes have no sizes", "0.5"),
+        ("[Node()]", "gpu=0.5", "FD114", "it asks for 0.5 gpu, but no node has one", "0.5"),
+        ("[Node(gpu=2)]", "gpu=1.5", "FD148", "gpu=1.5: a share is of one GPU, more are given whole", "1.5"),
+        ("[Node(gpu=2)]", "gpu=0.0004", "FD148", "gpu=0.0004 is finer than a thousandth", "0.0004"),
+        ("[Node(gpu=2)]", "gpu=0.9999", "FD148", "gpu=0.9999 is finer than a thousandth", "0.9999"),
+        ("[Node(gpu=2)]", "gpu=-0.5", "FD134", "gpu=-0.5 must be a whole number", "-0.5"),
+        ("[Node(gpu=2)]", "gpu=10**9", "FD105", "gpu=1000000000 is more than a node can have", "10**9"),
+        ("[Node(gpu=2)]", "gpu=0.6, replicas=3", "FD113", "its minimum of 3 has no room", "3"),
         (
             "[Node(cpu=2), Node()]",
             "memory='1TiB'",

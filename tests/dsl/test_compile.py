@@ -90,6 +90,12 @@ def test_defaults(tmp_path: Path) -> None:
     assert a.workload.steps == 600 and a.workdir == str(tmp_path)
 
 
+def test_workers_stay_in_place_in_simulation_if_their_workload_says_how_long_it_takes(tmp_path: Path) -> None:
+    body = "from flowdist import Topology, Workload\nt = Topology('x')\nt.role('a', 'true', workload=Workload())\n"
+    body += "t.role('b', 'true', workload=Workload(rejoin_time='50ms'))"
+    assert [role.workload.rejoin_ns for role in compiled(tmp_path, body).roles] == [None, 50 * MS]
+
+
 def test_the_topology_gives_defaults_that_roles_may_change(tmp_path: Path) -> None:
     body = 'from flowdist import Topology\nt = Topology("x", grace="1m")\n'
     body += 't.role("a", "true")\nt.role("b", "true", grace="2s")'

@@ -188,6 +188,14 @@ def test_what_is_no_file_is_refused(target: str, message: str) -> None:
     assert caught.value.problems[0].code == "FD140" and caught.value.problems[0].message == message
 
 
+@pytest.mark.parametrize(("name", "help"), [("trian.py", "did you mean '{}/train.py'?"), ("q", "name a topology file")])
+def test_a_file_that_is_missed_by_a_letter_is_named(tmp_path: Path, name: str, help: str) -> None:
+    (tmp_path / "train.py").touch()
+    with pytest.raises(TopologyProblems) as caught:
+        load_topology(str(tmp_path / name))
+    assert caught.value.problems[0].help.startswith(help.format(tmp_path))
+
+
 def test_problems_that_the_function_finds_itself_are_passed_on(tmp_path: Path) -> None:
     text = HEAD + "from flowdist.dsl.load import load_topology\ndef topology():\n    return load_topology('nope.py')\n"
     problem = refused(tmp_path, text)

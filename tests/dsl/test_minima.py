@@ -39,6 +39,22 @@ def test_check_finds_no_room_exactly_where_the_controller_finds_none(
 
 @settings(max_examples=300, deadline=None)
 @given(
+    nodes=st.lists(st.integers(1, 3), min_size=1, max_size=3),
+    roles=st.lists(st.tuples(st.sampled_from([0.3, 0.4, 0.6, 1, 2]), st.integers(1, 4)), min_size=1, max_size=4),
+)
+def test_check_seats_shares_of_gpus_as_the_controller_does(nodes: list[int], roles: list[tuple[float, int]]) -> None:
+    topology = Topology("x", nodes=[Node(gpu=gpu) for gpu in nodes])
+    for i, (gpu, replicas) in enumerate(roles):
+        topology.role(f"r{i}", "true", cpu=0, gpu=min(gpu, max(nodes)), replicas=replicas)
+    problems = Problems()
+    talk = Talk(compile_topology(topology, problems))
+    talk.join(*(f"node{i}" for i in range(len(nodes))))
+    fits = all(replica.node is not None for replica in talk.job.replicas.values())
+    assert [problem.code for problem in problems.sorted()] == ([] if fits else ["FD113"])
+
+
+@settings(max_examples=300, deadline=None)
+@given(
     nodes=st.lists(st.tuples(st.sampled_from([2, 4]), st.sampled_from("ab")), min_size=1, max_size=4),
     roles=st.lists(
         st.tuples(

@@ -118,6 +118,7 @@ CASES = [
     ("FD138", MAIN + 't.role("a", "true", env={"KEY": Secret(env="A", file="b")})', '"b"'),
     ("FD141", "t = Topologie('x')", "Topologie"),
     ("FD141", "t = Topology('x'", "("),
+    ("FD148", 't = Topology("x", nodes=[Node(gpu=4)])\nt.role("a", "true", gpu=1.5)', "1.5"),
     ("FD301", 't = Topology("x", nodes=[Node(gpu=1)])\nt.role("a", "true", gpu=1, replicas="1x2")', '"1x2"'),
     (
         "FD302",

@@ -97,7 +97,7 @@ def test_dotted_keys_and_indented_ones_have_their_place(tmp_path: Path) -> None:
     (tmp_path / "flowdist.toml").write_text("resources.small.cpu = 2\nresources.small.gpu = 1.5\n  other = 1\n")
     found = problems(topology(tmp_path, "cpu=1"))
     places = [(p.code, p.place.line, p.place.column, underlined(p)) for p in found]
-    assert places == [("FD134", 2, 1, "resources.small.gpu"), ("FD132", 3, 3, "other")]
+    assert places == [("FD148", 2, 1, "resources.small.gpu"), ("FD132", 3, 3, "other")]
 
 
 def test_an_empty_file_and_a_folder_of_that_name_name_no_size(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_the_table_of_the_topology_wins(tmp_path: Path) -> None:
         ("[resource.small]\ncpu = 2\n", "FD132", 1, "[resource.small]", "resource: the key", '"resources"'),
         (SIZES + "gpus = 2\n", "FD132", 5, "gpus", 'resources."gpu.large".gpus: the key is unknown', '"gpu"'),
         (SIZES.replace("64GiB", "lots"), "FD107", 4, "memory", "memory='lots' cannot be read", "64GiB"),
-        (SIZES.replace("gpu = 1", "gpu = 1.5"), "FD134", 3, "gpu", "gpu=1.5 must be a whole number", "gpu=1"),
+        (SIZES.replace("gpu = 1", "gpu = 1.5"), "FD148", 3, "gpu", "gpu=1.5: a share is of one GPU", "gpu=2"),
         (SIZES.replace("cpu = 8", "cpu = -8"), "FD105", 2, "cpu", "cpu=-8 must not be negative", "cpu=1"),
         ("[resources.gpu.large]\ncpu = 8\n", "FD132", 1, "[resources.gpu.large]", "holds a table", '"gpu.large"'),
         ("\n[resources]\nsmall = { cpus = 2 }\n", "FD132", 3, "small", "small.cpus: the key", '"cpu"'),

@@ -12,6 +12,7 @@ from flowdist.graph import (
     MS,
     SECOND,
     Capacity,
+    Need,
     NodeSpec,
     Resources,
     add,
@@ -22,8 +23,10 @@ from flowdist.graph import (
     offered,
     parse_duration,
     parse_memory,
+    pick,
     slots,
     subtract,
+    without,
 )
 
 
@@ -100,31 +103,61 @@ def test_durations_in_every_unit(text: str, ns: int) -> None:
     assert parse_duration(text) == ns
 
 
-def test_cores_are_counted_in_thousandths_the_rest_as_it_is() -> None:
-    assert offered(NodeSpec("n", cpu=1.5, gpu=2, memory=3)) == Capacity(1500, 2, 3)
-    assert needed(Resources(0.25, 4, 5)) == Capacity(250, 4, 5)
-    assert add(Capacity(1, 2, 3), Capacity(10, 20, 30)) == Capacity(11, 22, 33)
-    assert subtract(Capacity(11, 22, 33), Capacity(10, 20, 30)) == Capacity(1, 2, 3)
+def test_cores_are_counted_in_thousandths_and_gpus_one_by_one() -> None:
+    assert offered(NodeSpec("n", cpu=1.5, gpu=2, memory=3)) == Capacity(1500, (1000, 1000), 3)
+    assert needed(Resources(0.25, 4, 5)) == Need(250, 4, 5)
+    assert needed(Resources(gpu=1, gpu_share=500)) == Need(1000, 1, 0, 500)
+    left = subtract(Capacity(11, (1000,) * 3, 33), Need(10, 2, 30))
+    assert left == Capacity(1, (0, 0, 1000), 3)
+    assert add(left, Need(10, 2, 30), (0, 1)) == Capacity(11, (1000,) * 3, 33)
+    assert without(left, (2,)) == Capacity(1, (0, 0, 0), 3) and without(left, ()) == left
 
 
 def test_a_tenth_and_two_tenths_of_a_core_are_three_tenths() -> None:
-    tenth, two = needed(Resources(cpu=0.1)), needed(Resources(cpu=0.2))
-    assert add(tenth, two) == needed(Resources(cpu=0.3))
-    assert subtract(needed(Resources(cpu=0.3)), two) == tenth
+    three = Capacity(300, (), 0)
+    assert subtract(subtract(three, needed(Resources(cpu=0.1))), needed(Resources(cpu=0.2))) == Capacity(0, (), 0)
+    assert fits(needed(Resources(cpu=0.3)), three) and not fits(needed(Resources(cpu=0.31)), three)
 
 
 def test_what_is_not_asked_for_does_not_matter_even_where_there_is_too_little_of_it() -> None:
-    overbooked = Capacity(4000, -1, -5)
-    assert fits(Capacity(4000, 0, 0), overbooked)
-    assert not fits(Capacity(1, 1, 0), overbooked)
+    overbooked = Capacity(4000, (), -5)
+    assert fits(Need(4000), overbooked)
+    assert not fits(Need(1, 1), overbooked) and not fits(Need(1, memory=1), overbooked)
 
 
 def test_a_node_has_as_many_slots_as_its_scarcest_part_allows() -> None:
     node = offered(NodeSpec("n", cpu=16, gpu=4, memory=100))
-    assert slots(Capacity(2000, 1, 0), node) == 4
-    assert slots(Capacity(2000, 0, 30), node) == 3
-    assert slots(Capacity(32000, 0, 0), node) == 0
+    assert slots(Need(2000, 1), node) == 4
+    assert slots(Need(2000, memory=30), node) == 3
+    assert slots(Need(32000), node) == 0
+    assert slots(Need(gpu=3), node) == 1
+    assert slots(Need(gpu=1, share=300), node) == 12
 
 
 def test_what_needs_nothing_fits_a_thousand_times() -> None:
-    assert slots(Capacity(0, 0, 0), Capacity(0, 0, 0)) == 1000
+    assert slots(Need(), Capacity(0, (), 0)) == 1000
+    assert Need().is_nothing and not Need(gpu=1).is_nothing
+
+
+def test_whole_devices_are_the_lowest_that_nobody_has() -> None:
+    assert pick(Need(gpu=2), Capacity(0, (1000, 0, 700, 1000, 1000), 0)) == (0, 3)
+    assert pick(Need(gpu=2), Capacity(0, (1000, 999), 0)) == () and pick(Need(1), Capacity(5, (), 0)) == ()
+
+
+def test_a_share_is_of_the_fullest_device_that_has_room_for_it() -> None:
+    assert pick(Need(gpu=1, share=300), Capacity(0, (1000, 200, 400, 300, 300), 0)) == (3,)
+    assert pick(Need(gpu=1, share=700), Capacity(0, (600, 600), 0)) == ()
+
+
+def test_three_shares_of_six_tenths_do_not_fit_on_two_devices() -> None:
+    most = Need(gpu=1, share=600)
+    two = offered(NodeSpec("n", gpu=2))
+    assert slots(most, two) == 2
+    left = subtract(subtract(two, most), most)
+    assert left.devices == (400, 400) and not fits(most, left) and slots(Need(gpu=1, share=400), left) == 2
+
+
+def test_what_a_replica_needs_of_gpus_in_words() -> None:
+    assert (Resources(gpu=2).gpu_words, Resources(gpu=1, gpu_share=250).gpu_words, Resources().gpu_words) == (
+        *("2 gpu", "0.25 gpu", ""),
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from flowdist import worker
 from flowdist.control.effects import StartReplica
 from flowdist.errors import FlowdistError
 from flowdist.graph import Cluster, NodeSpec, Readiness, Resources, RoleGraph, RoleSpec, SecretRef
@@ -85,6 +87,21 @@ def test_every_variable_of_torchrun_with_its_meaning_and_flowdists_own() -> None
     }
 
 
+def test_an_evaluator_finds_what_another_role_has_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    places = PLACES._replace(checkpoint_dir=str(tmp_path))
+    gang, ps = role("trainer"), role("ps", kind="service", gang=False)
+    monkeypatch.setenv("FLOWDIST_SOCKET", "/runs/x/node1.sock")
+    monkeypatch.setenv("FLOWDIST_CHECKPOINT_DIR", str(tmp_path))
+    monkeypatch.setenv("FLOWDIST_LATEST", str(tmp_path / "evaluator/0/latest.json"))
+    assert worker.latest("trainer") is None
+    for spec, replica in ((gang, r("trainer/1")), (ps, r("ps/1"))):
+        pointer = places.latest(msgspec.structs.replace(START, replica=replica), spec)
+        pointer.parent.mkdir(parents=True)
+        pointer.write_text(json.dumps({"path": f"of {replica}"}))
+    assert (str(worker.latest("trainer")), str(worker.latest("ps/1"))) == ("of trainer/1", "of ps/1")
+    assert worker.latest("ps/0") is None and worker.latest() is None
+
+
 def test_what_the_user_has_set_is_kept_and_what_the_role_says_wins() -> None:
     spec = role("trainer", procs=2, env=(("OMP_NUM_THREADS", "3"), ("WHO", "${replica} of ${world_size}")))
     found = env(spec, {"OMP_NUM_THREADS": "2", "PYTHONUNBUFFERED": "", "GLOO_SOCKET_IFNAME": "eth0", "RANK": "9"})
@@ -96,7 +113,20 @@ def test_what_the_user_has_set_is_kept_and_what_the_role_says_wins() -> None:
 def test_devices_are_told_only_to_roles_that_ask_for_them() -> None:
     assert "CUDA_VISIBLE_DEVICES" not in env(role("trainer"), gpus=("5", "6"))
     spec = RoleSpec("trainer", ("true",), procs=2, resources=Resources(gpu=2))
-    assert env(spec, {"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6"}, gpus=("5", "6"))["CUDA_VISIBLE_DEVICES"] == "5,6"
+    given = env(spec, {"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6"}, gpus=("5", "6"))
+    assert given["CUDA_VISIBLE_DEVICES"] == "5,6" and not {"CUDA_DEVICE_ORDER", "FLOWDIST_GPU_FRACTION"} & set(given)
+
+
+def test_numbers_that_are_not_the_users_are_by_place() -> None:
+    spec = RoleSpec("trainer", ("true",), resources=Resources(gpu=1))
+    assert env(spec, gpus=("5",))["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert env(spec, {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, gpus=("5",))["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
+
+
+def test_who_has_a_share_of_a_gpu_is_told_how_much() -> None:
+    spec = RoleSpec("actor", ("true",), resources=Resources(gpu=1, gpu_share=250))
+    found = env(spec, gpus=("5",))
+    assert (found["CUDA_VISIBLE_DEVICES"], found["FLOWDIST_GPU_FRACTION"]) == ("5", "0.25")
 
 
 def test_macros_and_the_interpreter() -> None:

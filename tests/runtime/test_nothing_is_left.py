@@ -56,6 +56,18 @@ def test_sigkill_of_the_run_itself(tmp_path: Path, how: tuple[str, ...]) -> None
         assert job.alive() == []
 
 
+def test_sigkill_of_a_run_whose_sockets_are_in_a_temporary_folder(tmp_path: Path) -> None:
+    """As they are where the path of the run is too long for a socket."""
+    folder = tmp_path / ("long" * 20)
+    folder.mkdir()
+    with stubborn_job(folder) as job, Deaths(job.alive()) as deaths:
+        sockets = (job.run_dir / "control.sock").readlink().parent
+        assert sockets != job.run_dir and sorted(path.name for path in sockets.iterdir())[0] == "control.sock"
+        job.process.kill()
+        assert deaths.survivors(2.0) == []
+        assert not sockets.exists()
+
+
 @pytest.mark.parametrize("how", [(), WARM], ids=["cold", "warm"])
 @pytest.mark.parametrize("victim", ["agent", "spawner", "guardian"])
 def test_sigkill_of_a_process_of_a_node(tmp_path: Path, victim: str, how: tuple[str, ...]) -> None:
@@ -65,7 +77,7 @@ def test_sigkill_of_a_process_of_a_node(tmp_path: Path, victim: str, how: tuple[
         spawner, agent = sorted(pid for pid in children(guardian) if pid in job.named("flowdist.runtime.guardian"))[:2]
         below = descendants(spawner)
         adopted = [pid for pid in children(guardian) if pid not in (spawner, agent)]
-        assert len(below) == (3 if how else 2) and len(adopted) == 1
+        assert len(below) >= (3 if how else 2) and len(adopted) == 1  # a standby fork may be there by now
         with Deaths([guardian, spawner, agent, *below, *adopted]) as deaths:
             os.kill({"agent": agent, "spawner": spawner, "guardian": guardian}[victim], signal.SIGKILL)
             assert deaths.survivors(2.0) == []

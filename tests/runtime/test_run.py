@@ -227,6 +227,20 @@ def test_json_is_one_object_on_stdout(tmp_path: Path) -> None:
     assert (content["kind"], content["outcome"]) == ("run", "succeeded") and "[trainer/0] noise" in done.stderr
 
 
+def test_who_stops_reading_the_output_does_not_stop_the_job(tmp_path: Path) -> None:
+    code = "import time; [(print(i, flush=True), time.sleep(0.02)) for i in range(50)]"  # the work
+    (tmp_path / "topology.py").write_text(
+        f"from flowdist import Topology\nt = Topology('piped')\nt.role('a', ['python', '-c', {code!r}])\n"
+    )
+    with Job(tmp_path) as job:
+        job.until("[a/0] 3")
+        assert job.process.stdout is not None
+        job.process.stdout.close()
+        assert job.process.wait() == 0
+        assert json.loads((job.run_dir / "summary.json").read_text())["outcome"] == "succeeded"
+        assert (job.run_dir / "a/0/attempt_1/0/stdout.log").read_text().endswith("49\n")
+
+
 def test_a_fault_that_never_fires_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text("pass")
     with Job(tmp_path, "x.py", "--fail", "trainer/0@1h") as job:

@@ -11,7 +11,7 @@ from flowdist.control.history import FaultLine
 from flowdist.dsl.load import load_topology
 from flowdist.fault_files import parse_plan
 from flowdist.faults import Plan, parse_fault, parse_scale
-from flowdist.graph import MINUTE, SECOND
+from flowdist.graph import MINUTE, SECOND, Cluster, NodeSpec, Resources
 from flowdist.sim.network import LATENCY_NS, RESEND_NS, STRAY_NS, Link
 from flowdist.sim.simulation import SimResult, Simulation, Violation, with_nodes
 from tests.control.harness import graph as graph_of
@@ -232,3 +232,25 @@ def test_what_a_rate_brings_is_what_its_faults_written_out_bring() -> None:
     specs = [line.spec for line in drawn.lines if isinstance(line, FaultLine)]
     assert len(specs) > 3
     assert Simulation(graph, parse_plan(specs), seed=2).run(20 * MINUTE).digest == drawn.digest
+
+
+def on_gpus(*faults: str, share: int = 1000) -> SimResult:
+    need = Resources(cpu=0, gpu=1, gpu_share=share)
+    trainer = msgspec.structs.replace(role("trainer", min_replicas=1, max_replicas=3), resources=need)
+    nodes = tuple(NodeSpec(f"node{i}", gpu=2) for i in range(2))
+    graph = msgspec.structs.replace(graph_of(trainer), cluster=Cluster(nodes))
+    return Simulation(graph, Plan(tuple(map(parse_fault, faults)))).run()
+
+
+def test_a_gpu_with_an_xid_is_left_and_the_gang_goes_on_elsewhere() -> None:
+    result = on_gpus("node0@1m:xid=79", "node0@2m:xid=13,1", "node1@3m:xid=48", "node1@4m:xid=79,1")
+    assert lasted(result) > NOMINAL
+    assert [(i.kind, i.root) for i in result.job.incidents if i.kind == "gpu_lost"] == [
+        *[("gpu_lost", "node0"), ("gpu_lost", "node1"), ("gpu_lost", "node1")]
+    ]
+    assert [list(node.bad_gpus) for node in result.job.nodes.values()] == [[0], [0, 1]]
+
+
+def test_a_gpu_that_fails_takes_all_who_share_it_along() -> None:
+    result = on_gpus("node0@1m:xid=79", share=300)
+    assert lasted(result) > NOMINAL and len(result.job.incidents) == 1

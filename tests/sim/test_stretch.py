@@ -13,9 +13,11 @@ from flowdist.control.state import JobState
 from flowdist.faults import NOTHING, Plan, parse_fault
 from flowdist.graph import MINUTE, RoleGraph
 from flowdist.sim import stretch
+from flowdist.sim.liveness import end_ns
 from flowdist.sim.nemesis import Nemesis
+from flowdist.sim.properties import properties_of
 from flowdist.sim.simulation import SimResult, Simulation
-from flowdist.testing.campaign import PATIENCE, horizon
+from flowdist.testing.campaign import horizon
 from tests.sim.test_simulation import load
 
 LONG = {"steps": 3000}
@@ -56,7 +58,8 @@ def test_quiet_stretches_that_are_computed_change_no_decision(name: str, params:
     usual = horizon(graph)
     nemesis, saved = Nemesis(graph, usual), 0
     for seed in range(1, 13):
-        wrong, fewer = differences(graph, nemesis.plan(seed), seed, PATIENCE * usual)
+        plan = nemesis.plan(seed)
+        wrong, fewer = differences(graph, plan, seed, end_ns(graph, plan, usual))
         assert not wrong, (seed, wrong)
         saved += fewer
     assert saved > 0 or name == "core.py"  # there each checkpoint is the only one
@@ -100,7 +103,7 @@ def test_with_a_property_of_the_users_each_event_is_played() -> None:
     def look(job: JobState) -> None:
         seen.append(max(world.step for world in job.worlds.values()))
 
-    Simulation(load("gang.py"), fast_forward=True, always=[look]).run()
+    Simulation(load("gang.py"), fast_forward=True, properties=properties_of([look])).run()
     assert len(set(seen)) > 5  # step after step, checkpoint after checkpoint
 
 

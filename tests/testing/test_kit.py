@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import pytest
 
 from flowdist import Node, Restart, Topology, Workload
 from flowdist.control.state import JobState
+from flowdist.faults import FaultError
 from flowdist.sim.nemesis import Nemesis, tolerance_of
 from flowdist.testing import assert_recovers, explore, graph_of, simulate
 from flowdist.testing.campaign import Corpus, Failure, campaign, horizon, replay_command
@@ -27,6 +29,13 @@ def test_a_topology_object_is_simulated_as_a_file_is() -> None:
     assert result.job.worlds["trainer"].generation >= 2
 
 
+def test_a_typo_in_a_fault_is_shown_with_its_help() -> None:
+    with pytest.raises(FaultError) as caught:
+        assert_recovers(GANG, "trainr/1@14s")
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "there is no 'trainr'" in shown and "help: did you mean 'trainer'?" in shown
+
+
 def test_what_is_demanded_and_not_so_is_named_with_the_command_that_shows_it() -> None:
     with pytest.raises(AssertionError) as caught:
         bounds = {"lost_work": "1s", "within": "1s", "goodput": 0.999, "charged": {"trainer": 0}}
@@ -38,7 +47,7 @@ def test_what_is_demanded_and_not_so_is_named_with_the_command_that_shows_it() -
         "trainer lost",
         "goodput is 0.",
         "trainer was charged for 1 incidents, not 0",
-        f"again: flowdist simulate {GANG} --seed 0 --fail trainer/0@2m55s",
+        f"again: flowdist simulate {GANG} --recovers-within 1s --lost-work 1s --goodput 0.999 --seed 0 ",
     ):
         assert words in text
 

@@ -141,6 +141,7 @@ def test_without_flowdist_everything_does_the_sensible_nothing(tmp_path: Path) -
         "from flowdist import worker; import sys;"
         "worker.ready(); worker.progress(3);"
         "assert worker.latest() is None and worker.commit('a/b', step=2) and str(worker.latest()) == 'a/b';"
+        "assert worker.latest('trainer') == worker.latest();"
         "assert worker.info().world_size == 1 and not worker.is_managed();"
         "heavy = [m for m in ('msgspec', 'torch', 'click', 'networkx') if m in sys.modules]; assert not heavy, heavy\n"
         "try: worker.peers('ps', 'rpc')\n"

@@ -1,0 +1,165 @@
+"""Properties as a user writes them, in a test or in a file of their own beside the topology.
+
+# topology_properties.py
+from flowdist.testing import always, eventually, sometimes
+
+@always
+def the_evaluator_never_restarts_the_trainers(job):
+    return job.worlds["trainer"].generation <= 1 + len(job.roles["trainer"].charges)
+
+@eventually(within="2m")
+def the_trainers_are_all_up(job):
+    return job.ending or job.worlds["trainer"].up == 4
+
+@sometimes("the trainers go on with fewer")
+def fewer(job):
+    return 0 < job.worlds["trainer"].up < 4
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import overload
+
+from flowdist.errors import FlowdistError
+from flowdist.graph import parse_duration
+from flowdist.sim.points import POINTS
+from flowdist.sim.properties import Always, Check, Eventually, Properties, Sometimes, name_of
+
+SUFFIX = "_properties.py"
+
+
+def always(check: Check) -> Always:
+    """A property that holds after every event.
+
+    Args:
+        check: Given the state of the job (`flowdist.control.state.JobState`); False, or an AssertionError, breaks it.
+    """
+    return Always(name_of(check), check)
+
+
+@overload
+def eventually(check: Check, *, within: str) -> Eventually: ...
+
+
+@overload
+def eventually(check: None = None, *, within: str) -> Callable[[Check], Eventually]: ...
+
+
+def eventually(check: Check | None = None, *, within: str) -> Eventually | Callable[[Check], Eventually]:
+    """A property that comes back: after every moment at which it is not true it is again, and at the end it is.
+
+    Args:
+        check: Given the state of the job; true where it holds. Without it, a decorator.
+        within: The longest that it may take, in virtual time: `"2m"`. It counts from the start of the job, too.
+
+    Raises:
+        FlowdistError: where `within` is no duration.
+    """
+    try:
+        within_ns = parse_duration(within)
+    except ValueError:
+        raise FlowdistError(f"within {within!r}: no duration", help="write 30s, 1m30s or 2h") from None
+
+    def made(check: Check) -> Eventually:
+        return Eventually(name_of(check), check, within_ns)
+
+    return made if check is None else made(check)
+
+
+@overload
+def sometimes(name: Check, check: None = None) -> Sometimes: ...
+
+
+@overload
+def sometimes(name: str, check: Check) -> Sometimes: ...
+
+
+@overload
+def sometimes(name: str, check: None = None) -> Callable[[Check], Sometimes]: ...
+
+
+def sometimes(name: str | Check, check: Check | None = None) -> Sometimes | Callable[[Check], Sometimes]:
+    """A point that some run of a campaign has to reach: a campaign that never did has not tested it.
+
+    Args:
+        name: Under which it is listed; or the check itself, whose name it is then.
+        check: Given the state of the job; true where the point is reached. Without it, a decorator.
+    """
+    if not isinstance(name, str):
+        return Sometimes(name_of(name), name)
+    return Sometimes(name, check) if check is not None else lambda check: Sometimes(name, check)
+
+
+def side_file(topology: str | Path) -> Path | None:
+    """`job_properties.py` beside `job.py`, where there is one."""
+    path = Path(str(topology).partition(":")[0])
+    side = path.with_name(path.stem + SUFFIX) if path.name else path
+    return side if side.is_file() else None
+
+
+def load_properties(path: Path) -> Properties:
+    """What the file declares.
+
+    Raises:
+        FlowdistError: with the line at which it cannot be imported; where it declares nothing, or one name twice.
+    """
+    if not path.is_file():
+        raise FlowdistError(f"no file of properties {str(path)!r}", help="name a Python file: --properties props.py")
+    found = [value for value in vars(_imported(path)).values() if isinstance(value, Always | Eventually | Sometimes)]
+    found = list(dict.fromkeys(found))
+    if not found:
+        help = "decorate functions with flowdist.testing.always, eventually(within=) or sometimes"
+        raise FlowdistError(f"{path} declares no property", help=help)
+    properties = Properties(
+        tuple(value for value in found if isinstance(value, Always)),
+        tuple(value for value in found if isinstance(value, Eventually)),
+        tuple(value for value in found if isinstance(value, Sometimes)),
+    )
+    refuse_doubles(properties, f"{path}: ")
+    return properties
+
+
+def refuse_doubles(properties: Properties, where: str = "") -> None:
+    """FlowdistError for two properties of one name, and for a point that has the name of a built-in one."""
+    names = Counter(rule.name for rules in properties for rule in rules)
+    for name, count in names.items():
+        if count > 1:
+            raise FlowdistError(f"{where}two properties are called {name!r}", help="give one of them another name")
+    for point in properties.sometimes:
+        if point.name in POINTS:
+            raise FlowdistError(f"{where}{point.name!r} is built in", help="give yours another name")
+
+
+def _imported(path: Path) -> ModuleType:
+    path = path.resolve()
+    name = f"flowdist_properties_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise FlowdistError(f"{path} is no Python file", help="name a file that ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent))
+    try:
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+    except FlowdistError as error:
+        raise FlowdistError(f"{path}:{_line_in(error, path)}: {error.message}", help=error.help) from None
+    except SyntaxError as error:
+        raise FlowdistError(f"{path}:{error.lineno}: {error.msg}") from None
+    except Exception as error:
+        raise FlowdistError(f"{path}:{_line_in(error, path)}: {type(error).__name__}: {error}") from error
+    finally:
+        if str(path.parent) in sys.path:
+            sys.path.remove(str(path.parent))
+    return module
+
+
+def _line_in(error: BaseException, path: Path) -> int:
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return frames[-1].lineno or 0 if frames else 0

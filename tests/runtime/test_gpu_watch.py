@@ -1,0 +1,205 @@
+"""What is seen of GPUs while a job runs, with a fake driver: memory of the dead, errors, and who waits for what."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from flowdist.control import events as ev
+from flowdist.control.effects import Notify
+from flowdist.control.history import Record
+from flowdist.runtime.gpu_watch import CLEAR_S, FLOOR, LOST_S, Clear, Cleared, Dirty, Fault, Lines, Watch, uuids_of
+from flowdist.runtime.gpus import FAKE_GPUS, Gpu, GpuError, Use, Xid
+from tests.runtime.harness import Job
+
+ME, DEAD = os.getpid(), 4_194_305  # above what Linux gives to processes
+GIB = 1 << 30
+
+
+class Driver:
+    """Two GPUs, a and b; a test changes what is true of them."""
+
+    def __init__(self) -> None:
+        self.uses = {"a": Use(0, ()), "b": Use(0, ())}
+        self.errors: list[Xid] = []
+        self.lost: list[str] = []
+        self.tells_errors = True
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        return (Gpu("0", "a"), Gpu("1", "b"))
+
+    def use(self, uuid: str) -> Use:
+        if uuid in self.lost:
+            raise GpuError("NVML: GPU is lost", is_lost=True)
+        if uuid not in self.uses:
+            raise GpuError("NVML: not supported")
+        return self.uses[uuid]
+
+    def xids(self) -> list[Xid]:
+        if not self.tells_errors:
+            raise GpuError("NVML: unknown error")
+        found, self.errors = self.errors, []
+        return found
+
+    def close(self) -> None:
+        pass
+
+
+def test_memory_of_the_dead_is_waited_for_and_no_longer() -> None:
+    driver = Driver()
+    watch = Watch(driver, ["a", "b"], 0)
+    assert watch.pause_s == 1.0
+    driver.uses["a"] = Use(3 * GIB, (DEAD,))
+    watch.ask(Clear(1, (0,)), 1)
+    watch.ask(Clear(2, (1,)), 1)
+    assert watch.look(1) == [Cleared(2)] and watch.pause_s < 0.1
+    driver.uses["a"] = Use(FLOOR, (DEAD,))
+    assert watch.look(2) == [Cleared(1)] and watch.look(3) == []
+
+
+def test_memory_that_is_not_given_back_in_time_is_told_with_its_holder() -> None:
+    driver = Driver()
+    watch = Watch(driver, ["a", "b"], 0)
+    driver.uses = {"a": Use(3 * GIB, (DEAD,)), "b": Use(GIB, ())}
+    watch.ask(Clear(1, (0, 1)), 1)
+    assert watch.look(1 + CLEAR_S - 0.1) == []
+    assert watch.look(1 + CLEAR_S) == [
+        Dirty(1, 0, f"3072 MiB of its memory stay taken by the dead process {DEAD}"),
+        Dirty(1, 1, "1024 MiB of its memory stay taken"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (Use(0, ()), Use(3 * GIB, (DEAD, ME))),  # somebody lives there: it may be theirs
+        (Use(3 * GIB, (DEAD,)), Use(3 * GIB, (DEAD,))),  # it was so before anything of ours ran
+        (Use(GIB, ()), Use(GIB + FLOOR, ())),
+    ],
+)
+def test_what_others_have_taken_holds_nobody_up(first: Use, then: Use) -> None:
+    driver = Driver()
+    driver.uses["a"] = first
+    watch = Watch(driver, ["a"], 0)
+    driver.uses["a"] = then
+    watch.ask(Clear(1, (0,)), 1)
+    assert watch.look(1) == [Cleared(1)]
+
+
+def test_where_the_driver_says_nothing_nobody_waits() -> None:
+    watch = Watch(Driver(), ["", "unsupported"], 0)
+    watch.ask(Clear(1, (0, 1)), 1)
+    assert watch.look(1) == [Cleared(1)]
+
+
+def test_errors_are_told_of_the_gpus_of_the_node_by_their_numbers_there() -> None:
+    driver = Driver()
+    watch = Watch(driver, ["b"], 0)
+    driver.errors = [Xid("a", 79), Xid("b", 48)]
+    assert watch.look(1) == [Fault(0, "Xid 48 (double bit ECC error)", 48)]
+
+
+def test_a_gpu_that_is_gone_is_seen_without_an_error_and_told_once() -> None:
+    driver = Driver()
+    watch = Watch(driver, ["a", "b"], 0)
+    driver.lost, driver.tells_errors = ["b"], False
+    assert watch.look(1) == []
+    assert watch.look(LOST_S) == [Fault(1, "NVML: GPU is lost")]
+    assert watch.look(2 * LOST_S) == []
+
+
+def test_names_of_the_users_list_stand_for_devices() -> None:
+    assert uuids_of(Driver(), ["1", "0"], {}) == ["b", "a"]
+    assert uuids_of(Driver(), ["1", "MIG-x", "7"], {"CUDA_VISIBLE_DEVICES": "1,MIG-x"}) == ["b", "MIG-x", ""]
+
+
+def test_lines_come_in_pieces() -> None:
+    lines = Lines()
+    assert (lines.feed(b"a\nb"), lines.feed(b"c"), lines.feed(b"\n\n")) == ([b"a"], [], [b"bc", b""])
+
+
+TOPOLOGY = """
+from flowdist import Node, Restart, Topology
+t = Topology("gpus", nodes=[Node(cpu=2, gpu=2)])
+t.role("actor", ["python", "actor.py"], gpu=1, warm=False, restart=Restart("replica", max_restarts=3))
+"""
+ACTOR = """
+import os, sys, time
+from pathlib import Path
+state = "taken" if "used" in Path("gpus.json").read_text() else "free"
+print("has", os.environ["CUDA_VISIBLE_DEVICES"], "in attempt", os.environ["FLOWDIST_ATTEMPT"], state, flush=True)
+while not Path("fail").exists() and not Path("finish").exists():
+    time.sleep(0.02)
+if Path("fail").exists():
+    Path("fail").unlink()
+    sys.exit(3)
+"""
+
+
+def gpus(folder: Path, first: dict[str, object]) -> dict[str, str]:
+    """What the fake driver says from now on, all at once."""
+    entries = [{"uuid": "GPU-a", **first}, {"uuid": "GPU-b"}]
+    (folder / "new.json").write_text(json.dumps(entries))
+    (folder / "new.json").rename(folder / "gpus.json")
+    return {FAKE_GPUS: str(folder / "gpus.json")}
+
+
+def job(folder: Path) -> Job:
+    (folder / "topology.py").write_text(TOPOLOGY)
+    (folder / "actor.py").write_text(ACTOR)
+    env = gpus(folder, {})
+    env["CUDA_VISIBLE_DEVICES"] = "0,1"
+    return Job(folder, env=env)
+
+
+def told(job: Job, kind: type) -> list[object]:
+    return [line.event for line in job.journal()[1] if isinstance(line, Record) and isinstance(line.event, kind)]
+
+
+def said(job: Job) -> list[str]:
+    records = [line for line in job.journal()[1] if isinstance(line, Record)]
+    return [effect.text for record in records for effect in record.effects if isinstance(effect, Notify)]
+
+
+@pytest.mark.real
+def test_a_successor_starts_when_the_memory_of_the_dead_worker_is_free(tmp_path: Path) -> None:
+    with job(tmp_path) as run:
+        run.until("has 0 in attempt 1")
+        gpus(tmp_path, {"used": 3 * GIB, "pids": [DEAD]})
+        (tmp_path / "fail").touch()
+        run.until("incident 1")
+        (tmp_path / "finish").touch()
+        gpus(tmp_path, {})
+        assert run.finish() == 0, run.text
+    assert "has 0 in attempt 2 free" in run.text and not told(run, ev.GpuFailed)
+
+
+@pytest.mark.real
+def test_a_gpu_whose_memory_stays_taken_is_not_used_again(tmp_path: Path) -> None:
+    with job(tmp_path) as run:
+        run.until("has 0 in attempt 1")
+        gpus(tmp_path, {"used": 3 * GIB, "pids": [DEAD]})
+        (tmp_path / "fail").touch()
+        run.until("has 1 in attempt 3")  # the second was told to stop before it had started
+        (tmp_path / "finish").touch()
+        assert run.finish() == 0, run.text
+    (failed,) = told(run, ev.GpuFailed)
+    assert failed == ev.GpuFailed("node0", 0, f"3072 MiB of its memory stay taken by the dead process {DEAD}")
+    assert "in attempt 2" not in run.text
+
+
+@pytest.mark.real
+def test_an_error_that_the_driver_reports_moves_the_worker_to_another_gpu(tmp_path: Path) -> None:
+    with job(tmp_path) as run:
+        run.until("has 0 in attempt 1")
+        gpus(tmp_path, {"xids": [13]})
+        run.until("that is an error of a program")
+        gpus(tmp_path, {"xids": [13, 79]})
+        run.until("has 1 in attempt 2")
+        (tmp_path / "finish").touch()
+        assert run.finish() == 0, run.text
+    assert any("GPU 0 of node0 is bad: Xid 79 (fallen off the bus), and with it actor/0" in text for text in said(run))
+    assert not run.alive(), "the watcher ends with its agent"

@@ -1,0 +1,45 @@
+"""What the terminal says of a job, from its records alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flowdist import Node, Restart, Topology, Workload
+from flowdist.control.history import Record
+from flowdist.runtime.logs import Follower
+from flowdist.runtime.teller import Teller
+from flowdist.testing import graph_of, simulate
+
+
+def told(tmp_path: Path, *faults: str, rejoin_time: str | None, attempt: int = 2) -> list[str]:
+    """What is said of the starts of these attempts."""
+    t = Topology("staying", nodes=3 * [Node(cpu=1)])
+    work = Workload(steps=60, rejoin_time=rejoin_time)
+    t.role("trainer", "true", replicas=3, restart=Restart("role", max_restarts=3), workload=work)
+    said: list[str] = []
+    teller = Teller(graph_of(t), Follower(tmp_path, lambda *_: None), (), lambda _, text: said.append(text))
+    for line in simulate(t, *faults).lines:
+        if isinstance(line, Record):
+            teller.tell(line)
+    return sorted(text.partition(",")[0] for text in said if f"(attempt {attempt})" in text)
+
+
+def test_who_stays_in_place_goes_on_and_who_failed_starts(tmp_path: Path) -> None:
+    assert told(tmp_path, "trainer/1@20s", rejoin_time="1s") == [
+        "trainer/0: goes on in place on node0 (attempt 2)",
+        "trainer/1: starts on node1 (attempt 2)",
+        "trainer/2: goes on in place on node2 (attempt 2)",
+    ]
+
+
+def test_without_elastic_workers_all_start(tmp_path: Path) -> None:
+    assert [text.split()[1] for text in told(tmp_path, "trainer/1@20s", rejoin_time=None)] == ["starts"] * 3
+
+
+def test_whoever_waited_on_a_node_that_was_lost_starts_when_it_is_back(tmp_path: Path) -> None:
+    in_back_off = ("trainer/1@20s", "trainer/1@40s", "node2@40.2s/300ms")
+    assert told(tmp_path, *in_back_off, rejoin_time="1s", attempt=3) == [
+        "trainer/0: goes on in place on node0 (attempt 3)",
+        "trainer/1: starts on node1 (attempt 3)",
+        "trainer/2: starts on node2 (attempt 3)",
+    ]
