@@ -76,7 +76,8 @@ def _pairs() -> st.SearchStrategy[tuple[Move, ...]]:
     )
     staying = st.tuples(_moves(("elastic",)), hits, then)
     silent = st.tuples(_moves(("quiet",)), _moves(("exit", "exit", "lose")))
-    return st.one_of(closing, others, staying, silent)
+    late = st.tuples(_moves(("exit", "exit", "lose")), st.just(Move("calm")), _moves(("repeat",)))
+    return st.one_of(closing, others, staying, silent, late)
 
 
 def judge_talk(talk: Talk) -> list[Complaint]:
