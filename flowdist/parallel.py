@@ -90,7 +90,15 @@ def _make(dimensions: tuple[tuple[str, int], ...], backends: dict[str, str]) -> 
 def has_own_gpu() -> bool:
     """Whether each worker of this replica has a GPU to itself: NCCL refuses two ranks on one."""
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return bool(torch.cuda.is_available() and torch.cuda.device_count() >= here)
+    if not torch.cuda.is_available() or "FLOWDIST_GPU_FRACTION" in os.environ:
+        return False
+    seen = os.environ.get("FLOWDIST_VISIBLE_DEVICES")  # with virtual local ranks each worker sees one of these
+    return (seen.count(",") + 1 if seen else torch.cuda.device_count()) >= here
+
+
+def backend() -> str:
+    """The backend for a process group of all workers: NCCL when each has a GPU of its own, else gloo."""
+    return "nccl" if has_own_gpu() and dist.is_nccl_available() else "gloo"
 
 
 def _local_device() -> int:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ElasticState",
     "Info",
+    "backend",
     "checkpoint_dir",
     "commit",
     "elastic",
@@ -52,6 +53,16 @@ def mesh(parallel: Mapping[str, int | str] | None = None, *, backends: Mapping[s
     from flowdist.parallel import mesh as make  # torch: only here
 
     return make(parallel, backends=backends)
+
+
+def backend() -> str:
+    """The backend for `torch.distributed.init_process_group`: "nccl" when each worker has a GPU to itself, else "gloo".
+
+    NCCL refuses two ranks on one GPU: workers that share one, by `gpu=0.5` or more procs than devices, get gloo.
+    """
+    from flowdist.parallel import backend as choose  # torch: only here
+
+    return choose()
 
 
 def port(name: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import sys
@@ -60,6 +61,9 @@ def topology_options(function: F) -> F:
     return decorated  # type: ignore[no-any-return]
 
 
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)  # nothing that flowdist has done wrong
+
+
 def guarded(function: F) -> F:
     """Show a FlowdistError in words and end with its exit code; 130 when interrupted."""
 
@@ -69,6 +73,11 @@ def guarded(function: F) -> F:
             return function(*args, **kwargs)
         except FlowdistError as error:
             fail(error, as_json=kwargs["named"].as_json if "named" in kwargs else bool(kwargs.get("as_json")))
+        except OSError as error:
+            if error.errno not in _OF_THE_DISK:
+                raise
+            wrong = FlowdistError(f"{error.filename or 'a file'} cannot be written: {error.strerror}")
+            fail(wrong, as_json=kwargs["named"].as_json if "named" in kwargs else bool(kwargs.get("as_json")))
         except KeyboardInterrupt:
             sys.exit(130)
 

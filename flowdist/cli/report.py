@@ -41,7 +41,7 @@ def command(run: str, base: str, as_json: bool) -> None:
     starts = environment_of(run_dir)
     if as_json:
         more = {"run": run_dir.name, "run_dir": str(run_dir), "state": end.state, "starts": starts}
-        print_json("report", **summary, **more)
+        print_json("report", **{**summary, **more})  # the run may be elsewhere by now
         return
     click.echo(f"{run_dir.name}\n")
     for start in starts:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from flowdist.control.state import ReplicaPhase
     from flowdist.control.status import Status
 
+DIGITS_MAX = 9  # as in a fault: more of them are no size, and no integer of the message
+
 
 @click.command(name="scale")
 @click.argument("sizes", nargs=-1, required=True, metavar="ROLE=N...")
@@ -59,6 +61,6 @@ def _up(phases: Mapping[ReplicaPhase, int]) -> int:
 
 def _size(text: str) -> tuple[str, int]:
     role, equals, number = text.partition("=")
-    if not equals or not role or not number.isdecimal():
+    if not equals or not role or not number.isdecimal() or len(number) > DIGITS_MAX:
         raise FlowdistError(f"{text!r} is no ROLE=N", help="write flowdist scale trainer=4")
     return role, int(number)

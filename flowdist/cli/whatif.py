@@ -163,7 +163,7 @@ def _show(
     for line in table(_rows(summaries)):
         click.echo(line)
     click.echo("\nIn full, what would have been\n\n" + summary_text(summaries[2]), nl=False)
-    one, other = (Side(side, _header(r), r.lines[1:]) for side, r in (("again", again), ("what if", result)))
+    one, other = (Side(side, _header(r), r.lines[1:], False) for side, r in (("again", again), ("what if", result)))
     click.echo("\n" + divergence_text(divergence(one, other, times=False), 1), nl=False)
     click.echo(f"\ndigest {result.digest}")
     for fault in result.unfired:

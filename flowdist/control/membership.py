@@ -99,9 +99,12 @@ def _form_gang(job: JobState, world: World, roles: list[Role]) -> None:
     for role in roles:
         for replica in seated(job, role)[role.target :] if role.seats > role.target else ():
             unplace(job, replica)  # the operator scaled down: the highest go
+    was_up = world.generation > 0 and any(
+        replica.node not in job.warming for role in roles for replica in seated(job, role)
+    )
     if any(role.occupied < role.spec.min_replicas for role in roles):
         admit(job, roles)
-    later = job.warming if world.generation else ()  # whoever was up need not wait for others' imports (R13)
+    later = job.warming if was_up else ()  # whoever was up need not wait for others' imports (R13)
     for role in roles:
         fill(job, role, role.target - role.seats, without=later)
     have = [_has_minimum(job, role, role.seats) for role in roles]  # each says what it lacks

@@ -50,7 +50,7 @@ def _scale(job: JobState, event: ev.ScaleRequested) -> None:
         return
     if event.replicas % role.spec.step:
         mesh = f"its mesh {spelled(role.spec.parallel)} needs multiples of {role.spec.step}"
-        job.notify(f"scale {event.role}={event.replicas} is refused: {mesh}", "warning")
+        job.notify(f"scale {event.role}={event.replicas} is refused: {mesh}", "refused")
         return
     role.target = event.replicas
     job.notify(f"{event.role}: scaled to {event.replicas} replicas by the operator")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from flowdist.dsl.checks import check_graph
 from flowdist.dsl.commands import MACROS, check_found, macros_of, read_command, read_hook, way_of
@@ -217,6 +217,8 @@ class _RoleCompiler:
             start_timeout_ns=_optional(fields, "start_timeout"),
             preload=read_preload(fields, command, self._folder / workdir),
             warm=fields.flag("warm", True),
+            numa=self._numa(fields, resources),
+            virtual_local_rank=fields.flag("virtual_local_rank", False),
             parallel=read_parallel(fields),
             workload=self._workload(fields, kind),
             simulate=model_of(fields, self._folder, kind),
@@ -225,6 +227,15 @@ class _RoleCompiler:
         warn_if_cold(fields, spec)
         check_model(fields, spec)
         return spec
+
+    def _numa(self, fields: Fields, resources: Resources) -> Literal["", "node"]:
+        if fields.values["numa"] is None:
+            return ""
+        fields.choice("numa", ("node",))
+        if not resources.gpu:
+            help = "write gpu=1, or leave numa= out"
+            fields.error("FD155", "numa", "its workers have no GPU beside which they could run", help)
+        return "node"
 
     def _times(self, fields: Fields) -> dict[str, Any]:
         """The durations that the topology may give defaults for."""

@@ -191,6 +191,8 @@ class RoleFields(TypedDict, total=False):
     hang_after: Duration | None
     start_timeout: Duration | None
     preload: Sequence[str]
+    numa: Literal["node"] | None
+    virtual_local_rank: bool
     warm: bool | None
     parallel: Mapping[str, int | Literal["elastic"]] | str | None
     workload: Workload | None
@@ -211,6 +213,8 @@ ROLE_DEFAULTS: dict[str, Any] = {
     "apart": (),
     "state": "none",
     "preload": (),
+    "numa": None,
+    "virtual_local_rank": False,
 }
 WAYS = ("command", "script", "module", "run")
 
@@ -399,6 +403,8 @@ class Topology:
                 once that is used, else no output of its world. The stacks of its Python workers go to their logs.
             start_timeout: So long after its start without a first `progress()` is one, too.
             preload: Modules that are imported before its workers are forked; torch is, if its code imports it.
+            numa: "node": each worker runs on the cores of the NUMA node of its GPU.
+            virtual_local_rank: Each worker has LOCAL_RANK=0 and sees one device, as with that option of torchrun.
             warm: False: its workers are started by exec, never forked.
             parallel: The dimensions of its mesh, `{"pp": 2, "dp": "elastic", "tp": 2}`, for `flowdist.worker.mesh()`.
             workload: How the simulator plays it.

@@ -186,6 +186,8 @@ class RoleSpec(msgspec.Struct, frozen=True):
     start_timeout_ns: int | None = None
     preload: tuple[str, ...] = ()
     warm: bool = True
+    numa: Literal["", "node"] = ""  # what its workers are bound to: the cores beside their GPU
+    virtual_local_rank: bool = False  # each worker has LOCAL_RANK=0 and sees one device
     parallel: Parallel = ()
     workload: WorkloadSpec = WorkloadSpec()
     simulate: str = ""  # `module:Class` or `/path/file.py:Class`, the user's model of its workers; empty: the workload

@@ -31,6 +31,7 @@ class Side(NamedTuple):
     name: str
     header: Header
     lines: Sequence[Line]  # without the header
+    is_kept: bool = True  # as a file of that name
 
 
 class Divergence(NamedTuple):
@@ -161,6 +162,7 @@ def divergence_text(found: Divergence, context: int) -> str:
     if found.what in ("event", "time", "decision", "fault"):
         lines += ["", "what differs (A / B):"]
         lines += [f"  {text}" for text in _differences(_plain(a.lines[found.at]), _plain(b.lines[found.at]))]
-    step = max((line.n for line in a.lines[: found.at] if isinstance(line, Record)), default=0)
-    lines += ["", f"the state before it: flowdist replay {a.name} --step {step}"]
+    if a.is_kept:
+        step = max((line.n for line in a.lines[: found.at] if isinstance(line, Record)), default=0)
+        lines += ["", f"the state before it: flowdist replay {a.name} --step {step}"]
     return "\n".join(lines) + "\n"

@@ -100,6 +100,7 @@ def _role_row(spec: RoleSpec) -> tuple[str, ...]:
     needs = f"{spec.resources.cpu:g} cpu"
     needs += f", {spec.resources.gpu_words}" if spec.resources.gpu else ""
     needs += f", {format_memory(spec.resources.memory)}" if spec.resources.memory else ""
+    needs += ", on the NUMA node of its GPU" if spec.numa else ""
     yes = {True: "yes", False: "no"}
     primary = yes[spec.primary] if spec.kind == "task" else "-"
     return (spec.name, spec.kind, size, str(spec.procs), needs, yes[spec.gang], primary)

@@ -28,7 +28,9 @@ def room_note(graph: RoleGraph, spec: RoleSpec, node: str, seats: Seats) -> str:
     left_text = f"{spec.name} has {left} of {spec.max_replicas} left, and needs {least}"
     room_text = f"the other nodes have room for {room} more" if room else "the other nodes have no room for more"
     if left >= least:
-        return f"{left_text}: it goes on at once; {room_text}"
+        size = left - left % spec.step  # of others its mesh cannot be made
+        with_size = f" with {size}, as its mesh needs multiples of {spec.step}" if size < left else ""
+        return f"{left_text}: it goes on at once{with_size}; {room_text}"
     if left + room >= least:
         return f"{left_text}; {room_text}: it goes on there"
     wait = format_duration(spec.pending_timeout_ns)

@@ -209,6 +209,7 @@ class _AgentProcess:
         try:
             ports = self._ports.of(str(start.replica), role.ports)
             envs = [self._env(start, role, local_rank, ports) for local_rank in range(role.procs)]
+            cores = self._gpus.cores(role, start)
         except OSError as error:
             self._inputs.append(io.SpawnFailed(start.replica, start.attempt, str(error)))
             return
@@ -233,7 +234,8 @@ class _AgentProcess:
             self._workers[id] = (start, local_rank)
             spawning.ids[id] = local_rank
             spawning.server = fork_server(role, argv, os.environ, env, values)
-            self._channel_send(spawner.Spawn(id, argv, env, role.workdir, folder, spawning.server))
+            where = (role.workdir, folder, spawning.server, cores[local_rank])
+            self._channel_send(spawner.Spawn(id, argv, env, *where))
 
     def _forget_before(self, start: StartReplica) -> None:
         """Earlier attempts of the replica are over: an agent that runs for weeks must not keep all of them."""

@@ -26,6 +26,8 @@ def run(request: Spawn) -> None:
     """Run the script or module of the request to its end."""
     command = python_command(request.argv)
     assert isinstance(command, PythonCommand)
+    if request.cpus:
+        os.sched_setaffinity(0, request.cpus)
     os.environ.clear()
     os.environ.update(request.env)
     sys.orig_argv[:] = request.argv

@@ -51,6 +51,8 @@ FromAfar = ToController | Watch | Arrive | Gone | Evidence
 BIND_S = 10.0  # a controller that takes over waits so long for the port of the last one
 PART_S = 2.0  # for the other hosts to have read the last frames
 
+JOURNAL_LOST = os.EX_IOERR  # exit code of a controller that could not write it
+
 
 class ControllerConfig(msgspec.Struct, frozen=True):
     """What the controller's process has to know. `lifeline` closes when the supervisor ends.
@@ -82,11 +84,19 @@ class Journal:
         self._file.truncate(whole)
 
     def write(self, line: bytes, *, force: bool) -> None:
-        """Append a line. With `force` it survives a crash of the machine, else only of this process."""
-        self._file.write(line)
-        self._file.flush()
-        if force:
-            os.fsync(self._file.fileno())
+        """Append a line. With `force` it survives a crash of the machine, else only of this process.
+
+        Where it cannot be written this process ends at once: what nobody can read again must not be carried out (R21).
+        """
+        try:
+            self._file.write(line)
+            self._file.flush()
+            if force:
+                os.fsync(self._file.fileno())
+        except OSError as error:
+            with contextlib.suppress(OSError):  # the log is on the same disk
+                print(f"flowdist: the journal cannot be written: {error}", file=sys.stderr, flush=True)
+            os._exit(JOURNAL_LOST)
 
 
 class _ControllerProcess:

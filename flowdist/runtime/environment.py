@@ -112,10 +112,19 @@ def worker_env(
             env["FLOWDIST_GPU_FRACTION"] = f"{role.resources.gpu_share / WHOLE:g}"
         if "CUDA_VISIBLE_DEVICES" not in base:  # the numbers are ours, and we count by place
             env.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    if role.virtual_local_rank:
+        env |= _one_device(env, local_rank)
     values = macro_values(start, role, local_rank, places, ports)
     env.update({name: expand(value, values) for name, value in role.env})
     env.update({secret.name: read_secret(secret, base) for secret in role.secrets})
     return env
+
+
+def _one_device(env: Mapping[str, str], local_rank: int) -> dict[str, str]:
+    """As torchrun --virtual-local-rank: of the devices that all would see, the worker's own; it is number 0 for it."""
+    visible = [word.strip() for word in env.get("CUDA_VISIBLE_DEVICES", str(local_rank)).split(",") if word.strip()]
+    device = visible[local_rank % len(visible)] if visible else ""
+    return {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": device, "FLOWDIST_VISIBLE_DEVICES": ",".join(visible)}
 
 
 def read_secret(secret: SecretRef, base: Mapping[str, str]) -> str:

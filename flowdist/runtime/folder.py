@@ -22,6 +22,7 @@ from flowdist.control.history import Header, Record, read_whole_lines
 from flowdist.control.ids import is_unnamed
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph, decode_graph, encode_graph
+from flowdist.runtime.reaper import kill_writers
 
 GRAPH = "graph.json"
 CONTROL = "control.sock"
@@ -189,6 +190,18 @@ def past_of(run_dir: Path) -> Past:
                 message = f"run {run_dir.name} is over: it {how}"
                 raise FlowdistError(message, help="start a new one with flowdist run")
     return Past(len(lines), last_ns, starts, tuple(added))
+
+
+def end_leftovers(run_dir: Path) -> int:
+    """Kill workers that outlived all of a run, as after `pkill -9 flowdist`: no two are ever to do the same work.
+
+    Returns how many there were. FlowdistError when one cannot be killed.
+    """
+    ended, left = kill_writers(run_dir)
+    if left:
+        message = f"run {run_dir.name} cannot go on: process {left[0]} of it outlives SIGKILL"
+        raise FlowdistError(message, help="it hangs in the kernel: a file system, or a driver; start the machine anew")
+    return ended
 
 
 def socket_dir(run_dir: Path, nodes: list[str]) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
+import itertools
 import os
 import socket
 import subprocess
@@ -15,8 +16,10 @@ from dataclasses import dataclass
 from flowdist.control import agent_io as io
 from flowdist.control.effects import StartReplica
 from flowdist.control.ids import ReplicaId
+from flowdist.graph import RoleSpec
+from flowdist.runtime.devices import find_gpus
 from flowdist.runtime.gpu_watch import CLEAR_S, Clear, Cleared, Dirty, Fault, Lines, decode_news, encode
-from flowdist.runtime.gpus import FAKE_GPUS
+from flowdist.runtime.gpus import FAKE_GPUS, numa_cpus
 
 PATIENCE_S = CLEAR_S + 5  # a watcher that says nothing for so long has a driver that hangs: nobody waits for it
 
@@ -31,13 +34,27 @@ class _Waiting:
     reason: str = ""  # what is wrong with its GPU: it will not start here
 
 
+class NumaUnknown(OSError):
+    """A worker cannot be bound to the cores beside its GPU."""
+
+
+def _beside(gpu: str, node: int | None) -> tuple[int, ...]:
+    if node is None:
+        raise NumaUnknown(f'numa="node": the NUMA node of GPU {gpu} is not known')
+    cores = tuple(sorted(numa_cpus(node) & os.sched_getaffinity(0)))
+    if not cores:
+        raise NumaUnknown(f'numa="node": flowdist may use no core of NUMA node {node}, where GPU {gpu} is')
+    return cores
+
+
 class GpuGuard:
     """`devices` are the node's GPUs as CUDA_VISIBLE_DEVICES names them; `tell` gives the pure agent its inputs."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, devices: Sequence[str], tell: Callable[[io.AgentInput], None]
     ) -> None:
-        self._loop, self._tell = loop, tell
+        self._loop, self._tell, self._names = loop, tell, tuple(devices)
+        self._places: dict[str, int | None] | None = None  # the NUMA node of each GPU, once it is wanted
         self._used: dict[int, None] = {}  # GPUs that workers of ours have had
         self._waiting: dict[int, _Waiting] = {}  # by the number of the question
         self._asked = 0
@@ -70,6 +87,19 @@ class GpuGuard:
         timer = self._loop.call_later(PATIENCE_S, self._go_on, self._asked)
         self._waiting[self._asked] = _Waiting(order, go, timer)
         self._ask(Clear(self._asked, again))
+
+    def cores(self, role: RoleSpec, start: StartReplica) -> list[tuple[int, ...]]:
+        """What each worker of the replica is bound to; empty where it is bound to nothing.
+
+        Raises:
+            NumaUnknown: when the machine does not say where a GPU is, or has no core there for us.
+        """
+        if not role.numa:
+            return [()] * role.procs
+        if self._places is None:
+            self._places = {gpu.name: gpu.numa for gpu in find_gpus(os.environ)}
+        own = [self._names[gpu] for gpu in start.gpus]
+        return [_beside(name, self._places.get(name)) for name in itertools.islice(itertools.cycle(own), role.procs)]
 
     def hurry(self, replica: ReplicaId, attempt: int) -> None:
         """The attempt is to end before it runs: it is waited for no longer."""

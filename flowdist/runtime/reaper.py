@@ -12,9 +12,11 @@ import os
 import select
 import signal
 import time
+from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+LOGS = ("/stdout.log", "/stderr.log")
 PASS_S = 0.1  # from one look at what is left to the next
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -80,6 +82,30 @@ def kill_descendants(*, spare: frozenset[int] = frozenset(), patience_s: float =
         if time.monotonic() > give_up:
             return left
     return []
+
+
+def writers(folder: Path) -> list[int]:
+    """Processes of this user whose output is a log of workers in this folder, whoever their parent is by now."""
+    root, found = os.path.realpath(folder) + "/", []
+    for name in os.listdir("/proc"):  # noqa: PTH208  # as in `parents`
+        for number in (1, 2) if name.isdigit() else ():
+            with contextlib.suppress(OSError):  # it has ended, or is another user's
+                file = os.readlink(f"/proc/{name}/fd/{number}")  # noqa: PTH115
+                if file.startswith(root) and file.endswith(LOGS):
+                    found.append(int(name))
+                    break
+    return found
+
+
+def kill_writers(folder: Path, *, patience_s: float = 30.0) -> tuple[int, list[int]]:
+    """SIGKILL those, until there are none: how many there were, and what outlived it for `patience_s` seconds."""
+    give_up, killed = time.monotonic() + patience_s, set[int]()
+    while left := writers(folder):
+        killed.update(left)
+        _kill(left)
+        if time.monotonic() > give_up:
+            return len(killed), left
+    return len(killed), []
 
 
 def _kill(pids: list[int]) -> None:

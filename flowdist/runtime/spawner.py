@@ -20,6 +20,7 @@ from flowdist.runtime.spawning import (
     Spawn,
     Spawned,
     SpawnRefused,
+    bound_to,
     encode,
     requests,
 )
@@ -78,7 +79,8 @@ class Spawner:
         folder = Path(request.folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            with (folder / "stdout.log").open("ab") as out, (folder / "stderr.log").open("ab") as err:
+            out_log, err_log = folder / "stdout.log", folder / "stderr.log"
+            with out_log.open("ab") as out, err_log.open("ab") as err, bound_to(request.cpus):
                 process = subprocess.Popen(
                     request.argv,
                     env=request.env,

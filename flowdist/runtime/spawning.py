@@ -9,7 +9,7 @@ import contextlib
 import os
 import selectors
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -34,6 +34,23 @@ class Spawn(msgspec.Struct, frozen=True, tag=True):
     cwd: str
     folder: str
     server: ForkServer | None = None
+    cpus: tuple[int, ...] = ()  # that it is bound to; none: those that we may use
+
+
+@contextlib.contextmanager
+def bound_to(cpus: tuple[int, ...]) -> Iterator[None]:
+    """Whatever is started meanwhile is bound to these cores, from its first moment on. OSError: there are none of them.
+
+    For a process with one thread: each has its own.
+    """
+    ours = os.sched_getaffinity(0)
+    if cpus:
+        os.sched_setaffinity(0, cpus)
+    try:
+        yield
+    finally:
+        if cpus:
+            os.sched_setaffinity(0, ours)
 
 
 class Moved(msgspec.Struct, frozen=True, tag=True):

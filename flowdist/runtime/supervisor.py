@@ -28,10 +28,10 @@ from flowdist.errors import JobFailed
 from flowdist.faults import Fault, Plan, added_node
 from flowdist.graph import NodeSpec, RoleGraph
 from flowdist.runtime.clock import boot_ns
-from flowdist.runtime.controller_main import ControllerConfig
+from flowdist.runtime.controller_main import JOURNAL_LOST, ControllerConfig
 from flowdist.runtime.devices import share_devices
 from flowdist.runtime.disturbances import Disturb, Heal
-from flowdist.runtime.folder import CONTROL, lock_run, past_of, socket_dir
+from flowdist.runtime.folder import CONTROL, end_leftovers, lock_run, past_of, socket_dir
 from flowdist.runtime.frames import Injected, JournalLine, Operate, Operation, Watch, encode, read_from_controller
 from flowdist.runtime.guardian import KILL_NODE, NodeConfig
 from flowdist.runtime.hooks import Hooks
@@ -45,6 +45,7 @@ LOOK_S = 0.1  # how often the workers' output is looked at
 RESUME_WAIT_S = 5.0  # for what is left of a run that was killed to end
 AGENT_RESTARTS_MAX = 5
 CONTROLLER_RESTARTS_MAX = 100  # that come to nothing: each line of the journal starts the count anew
+JOURNAL_LOST_COUNTS = 9  # that much more where it could not write a line: others will not be able to, either
 CONTROLLER_PAUSE_S = 0.05
 WIND_DOWN_S = 5.0
 
@@ -106,6 +107,8 @@ class Supervisor:
         self._graph, self._show, self._run_dir, self._run_id = graph, show, run_dir, run_dir.name
         self._lock = lock_run(run_dir, RESUME_WAIT_S)
         self._past = past_of(run_dir)
+        if ended := end_leftovers(run_dir):
+            show("warning", f"worker processes that had outlived the run are killed: {ended}")
         nodes = [*graph.cluster.nodes, *(added_node(name, graph) for name in plan.new_nodes)]
         self._nodes = {node.name: node for node in nodes}
         self._sockets = socket_dir(self._run_dir, list(self._nodes))
@@ -166,8 +169,7 @@ class Supervisor:
             raise KeyboardInterrupt
         if self._finished is None:
             log = self._run_dir / "controller.log"
-            text = f"the controller died {CONTROLLER_RESTARTS_MAX} times in a row; everything was stopped (see {log})"
-            raise JobFailed(text)
+            raise JobFailed(f"the controller died again and again; everything was stopped (see {log})")
         return RunResult(
             outcome=self._finished.outcome,
             reason=self._finished.reason,
@@ -250,8 +252,13 @@ class Supervisor:
             if self._controller_deaths >= CONTROLLER_RESTARTS_MAX:
                 self._over.set()
                 break
-            self._show("warning", "the controller died: another takes over from the journal")
-            await asyncio.sleep(CONTROLLER_PAUSE_S if self._controller_deaths > 1 else 0)
+            if self._controller.returncode == JOURNAL_LOST:
+                self._controller_deaths += JOURNAL_LOST_COUNTS
+                self._show("error", f"the journal cannot be written: is there room on the disk of {self._run_dir}?")
+                await asyncio.sleep(1)
+            else:
+                self._show("warning", "the controller died: another takes over from the journal")
+                await asyncio.sleep(CONTROLLER_PAUSE_S if self._controller_deaths > 1 else 0)
             await self._start_controller()
 
     async def _watch_controller(self) -> None:

@@ -41,6 +41,7 @@ class Work:
         self._slow_disk: dict[str, Fraction] = {}  # how many times longer roles take to save
         self._parted: dict[str, tuple[str, list[str]]] = {}  # nodes that cannot speak to each other, by the fault
         self._stops: dict[str, list[_Stop]] = {}  # of worlds that are to stop at a step
+        self._stopped: dict[str, int] = {}  # the generation in which a world has reached that step
         self._step_waits: list[tuple[str, int]] = []  # steps of roles that a fault waits for
         self.checkpoint_moment = self._checkpoint  # the same each time: the queue is asked for what is none of these
 
@@ -234,24 +235,31 @@ class Work:
     def stop_at(self, node: SimNode, replica: ReplicaId, attempt: int, step: int | None) -> None:
         """The workers are told the step at which should_stop() turns true: there they save, then they have left it."""
         model = self.model_of(replica, attempt)
-        if step is None or model is None or model.begun_ns is None:
+        if step is None or model is None:
             return
         world = self._sim.job.replicas[replica].world
-        self._stops.setdefault(world, []).append(_Stop(node, replica, attempt, step))
+        stop = _Stop(node, replica, attempt, step)
+        if self._stopped.get(world) == model.generation:  # its link is slow: the others are there already, and wait
+            self._queue.after(model.pace.workload.checkpoint_ns, self._leave, stop)
+            return
+        if model.begun_ns is None:
+            return
+        self._stops.setdefault(world, []).append(stop)
         self._plan_stop(world, model)
 
     def _plan_stop(self, world: str, model: WorldModel) -> None:
         """When it will be at that step, as long as it goes on like this."""
         for step in dict.fromkeys(stop.step for stop in self._stops.get(world, [])):
             at = model.time_of_step(min(step, model.pace.workload.steps))
-            if at is not None:
-                self._queue.at(at, self._stop, world, model, model.version)
+            if at is not None:  # a world that was told too late is past it, and stops where it is
+                self._queue.at(max(at, self._queue.now), self._stop, world, model, model.version)
 
     def _stop(self, world: str, model: WorldModel, version: int) -> None:
         """It is: what it saves there is not lost."""
         if model.version != version or model.begun_ns is None:
             return
         stops = self._stops.pop(world, [])
+        self._stopped[world] = model.generation
         self.code.save_at_once(world)
         model.save(max(stop.step for stop in stops))
         self._halt(model)

@@ -23,6 +23,7 @@ class Run:
     is_up: bool = False  # ReplicaStarted was heard
     is_ready: bool = False
     is_told_to_stop: bool = False
+    is_told_to_end: bool = False  # and not in place: workers of it that have left their generation do not wait
     is_elastic: bool = False  # it has said that it can leave its generation in place
     step: int = -1
     told_step: int | None = None  # its answer to AskStep
@@ -172,7 +173,7 @@ class Facts:
     ) -> None:
         replica, world = run.start.replica, run.start.world
         del self.runs[replica]
-        if not isinstance(event, ev.ReplicaUnkillable) and event.parked:
+        if not isinstance(event, ev.ReplicaUnkillable) and event.parked and not run.is_told_to_end:
             self.parked[replica] = run.start
         if isinstance(event, ev.ReplicaUnkillable):
             self.stuck.append(run.start)
@@ -270,6 +271,7 @@ class Facts:
             del self.parked[effect.replica]
         if run is not None:
             run.is_told_to_stop = True
+            run.is_told_to_end = run.is_told_to_end or not effect.in_place
             self.formed_ns.pop(run.start.world, None)
 
     def _began(self, world: WorldName, starts: list[StartReplica]) -> None:

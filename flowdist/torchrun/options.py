@@ -152,8 +152,9 @@ OPTIONS = (
     ),
     Option(
         ("--numa-binding",),
-        "refused",
-        "workers are bound to no cores: start them with numactl, by --no-python",
+        "same",
+        "`node`: each worker runs on the cores of the NUMA node of its GPU, from its first moment on; "
+        "`socket`, `exclusive` and `core-complex` are refused",
         choices=("node", "socket", "exclusive", "core-complex"),
         from_env=False,
     ),
@@ -172,8 +173,7 @@ OPTIONS = (
     Option(
         ("--virtual-local-rank",),
         "same",
-        "LOCAL_RANK=0 and one device in CUDA_VISIBLE_DEVICES; refused with several nodes, or with a list of devices "
-        "that is not 0,1,2,...",
+        "LOCAL_RANK=0 and one device in CUDA_VISIBLE_DEVICES: of the list that is set there, or of the node's share",
         flag=True,
     ),
 )

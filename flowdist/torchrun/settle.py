@@ -105,20 +105,23 @@ class _Settler:
         self._check_plug_ins()
         rendezvous = self._check_hosts(high)
         fields = self._command()
-        variables, run_id = self._variables(logical)
+        variables, run_id = self._variables()
         streams = self._streams(procs)
         role_name = self._role_name()
         name = name_from(self._given.script if not self._values["module"] else self._given.script.rpartition(".")[2])
-        shares = logical > 1 and logical * procs <= len(self._gpus)
+        binds = self._binds(logical, procs)
+        shares = (logical > 1 or binds) and logical * procs <= len(self._gpus)
         nodes = [Node(gpu=procs if shares else 0) for _ in range(high)]
         outage = OUTAGE if rendezvous is not None else "10m"
-        topology = Topology(name, nodes=nodes if high > 1 else None, controller_outage=outage)
+        topology = Topology(name, nodes=nodes if high > 1 or binds else None, controller_outage=outage)
         restarts = self._whole("max_restarts", least=0, most=10**9) or 0
         topology.role(
             role_name,
             replicas=f"{low}:{high}x{procs}",
             gpu=procs if shares else None,
             apart=high > 1,
+            numa="node" if shares and binds else None,
+            virtual_local_rank=bool(self._values["virtual_local_rank"]),
             env=variables,
             workdir=str(Path.cwd()),
             restart=Restart("role", max_restarts=restarts) if restarts else None,
@@ -212,9 +215,6 @@ class _Settler:
         if self._values["logs_specs"]:
             why = "a LogsSpecs plugs into torch's agent, which does not run here"
             self._refuse("logs_specs", why, "use --log-dir, -r and -t")
-        if self._values["numa_binding"]:
-            why = "flowdist binds no worker to cores"
-            self._refuse("numa_binding", why, "leave it out, or start workers with numactl by --no-python")
         if self._values["start_method"] not in BY_KEY["start_method"].choices:
             choices = ", ".join(BY_KEY["start_method"].choices)
             self._unreadable("start_method", "there is no such method", f"write one of {choices}")
@@ -224,6 +224,19 @@ class _Settler:
             if name not in SIGNALS:
                 why = f"flowdist ends a job by {', '.join(SIGNALS)} and forwards no {name}"
                 self._refuse("signals_to_handle", why, "leave it out, and send the signal to the workers yourself")
+
+    def _binds(self, nodes: int, procs: int) -> bool:
+        """Whether workers are bound to the NUMA node of their GPU."""
+        how = self._values["numa_binding"]
+        if not how:
+            return False
+        if how != "node":
+            why = f"flowdist binds workers to the NUMA node of their GPU, and not by {how!r}"
+            self._refuse("numa_binding", why, "write --numa-binding node, or start workers with numactl by --no-python")
+        elif nodes * procs > len(self._gpus):
+            workers = f"{nodes * procs} workers" if nodes * procs > 1 else "1 worker"
+            self._refuse("numa_binding", f"this machine has {len(self._gpus)} GPUs for {workers}", "leave it out")
+        return True
 
     def _check_hosts(self, hosts: int) -> Rendezvous | None:
         """Where this host meets the others; None when there are none."""
@@ -261,7 +274,7 @@ class _Settler:
             return {"command": [as_it_is(program), *args]}
         return {"module" if self._values["module"] else "script": for_worker(script), "args": args}
 
-    def _variables(self, nodes: int) -> tuple[dict[str, str], str]:
+    def _variables(self) -> tuple[dict[str, str], str]:
         """What torchrun would have set otherwise than flowdist does, and the run id, if the user has given one."""
         variables: dict[str, str] = {}
         if self._values["role"] != self._role_name():
@@ -269,15 +282,6 @@ class _Settler:
         run_id = "" if "rdzv_id" not in self._said or self._values["standalone"] else self._values["rdzv_id"]
         if run_id:
             variables["TORCHELASTIC_RUN_ID"] = as_it_is(run_id)
-        if self._values["virtual_local_rank"]:
-            visible = self._env.get("CUDA_VISIBLE_DEVICES", "")
-            plain = visible.replace(" ", "") == ",".join(str(i) for i in range(visible.count(",") + 1))
-            if nodes > 1 or not (plain or not visible):
-                why = (
-                    f"CUDA_VISIBLE_DEVICES={visible} is a list of its own" if nodes == 1 else "there are several nodes"
-                )
-                self._refuse("virtual_local_rank", why, "leave it out, and take the device of LOCAL_RANK")
-            variables |= {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": "${local_rank}"}
         return variables, run_id
 
     def _role_name(self) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from flowdist.cli.common import guarded
 from flowdist.cli.main import VERBS as VERBS_OF_MAIN
 from flowdist.cli.main import cli
 from flowdist.graph import decode_graph
@@ -102,6 +105,7 @@ def test_plan_as_json_holds_the_graph() -> None:
         (["status", "zebra"], "there is no run 'zebra' in runs"),
         (["logs", "--run", "zebra"], "there is no run 'zebra' in runs"),
         (["scale", "trainer"], "'trainer' is no ROLE=N"),
+        (["scale", "trainer=99999999999999999999"], "is no ROLE=N"),
         (["scale", "trainer=-1"], "'trainer=-1' is no ROLE=N"),
         (["drain", "node1", "--runs", "nowhere"], "there is no run 'latest' in nowhere"),
         (["check", "nope.py"], "no topology file 'nope.py'"),
@@ -111,3 +115,18 @@ def test_a_users_mistake_is_told_in_words_with_exit_code_2(arguments: list[str],
     done = flowdist(*arguments)
     assert done.returncode == 2 and text in done.stderr and "Traceback" not in done.stderr, done.stderr
     assert "help:" in done.stderr or "nope.toml" in text
+
+
+def test_a_full_disk_is_told_in_words_and_what_flowdist_has_done_wrong_is_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    @guarded
+    def write(number: int) -> None:
+        raise OSError(number, os.strerror(number), "runs/x")
+
+    with pytest.raises(SystemExit) as caught:
+        write(errno.ENOSPC)
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == "error: runs/x cannot be written: No space left on device\n"
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        write(errno.EBADF)

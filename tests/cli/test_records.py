@@ -120,6 +120,11 @@ def test_what_if_shows_the_record_its_simulation_and_the_other_beside_each_other
     assert [len(told[column]["incidents"]) for column in ("as_it_was", "again", "what_if")] == [2, 2, 3]
 
 
+def test_what_if_names_no_record_that_nobody_has(trace: Path) -> None:
+    told = replay(str(trace), "--fail", "node1@5m").stdout
+    assert "what differs" in told and "the state before it" not in told, "`again` is no file to be replayed"
+
+
 def test_what_if_the_policies_had_been_others(trace: Path) -> None:
     result = replay(str(trace), "--with", GANG, "-p", "replicas=4", "--set", "trainer.pending_timeout=1m")
     assert result.exit_code == 1, result.output

@@ -468,7 +468,8 @@ def test_scaling_to_a_size_that_forms_no_mesh_is_refused_in_words():
     talk.join("node0")
     talk.tell(ev.ScaleRequested("trainer", 3))
     assert len(talk.up()) == 6
-    assert talk.texts()[-1] == "scale trainer=3 is refused: its mesh pp=2 x dp=elastic needs multiples of 2"
+    refusal = "scale trainer=3 is refused: its mesh pp=2 x dp=elastic needs multiples of 2"
+    assert Notify(refusal, "refused") in talk.effects, "the verb ends with 1"
     talk.tell(ev.ScaleRequested("trainer", 4))
     assert len(talk.up()) == 4
 
@@ -520,3 +521,14 @@ def test_r18_what_starts_while_the_job_ends_well_need_not_get_ready_in_time():
     talk.finish("main/0")
     talk.tell(ev.ReplicaStarted(r("a/0"), 1))
     assert talk.job.ending == "succeeded" and not list(talk.job.due)
+
+
+def test_r13_where_nobody_is_up_any_more_nodes_that_warm_up_are_as_good_as_others():
+    talk = Talk(graph(trainers(2, 3), nodes=3, cpu=1))
+    talk.join("node0", "node1", "node2")
+    for name in ("node0", "node1", "node2"):
+        talk.gone(name)
+    warming(talk, "node0")
+    talk.incarnations["node1"] += 1
+    talk.tell(ev.NodeJoined("node1", node("node1", 2), incarnation=talk.incarnations["node1"], is_warming=True))
+    assert len(talk.world("trainer").members) == 3 and len(talk.up()) == 3

@@ -170,6 +170,8 @@ def test_an_unknown_size_is_answered_with_the_known_one(tmp_path: Path) -> None:
         ("[Node(gpu=2)]", "gpu=0.9999", "FD148", "gpu=0.9999 is finer than a thousandth", "0.9999"),
         ("[Node(gpu=2)]", "gpu=-0.5", "FD134", "gpu=-0.5 must be a whole number", "-0.5"),
         ("[Node(gpu=2)]", "gpu=10**9", "FD105", "gpu=1000000000 is more than a node can have", "10**9"),
+        ("[Node(gpu=2)]", "numa='node'", "FD155", "have no GPU beside which they could run", "'node'"),
+        ("[Node(gpu=2)]", "numa='socket', gpu=1", "FD131", "numa='socket' is unknown", "'socket'"),
         ("[Node(gpu=2)]", "gpu=0.6, replicas=3", "FD113", "its minimum of 3 has no room", "3"),
         (
             "[Node(cpu=2), Node()]",

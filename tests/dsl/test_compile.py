@@ -108,6 +108,13 @@ def test_procs_default_to_the_gpus_of_the_replica(tmp_path: Path) -> None:
     assert compiled(tmp_path, body).roles[0].procs == 4
 
 
+def test_workers_may_be_bound_to_the_node_of_their_gpu_and_have_virtual_local_ranks(tmp_path: Path) -> None:
+    body = 'from flowdist import Node, Topology\nt = Topology("x", nodes=[Node(gpu=4)])\n'
+    body += 't.role("a", "true", gpu=2, numa="node", virtual_local_rank=True)\nt.role("b", "true")'
+    a, b = compiled(tmp_path, body).roles
+    assert (a.numa, a.virtual_local_rank, b.numa, b.virtual_local_rank) == ("node", True, "", False)
+
+
 def test_parameters_and_overrides_win_over_the_file(tmp_path: Path) -> None:
     body = (
         "from flowdist import Topology\n"

@@ -119,6 +119,7 @@ CASES = [
     ("FD141", "t = Topologie('x')", "Topologie"),
     ("FD141", "t = Topology('x'", "("),
     ("FD148", 't = Topology("x", nodes=[Node(gpu=4)])\nt.role("a", "true", gpu=1.5)', "1.5"),
+    ("FD155", MAIN + 't.role("a", "true", numa="node")', '"node"'),
     ("FD301", 't = Topology("x", nodes=[Node(gpu=1)])\nt.role("a", "true", gpu=1, replicas="1x2")', '"1x2"'),
     (
         "FD302",

@@ -140,6 +140,16 @@ def test_room_is_counted_for_all_roles_together_and_by_their_placement() -> None
     assert told["notes"][1].startswith("b has 0 of 1 left, and needs 1; the other nodes have no room for more")
 
 
+def test_a_gang_with_a_mesh_goes_on_in_a_size_that_it_has() -> None:
+    pairs = role(
+        "a", min_replicas=2, max_replicas=4, parallel=(("pp", 2), ("dp", None)), placement=Placement(apart=("a",))
+    )
+    told = explained(graph(pairs, nodes=4, cpu=4), "node0")
+    assert told["notes"][0].startswith("a has 3 of 4 left, and needs 2: it goes on at once with 2, as its mesh needs")
+    told = explained(graph(msgspec.structs.replace(pairs, parallel=()), nodes=4, cpu=4), "node0")
+    assert told["notes"][0].startswith("a has 3 of 4 left, and needs 2: it goes on at once; the other")
+
+
 def test_a_preempted_node_is_left_before_it_is_gone_and_its_rules_decide() -> None:
     told = explained(ps_train("reconnect"), "node1:preempt=30s")
     assert told["how"] == "node1 is taken away in 30s" and told["charged"] is None

@@ -15,7 +15,7 @@ from flowdist.control.controller import Controller
 from flowdist.control.effects import OpenStore, StartReplica, StopReplica
 from flowdist.control.history import record
 from flowdist.control.status import Lately, Status, status_of
-from flowdist.graph import SECOND, Gate, RoleGraph
+from flowdist.graph import SECOND, Gate, NodeSpec, RoleGraph
 from flowdist.report.status import TIGHTER, fitted, one_line, plain, status_text
 from tests.control.harness import TCP, graph, r, restart, role
 
@@ -162,6 +162,13 @@ def test_a_node_that_has_not_been_heard_for_a_while_is_named_before_it_is_lost()
     status = Feed(graph(role("trainer"), nodes=3)).status()
     heard = [msgspec.structs.replace(n, heard_s_ago=s) for n, s in zip(status.nodes, (0.4, 3.2, None), strict=True)]
     assert "  ! not heard: node1 for 3s\n" in status_text(msgspec.structs.replace(status, nodes=tuple(heard)))
+
+
+def test_gpus_that_are_bad_are_named_with_their_reason() -> None:
+    feed = Feed(graph(role("trainer"), nodes=2))
+    feed.tell(ev.NodeJoined("node1", NodeSpec("node1", gpu=2), incarnation=2, bad_gpus=((1, "Xid 79"),)))
+    feed.tell(ev.GpuFailed("node1", 0, "Xid 48", 48))
+    assert "  x node1 without GPU 1: Xid 79, GPU 0: Xid 48\n" in status_text(feed.status())
 
 
 def test_a_job_in_a_line() -> None:

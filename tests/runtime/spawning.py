@@ -73,12 +73,18 @@ class Spawning:
         whole = tuple({**os.environ, **(env or {})}.items())
         return ForkServer((sys.executable, *flags), whole, str(self.folder), str(self.folder), preload)
 
-    def start(self, *args: str, server: ForkServer | None = None, env: dict[str, str] | None = None) -> int:
+    def start(
+        self,
+        *args: str,
+        server: ForkServer | None = None,
+        env: dict[str, str] | None = None,
+        cpus: tuple[int, ...] = (),
+    ) -> int:
         """A Python program; its id."""
         self._last += 1
         argv = (sys.executable, *args)
         folder = str(self.logs(self._last))
-        self.send(Spawn(self._last, argv, {**os.environ, **(env or {})}, str(self.folder), folder, server))
+        self.send(Spawn(self._last, argv, {**os.environ, **(env or {})}, str(self.folder), folder, server, cpus))
         return self._last
 
     def logs(self, id: int) -> Path:

@@ -111,6 +111,51 @@ def test_r21_a_run_that_was_killed_goes_on_from_its_last_checkpoint(tmp_path: Pa
         assert over.finish() == 2 and "it has succeeded" in over.text
 
 
+def test_r21_nothing_is_carried_out_that_the_journal_has_no_room_for(tmp_path: Path) -> None:
+    """A full disk, played by a limit on the size of files: the run ends with a reason, and its journal replays."""
+    (tmp_path / "loop.py").write_text("print('works', flush=True)\nraise SystemExit(1)\n")
+    with Job(tmp_path, "loop.py", "--max-restarts", "500", before=("prlimit", "--fsize=12288")) as job:
+        assert job.finish() == 1
+        assert f"the journal cannot be written: is there room on the disk of {job.run_dir}?" in job.text
+        assert "Traceback" not in job.text and job.alive() == []
+        header, lines = job.journal()
+        assert_replays(header, lines)
+        told = {(e.replica, e.attempt) for line in lines if isinstance(line, Record) for e in line.effects
+                if isinstance(e, StartReplica)}  # fmt: skip
+        assert len(list((job.run_dir / "trainer/0").iterdir())) <= len(told)
+
+
+@pytest.mark.parametrize("warm", ["yes", "no"])
+def test_r21_workers_that_outlived_all_of_their_run_do_not_work_beside_those_of_the_resumed_one(
+    tmp_path: Path, warm: str
+) -> None:
+    """What `pkill -9 flowdist` leaves: all of its own processes are killed in one stroke, workers are not."""
+    (tmp_path / "enduring.py").write_text("import signal\nprint('works', flush=True)\nsignal.pause()\n")
+    (tmp_path / "topology.py").write_text(
+        "from flowdist import Topology\n"
+        "t = Topology('enduring')\n"
+        f"t.role('trainer', ['python', 'enduring.py'], warm={warm == 'yes'})\n"
+    )
+    with Job(tmp_path) as job:
+        job.until("works")
+        worker = int((job.run_dir / "trainer/0/attempt_1/0/pid").read_text())
+        ours = [pid for pid in job.alive() if pid != worker]
+        with Deaths([worker]) as deaths:
+            for pid in [job.process.pid, *ours]:
+                os.kill(pid, signal.SIGSTOP)  # or a guardian is quicker than we are
+            for pid in [job.process.pid, *ours]:
+                os.kill(pid, signal.SIGKILL)
+            job.process.wait(30)
+            assert deaths.survivors(0.2) == [worker]
+            with Job(tmp_path, "--resume", "latest") as again:
+                again.until("worker processes that had outlived the run are killed: 1")
+                again.until("works")
+                assert deaths.survivors(2.0) == []
+                again.process.send_signal(signal.SIGINT)
+                again.finish()
+                assert again.alive() == []
+
+
 def test_a_run_that_goes_on_cannot_be_resumed_beside_itself(tmp_path: Path) -> None:
     with counter_job(tmp_path) as job:
         job.until("from step 0")

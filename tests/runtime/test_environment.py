@@ -123,6 +123,25 @@ def test_numbers_that_are_not_the_users_are_by_place() -> None:
     assert env(spec, {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, gpus=("5",))["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
 
 
+@pytest.mark.parametrize(
+    ("base", "gpus", "sees"),
+    [
+        ({}, ("5", "6"), ["5", "6"]),
+        ({"CUDA_VISIBLE_DEVICES": "4, GPU-7"}, (), ["4", "GPU-7"]),
+        ({"CUDA_VISIBLE_DEVICES": "4"}, (), ["4", "4"]),
+        ({"CUDA_VISIBLE_DEVICES": ""}, (), ["", ""]),
+        ({}, (), ["0", "1"]),
+    ],
+)
+def test_a_virtual_local_rank_is_0_on_a_device_of_its_own(
+    base: dict[str, str], gpus: tuple[str, ...], sees: list[str]
+) -> None:
+    spec = RoleSpec("a", ("true",), procs=2, resources=Resources(gpu=len(gpus)), virtual_local_rank=True)
+    found = [env(spec, base, rank, gpus) for rank in (0, 1)]
+    assert [each["CUDA_VISIBLE_DEVICES"] for each in found] == sees
+    assert [(each["LOCAL_RANK"], each["RANK"]) for each in found] == [("0", "2"), ("0", "3")]
+
+
 def test_who_has_a_share_of_a_gpu_is_told_how_much() -> None:
     spec = RoleSpec("actor", ("true",), resources=Resources(gpu=1, gpu_share=250))
     found = env(spec, gpus=("5",))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -9,11 +10,15 @@ from pathlib import Path
 import pytest
 
 from flowdist.control import events as ev
-from flowdist.control.effects import Notify
+from flowdist.control.effects import Notify, StartReplica
 from flowdist.control.history import Record
+from flowdist.control.ids import ReplicaId
+from flowdist.graph import RoleSpec
+from flowdist.runtime.gpu_guard import GpuGuard
 from flowdist.runtime.gpu_watch import CLEAR_S, FLOOR, LOST_S, Clear, Cleared, Dirty, Fault, Lines, Watch, uuids_of
 from flowdist.runtime.gpus import FAKE_GPUS, Gpu, GpuError, Use, Xid
 from tests.runtime.harness import Job
+from tests.runtime.spawning import Spawning
 
 ME, DEAD = os.getpid(), 4_194_305  # above what Linux gives to processes
 GIB = 1 << 30
@@ -119,6 +124,52 @@ def test_names_of_the_users_list_stand_for_devices() -> None:
 def test_lines_come_in_pieces() -> None:
     lines = Lines()
     assert (lines.feed(b"a\nb"), lines.feed(b"c"), lines.feed(b"\n\n")) == ([b"a"], [], [b"bc", b""])
+
+
+class Places:
+    """A machine whose GPUs are at those NUMA nodes, each with those cores."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, nodes: list[int | None]) -> None:
+        cores = sorted(os.sched_getaffinity(0))
+        self.first, self.last = (cores[0],), (cores[-1],)
+        entries = [{"uuid": f"GPU-{i}", "numa": node} for i, node in enumerate(nodes)]
+        (tmp_path / "gpus.json").write_text(json.dumps(entries))
+        monkeypatch.setenv(FAKE_GPUS, str(tmp_path / "gpus.json"))
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        beside = {0: frozenset(self.first), 1: frozenset({*self.last, 100_000}), 2: frozenset({100_000})}
+        monkeypatch.setattr("flowdist.runtime.gpu_guard.numa_cpus", beside.get)
+
+    def cores(self, *gpus: int, procs: int = 1) -> list[tuple[int, ...]]:
+        async def ask() -> list[tuple[int, ...]]:
+            guard = GpuGuard(asyncio.get_running_loop(), (), lambda event: None)
+            guard._names = ("0", "1", "2", "3")
+            spec = RoleSpec("a", ("true",), procs=procs, numa="node")
+            start = StartReplica("node0", ReplicaId("a", 0), 1, "a", 1, 0, 1, 0, 1, 0, 1, 0, "", 0, gpus)
+            return guard.cores(spec, start)
+
+        return asyncio.run(ask())
+
+
+def test_each_worker_is_bound_to_the_cores_beside_its_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    machine = Places(monkeypatch, tmp_path, [0, 1, 2, None])
+    assert machine.cores(1, 0, procs=2) == [machine.last, machine.first]
+    assert machine.cores(0, procs=2) == [machine.first, machine.first]
+    with pytest.raises(OSError, match="no core of NUMA node 2, where GPU 2 is"):
+        machine.cores(2)
+    with pytest.raises(OSError, match="the NUMA node of GPU 3 is not known"):
+        machine.cores(3)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("warm", [True, False])
+def test_a_worker_is_on_its_cores_from_its_first_moment_on(tmp_path: Path, warm: bool) -> None:
+    core = max(os.sched_getaffinity(0))
+    (tmp_path / "where.py").write_text("import os; print(sorted(os.sched_getaffinity(0)))")
+    with Spawning(tmp_path) as spawning:
+        server = spawning.server() if warm else None
+        bound, free = spawning.start("where.py", server=server, cpus=(core,)), spawning.start("where.py", server=server)
+        assert spawning.outcome(bound).out == f"[{core}]\n"
+        assert spawning.outcome(free).out == f"{sorted(os.sched_getaffinity(0))}\n"
 
 
 TOPOLOGY = """

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from flowdist.control.events import ReplicaLeftStep
 from flowdist.control.history import FaultLine
 from flowdist.dsl.load import load_topology
 from flowdist.fault_files import parse_plan
@@ -14,6 +15,7 @@ from flowdist.faults import Plan, parse_fault, parse_scale
 from flowdist.graph import MINUTE, SECOND, Cluster, NodeSpec, Resources
 from flowdist.sim.network import LATENCY_NS, RESEND_NS, STRAY_NS, Link
 from flowdist.sim.simulation import SimResult, Simulation, Violation, with_nodes
+from flowdist.testing import simulate
 from tests.control.harness import graph as graph_of
 from tests.control.harness import r, role
 
@@ -254,3 +256,12 @@ def test_a_gpu_with_an_xid_is_left_and_the_gang_goes_on_elsewhere() -> None:
 def test_a_gpu_that_fails_takes_all_who_share_it_along() -> None:
     result = on_gpus("node0@1m:xid=79", share=300)
     assert lasted(result) > NOMINAL and len(result.job.incidents) == 1
+
+
+def test_r14_a_member_that_hears_late_of_the_agreed_step_leaves_there_too() -> None:
+    """Its orders take 400 ms: the others have saved and gone by the time it is told where to stop."""
+    faults = ("node1@4m2.228s:delay=400ms/30s", "node0@4m4.082s:preempt=30s/31s")
+    result = simulate(TOPOLOGIES / "core.py", *faults, seed=73)
+    assert result.job.outcome == "succeeded", result.job.ending_reason
+    left = [line.event for line in result.lines if isinstance(getattr(line, "event", None), ReplicaLeftStep)]
+    assert len(left) == 6

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowdist.graph import Cluster, Gate, NodeSpec, Resources, RestartPolicy, RoleGraph, RoleSpec
+from flowdist.graph import Cluster, Gate, NodeSpec, Readiness, Resources, RestartPolicy, RoleGraph, RoleSpec
 from flowdist.testing.conversation import Move, Talk, judge_talk
 
 
@@ -25,3 +25,30 @@ def test_who_waits_for_an_ignored_role_fails_the_job_which_then_restarts_nobody_
     graph = RoleGraph("test", (servers, clients, aside), cluster=Cluster(nodes))
     moves = (Move("stall", 0, 0), Move("lose", 2, 0), Move("wait", 0, 0))
     assert judge_talk(Talk(graph, 0, moves)) == []
+
+
+def test_who_was_told_to_end_does_not_wait_in_place_when_it_fails_first_and_may_be_replaced() -> None:
+    """The stop of b/0 is on its way when a worker of it fails; its other worker has left the generation, and ends."""
+    servers = RoleSpec(
+        *("a", ("true",)),
+        kind="service",
+        min_replicas=2,
+        max_replicas=2,
+        gang=False,
+        restart=RestartPolicy("replica", max_restarts=2),
+    )
+    gates = (Gate("a"),)
+    pair = RoleSpec("b", command=("true",), procs=2, gang=False, gates=gates, restart=RestartPolicy())
+    clients = RoleSpec(
+        *("c", ("true",)),
+        max_replicas=2,
+        gang=False,
+        primary=False,
+        gates=gates,
+        restart=RestartPolicy(),
+        ready=Readiness("tcp", "rpc"),
+        address_edges=("a",),
+    )
+    graph = RoleGraph("test", (servers, pair, clients), cluster=Cluster(tuple(NodeSpec(f"node{i}") for i in range(3))))
+    moves = (Move("elastic", 7), Move("exit"), Move("unkillable", 6), Move("exit", 7), Move("wait"))
+    assert judge_talk(Talk(graph, 1, moves)) == []

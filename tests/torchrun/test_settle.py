@@ -95,12 +95,23 @@ def test_a_run_id_counts_unless_standalone_makes_its_own() -> None:
     assert outcome_of("x.py").run_id == "" and outcome_of("--standalone", "--rdzv-id", "7", "x.py").run_id == ""
 
 
-def test_virtual_local_ranks_have_one_device_each() -> None:
-    env = dict(outcome_of("--virtual-local-rank", "x.py", env={"CUDA_VISIBLE_DEVICES": "0,1"}).role.env)
-    assert env == {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": "${local_rank}"}
-    refused = what_becomes_of(["--virtual-local-rank", "x.py"], {"CUDA_VISIBLE_DEVICES": "4,7"}).refused
-    assert "CUDA_VISIBLE_DEVICES=4,7 is a list of its own" in refused
-    assert "there are several nodes" in what_becomes_of(["--virtual-local-rank", "--nnodes", "2", "x.py"]).refused
+def test_virtual_local_ranks_are_a_field_of_the_role() -> None:
+    for words in ([], ["--nnodes", "2"]):
+        outcome = outcome_of("--virtual-local-rank", *words, "x.py", env={"CUDA_VISIBLE_DEVICES": "4,7"})
+        assert outcome.role.virtual_local_rank and not outcome.role.env
+    assert not outcome_of("x.py").role.virtual_local_rank
+
+
+def test_workers_are_bound_to_the_node_of_their_gpu_which_they_then_have() -> None:
+    role = outcome_of("--numa-binding", "node", "--nproc-per-node", "2", "x.py", gpus=("0", "1", "2")).role
+    assert (role.numa, role.resources.gpu, role.procs) == ("node", 2, 2)
+    two = outcome_of("--numa-binding", "node", "--nnodes", "2", "x.py", gpus=("0", "1"))
+    assert (two.role.numa, two.role.resources.gpu, [node.gpu for node in two.graph.cluster.nodes]) == (
+        "node",
+        1,
+        [1, 1],
+    )
+    assert outcome_of("x.py", gpus=("0",)).role.numa == ""
 
 
 def test_restarts_and_times() -> None:
@@ -164,7 +175,8 @@ def test_several_nodes_are_said_to_be_of_this_machine() -> None:
         ("--signals-to-handle SIGTERM,SIGUSR1", "FD150", "forwards no SIGUSR1", "leave it out"),
         ("--event-log-handler console", "FD150", "journal.jsonl", "leave it out"),
         ("--logs-specs mine", "FD150", "torch's agent", "--log-dir"),
-        ("--numa-binding node", "FD150", "binds no worker to cores", "numactl"),
+        ("--numa-binding node", "FD150", "this machine has 0 GPUs for 1 worker", "leave it out"),
+        ("--numa-binding socket", "FD150", "and not by 'socket'", "--numa-binding node"),
         ("--no-python -m", "FD151", "it does not go with --module", "keep one"),
         ("-r 5", "FD151", "'5' cannot be read", "-r 0:1,1:2"),
         ("-t 0:1;1:2", "FD151", "cannot be read", "-t 3"),
