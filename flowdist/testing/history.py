@@ -319,7 +319,7 @@ def _too_early(was_running: dict[ReplicaId, Run], facts: Facts, line: Record) ->
     if not any(isinstance(effect, Notify) and effect.text.startswith(verdict) for effect in line.effects):
         return
     for run in facts.members(failed.world):
-        if run.start.node in facts.overdue and run.start.node != failed.node:
+        if run.start.node in facts.overdue.keys() & facts.nodes.keys() - {failed.node}:
             yield "R8", f"the job fails by {event.replica}, and {run.start.node}, with {run.start.replica}, may be lost"
 
 
