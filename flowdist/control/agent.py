@@ -116,7 +116,7 @@ class Agent:
                 self.is_warming = False
                 self._report(ev.NodeWarm(self.spec.name))
             case io.Refused():
-                self.lease.refused(self._now)
+                self.lease.refused(self._now, event.is_local)
             case io.GpuFaulted():
                 signs.note_gpu(self.bad_gpus, event, self.spec.name, self._report)
             case io.PreemptionNoticed():

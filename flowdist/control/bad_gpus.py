@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from flowdist.control.ending import stop
 from flowdist.control.events import GpuFailed
-from flowdist.control.judge import Failure
 from flowdist.control.membership import abandon_opening
 from flowdist.control.placement import unplace, update_free
 from flowdist.control.recovery import lose
-from flowdist.control.state import JobState, Node, Replica
+from flowdist.control.state import Failure, JobState, Node, Replica
 from flowdist.control.xid import is_bad
 from flowdist.graph import without
 

@@ -12,12 +12,12 @@ from flowdist.control.state import JobState, PastFailure, Replica
 from flowdist.graph import format_duration
 
 
-def blame(job: JobState, replica: Replica, kind: str) -> None:
-    """A replica failed by itself: it tells against its node, and with others of its kind may cordon it."""
+def blame(job: JobState, replica: Replica, kind: str, at_ns: int) -> None:
+    """A replica failed by itself, then: it tells against its node, and with others of its kind may cordon it."""
     options = job.graph.options
     assert replica.node is not None
     node = job.nodes[replica.node]
-    failure = PastFailure(job.now, kind, replica.id, replica.node)
+    failure = PastFailure(at_ns, kind, replica.id, replica.node)
     since = job.now - options.bad_node_window_ns
     replica.failures = [past for past in replica.failures if past.at_ns > since] + [failure]
     node.failures = [past for past in node.failures if past.at_ns > since] + [failure]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from flowdist.control.deadlines import Due
-from flowdist.control.ids import ReplicaId
+from flowdist.control.ids import NodeName, ReplicaId
 from flowdist.control.state import Charge, Incident, JobState, Replica
 
 
@@ -40,6 +40,23 @@ def upstream_incident(job: JobState, replica: Replica) -> Incident | None:
     return found
 
 
+def overdue_nodes(job: JobState, replica: Replica) -> list[NodeName]:
+    """Nodes that are overdue, with something alive on them that it shares a world with, or depends on.
+
+    An agent fences a moment before its node is called lost: whoever is connected with what ran there fails first.
+    """
+    upstream = job.role_of(replica.id).upstream if job.quiet else {}
+    return [
+        name
+        for name in job.quiet
+        if name != replica.node
+        and any(
+            other.is_live and (other.world == replica.world or other.id.role in upstream)
+            for other in [job.replicas[id] for id in job.nodes[name].replicas]
+        )
+    ]
+
+
 def excuse_dependents(job: JobState, incident: Incident) -> None:
     """A dependent's failure was reported first: its charge, made or to come, is dropped (R7)."""
     for other in _of_dependents(job, {replica.role for replica in incident.lost}):
@@ -51,6 +68,8 @@ def excuse_dependents(job: JobState, incident: Incident) -> None:
             role.spent[other.level].remove(other.opened_ns)
             role.backoff_step = max(0, role.backoff_step - 1)
         other.counted, other.charged_to = False, None
+        other.overdue.clear()
+        other.held.clear()
         job.touched.update(other.worlds)
         job.due.clear(Due("verdict", str(other.number)))
         job.due.clear(Due("backoff", str(other.number)))

@@ -20,7 +20,6 @@ from flowdist.control.ending import begin_ending, close_store, forget_store, jud
 from flowdist.control.hanging import judge_hang, note_revived, note_stalled
 from flowdist.control.ids import NodeName, ReplicaId
 from flowdist.control.in_place import park
-from flowdist.control.judge import Failure
 from flowdist.control.leaving import go, note_left, note_step, preempt
 from flowdist.control.membership import (
     closed_gates,
@@ -35,7 +34,8 @@ from flowdist.control.operator import obey
 from flowdist.control.peers import update_addresses
 from flowdist.control.placement import explain, unplace
 from flowdist.control.recovery import advance, drop_notice, fail, leave_incident, lose, open_incident
-from flowdist.control.state import JobState, Replica, Role, World
+from flowdist.control.silence import note_heard, note_quiet
+from flowdist.control.state import Failure, JobState, Replica, Role, World
 from flowdist.graph import RoleGraph, format_duration
 
 SETTLE_ROUNDS_MAX = 1000  # each round gives up a seat, a world or an incident: more means a bug
@@ -82,12 +82,15 @@ def _record(job: JobState, event: ev.Event) -> None:
         case ev.NodeJoined():
             for item in join(job, event):
                 _record_item(job, item)
+            note_heard(job, event.node)
         case ev.NodeWarm():
             warmed_up(job, event.node)
         case ev.NodeLeft():
             lose_node(job, event.node, f"{event.node} left", asked=True)
         case ev.NodeGone():
             lose_node(job, event.node, f"{event.node} is gone: {event.cause}")
+        case ev.NodeQuiet():
+            note_quiet(job, event.node)
         case ev.NodeSilent():
             silence = format_duration(job.graph.options.lease_ns + job.graph.options.lease_margin_ns)
             lose_node(job, event.node, f"{event.node} is lost: not heard for {silence}")
@@ -114,8 +117,11 @@ def _record(job: JobState, event: ev.Event) -> None:
                 job.epoch = event.epoch
                 for _, name in job.usable:
                     job.nodes[name].is_unheard = True
+                    note_quiet(job, name)
                 job.notify(f"the controller is back, as epoch {event.epoch}; what runs goes on", "warning")
-        case ev.NodeHeard() | ev.TimePassed():
+        case ev.NodeHeard():
+            note_heard(job, event.node)
+        case ev.TimePassed():
             pass
         case _:
             replica = _current(job, event.replica, event.attempt)

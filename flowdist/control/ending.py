@@ -23,6 +23,8 @@ def begin_ending(job: JobState, outcome: Outcome, reason: str) -> None:
     for number in list(job.open):
         incident = job.incident(number)
         incident.phase, incident.closed_ns, incident.result = "closed", job.now, "the job ended"
+        incident.overdue.clear()
+        incident.held.clear()
         for name in incident.worlds:
             job.worlds[name].incident = None
     job.open.clear()

@@ -70,6 +70,12 @@ class NodeGone(msgspec.Struct, frozen=True, tag=True):
     cause: str = "its agent died"
 
 
+class NodeQuiet(msgspec.Struct, frozen=True, tag=True):
+    """The node's heartbeats are overdue: who fails before it is heard, or silent, may fail because of it."""
+
+    node: NodeName
+
+
 class NodeSilent(msgspec.Struct, frozen=True, tag=True):
     """The lease of the node has run out, plus the margin: its agent has fenced, nothing of it runs any more."""
 
@@ -89,7 +95,7 @@ class GpuFailed(msgspec.Struct, frozen=True, tag=True):
 
 
 class NodeHeard(msgspec.Struct, frozen=True, tag=True):
-    """A silent node sent a heartbeat again. It is of no use before it has joined anew."""
+    """A node that was overdue sent a heartbeat. One that was silent is of no use before it has joined anew."""
 
     node: NodeName
 
@@ -270,6 +276,7 @@ Event = (
     | NodeWarm
     | NodeLeft
     | NodeGone
+    | NodeQuiet
     | NodeSilent
     | NodeHeard
     | GpuFailed

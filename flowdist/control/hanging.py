@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from flowdist.control.deadlines import Due
 from flowdist.control.events import ReplicaStalled
-from flowdist.control.judge import Failure
 from flowdist.control.recovery import fail
-from flowdist.control.state import JobState, Replica, World
+from flowdist.control.state import Failure, JobState, Replica, World
 from flowdist.graph import format_duration
 
 

@@ -8,23 +8,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import NamedTuple
 
-from flowdist.control.ids import ReplicaId
-from flowdist.control.state import JobState, Role
-from flowdist.graph import FailureKind, RestartPolicy, Rule, format_duration
+from flowdist.control.state import Failure, JobState, Role
+from flowdist.graph import RestartPolicy, Rule, format_duration
 from flowdist.graph.model import Action, Scope
 
 # Nobody's code is at fault: without a rule these re-form without counting, in roles with no policy too (R8).
 FREE_KINDS: frozenset[str] = frozenset({"node_lost", "gpu_lost", "preempted", "store_lost", "unkillable"})
-
-
-class Failure(NamedTuple):
-    """One replica's failure, as judged. `why` is one line for people: `exit code 3: ValueError: ...`."""
-
-    replica: ReplicaId
-    kind: FailureKind
-    why: str
-    exit_code: int = 0
-    signal: str | None = None
 
 
 class Verdict(NamedTuple):
@@ -38,8 +27,11 @@ class Verdict(NamedTuple):
     level: int = 0  # how often it was escalated (R11)
 
 
-def judge(job: JobState, failure: Failure, *, caused: bool = False) -> Verdict:
-    """`caused`: something upstream, or in the same incident, is the root cause, so this one charges nobody."""
+def judge(job: JobState, failure: Failure, *, caused: bool = False, at_ns: int | None = None) -> Verdict:
+    """`caused`: something upstream, or in the same incident, is the root cause, so this one charges nobody.
+
+    `at_ns` is when it happened; None: now.
+    """
     role = job.role_of(failure.replica)
     policy = role.spec.restart
     rule = matching_rule(policy, failure)
@@ -53,27 +45,27 @@ def judge(job: JobState, failure: Failure, *, caused: bool = False) -> Verdict:
     free = failure.kind in FREE_KINDS and rule is None
     if free or caused or (rule is not None and not rule.counted):
         return Verdict("restart", False, scope, "not counted")
-    return _within_budget(job, role, policy, 0)
+    return _within_budget(role, policy, 0, job.now if at_ns is None else at_ns)
 
 
-def _within_budget(job: JobState, role: Role, policy: RestartPolicy, level: int) -> Verdict:
-    used = charges_in_window(job, role, policy, level)
+def _within_budget(role: Role, policy: RestartPolicy, level: int, at_ns: int) -> Verdict:
+    used = charges_in_window(role, policy, level, at_ns)
     window = f" within {format_duration(policy.within_ns)}" if policy.within_ns is not None else ""
     wider = f" of the {policy.scope}" if level else ""
     if used < policy.max_restarts:
         because = f"restart {used + 1} of {policy.max_restarts}{window}{wider}"
         return Verdict("restart", True, policy.scope, because, level=level)
     if policy.wider is not None:
-        return _within_budget(job, role, policy.wider, level + 1)
+        return _within_budget(role, policy.wider, level + 1, at_ns)
     many = f"{policy.max_restarts} restart{'s' * (policy.max_restarts != 1)}{window}{wider}"
     because = f"role {role.spec.name} has used up its budget of {many}"
     action: Action = "ignore" if policy.then == "ignore" else "fail"
     return Verdict(action, False, policy.scope, because, exhausted=True, level=level)
 
 
-def charges_in_window(job: JobState, role: Role, policy: RestartPolicy, level: int) -> int:
-    """Incidents charged to that level of the role's budget that its window still sees, and those still open."""
-    since = job.now - policy.within_ns if policy.within_ns is not None else None
+def charges_in_window(role: Role, policy: RestartPolicy, level: int, at_ns: int) -> int:
+    """Incidents charged to that level of the role's budget that its window sees then, and those still open."""
+    since = at_ns - policy.within_ns if policy.within_ns is not None else None
     opened = role.spent.get(level, [])
     return len(opened) - (bisect_right(opened, since) if since is not None else 0)
 

@@ -1,7 +1,7 @@
 """The lease of an agent: how long it may go unheard before it has to stop what it runs (R19, R21).
 
 It counts from the sending of the last heartbeat that was acknowledged: the controller heard it later than that, and
-waits longer. Where nobody listens on a host that is up, the controller is being restarted: workers are kept for longer.
+waits longer. Where nobody listens on this very host, the controller is being restarted: workers are kept for longer.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ class Lease:
         self._options = options
         self.acked_ns: int | None = None  # when the heartbeat was sent that was acknowledged last
         self.beat_at_ns: int | None = None  # when the next one is due
-        self.outage_since_ns: int | None = None  # nobody listens
+        self.outage_since_ns: int | None = None  # nobody listens on this host
         self.refused_ns: int | None = None  # when that was seen last
 
     def acked(self, sent_ns: int) -> None:
         self.acked_ns = max(sent_ns, self.acked_ns or 0)
         self.outage_since_ns = self.refused_ns = None
 
-    def refused(self, now: int) -> None:
+    def refused(self, now: int, is_local: bool = True) -> None:
+        """Nobody listens; over a network that proves nothing, and is silence as any other."""
+        if not is_local:
+            return
         if self.outage_since_ns is None:
             self.outage_since_ns = now
         self.refused_ns = now

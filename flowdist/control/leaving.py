@@ -14,11 +14,10 @@ from flowdist.control.deadlines import Due
 from flowdist.control.effects import AskStep, StopAtStep
 from flowdist.control.events import DrainRequested, NodePreempted, ReplicaLeftStep, StepTold
 from flowdist.control.ids import NodeName
-from flowdist.control.judge import Failure
 from flowdist.control.membership import abandon_opening
 from flowdist.control.placement import explain, unplace, update_free
 from flowdist.control.recovery import lose, open_incident
-from flowdist.control.state import JobState, Notice, Replica, World
+from flowdist.control.state import Failure, JobState, Notice, Replica, World
 from flowdist.graph import format_duration
 
 

@@ -10,7 +10,16 @@ from collections.abc import Iterable
 from typing import NamedTuple, assert_never
 
 from flowdist.control.effects import Order
-from flowdist.control.events import ControllerStarted, Event, NodeGone, NodeJoined, NodeLeft, NodePreempted, NodeSilent
+from flowdist.control.events import (
+    ControllerStarted,
+    Event,
+    NodeGone,
+    NodeJoined,
+    NodeLeft,
+    NodePreempted,
+    NodeQuiet,
+    NodeSilent,
+)
 from flowdist.control.ids import NodeName
 from flowdist.control.liveness import Liveness
 from flowdist.control.messages import (
@@ -43,7 +52,7 @@ class Links:
     def __init__(self, options: JobOptions, epoch: int = 1) -> None:
         self.epoch = epoch
         self._options = options
-        self._liveness = Liveness(options.lease_ns, options.lease_margin_ns)
+        self._liveness = Liveness(options.lease_ns, options.lease_margin_ns, options.heartbeat_ns)
         self._incarnations: dict[NodeName, int] = {}
 
     def take_over(self, job: JobState, now: int) -> ControllerStarted:
@@ -115,12 +124,16 @@ class Links:
         self.note(event)
         return (event,)
 
-    def expire(self, now: int) -> list[NodeSilent]:
+    def is_heard(self, node: NodeName) -> bool:
+        """The next heartbeat of the node is no news."""
+        return self._liveness.is_heard(node)
+
+    def expire(self, now: int) -> list[NodeQuiet | NodeSilent]:
         return self._liveness.expire(now)
 
     def deadline(self) -> int | None:
         return self._liveness.deadline()
 
     def deadline_of(self, nodes: Iterable[NodeName]) -> int | None:
-        """When the first of these will have been silent for too long, where all others are sure to be heard."""
+        """When the first of these will be overdue, or silent for too long, where all others are sure to be heard."""
         return self._liveness.deadline_of(nodes)

@@ -12,11 +12,12 @@ from typing import get_args
 from flowdist.control.deadlines import Due
 from flowdist.control.effects import OpenStore, StartReplica
 from flowdist.control.ending import close_store
+from flowdist.control.health import was_healthy
 from flowdist.control.ids import ReplicaId, WorldName
 from flowdist.control.in_place import take_up
 from flowdist.control.peers import addresses_for
 from flowdist.control.placement import admit, before_success, explain, fill, seated, short_of_room, unplace
-from flowdist.control.recovery import end_ignored, open_incident, was_healthy
+from flowdist.control.recovery import end_ignored, open_incident
 from flowdist.control.state import JobState, Replica, Role, World
 from flowdist.graph import format_duration
 from flowdist.graph.model import GateCondition

@@ -7,18 +7,19 @@ of it runs any more (R19), and each loss leads to a decision (R12).
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable
 
 from flowdist.control.bad_gpus import leave_out, lose_gpu
 from flowdist.control.bad_nodes import note_loss, shun_if_it_flaps
 from flowdist.control.effects import AskStep, OpenStore, StopAtStep, StopReplica, TellPeers
 from flowdist.control.ending import forget_store
 from flowdist.control.events import GpuFailed, InventoryItem, NodeJoined, ReplicaExited
-from flowdist.control.ids import NODE_RANK, NodeName, is_unnamed, rank_of_unnamed
-from flowdist.control.judge import Failure
+from flowdist.control.ids import NODE_RANK, NodeName, WorldName, is_unnamed, rank_of_unnamed
 from flowdist.control.membership import abandon_opening
 from flowdist.control.placement import forget_ports, unplace, update_free
 from flowdist.control.recovery import lose
-from flowdist.control.state import JobState, Node, Replica, new_node
+from flowdist.control.silence import excuse_peers
+from flowdist.control.state import Failure, JobState, Node, Replica, new_node
 from flowdist.graph import subtract
 from flowdist.graph.model import FailureKind
 
@@ -160,14 +161,15 @@ def lose_node(job: JobState, name: NodeName, cause: str, *, asked: bool = False)
     was_usable = node.usable
     _give_up(job, name)
     update_free(job, name)
-    lost = vacate(job, name)
+    peers = excuse_peers(job, name)
+    lost = vacate(job, name, peers)
     if not was_usable:
         return
     if lost and not asked and not node.is_leaving:
         note_loss(job, name)
     job.notify(f"{cause}, and with it {', '.join(str(replica.id) for replica in lost)}" if lost else cause, "warning")
-    if job.ending is None and lost:
-        lose(job, [Failure(replica.id, "node_lost", cause) for replica in lost], name, cause)
+    if job.ending is None and (lost or peers):
+        lose(job, [Failure(replica.id, "node_lost", cause) for replica in lost], name, cause, peers)
 
 
 def _give_up(job: JobState, name: NodeName) -> None:
@@ -178,12 +180,15 @@ def _give_up(job: JobState, name: NodeName) -> None:
         del job.usable[bisect_left(job.usable, (node.order, name))]
 
 
-def vacate(job: JobState, name: NodeName) -> list[Replica]:
-    """End every attempt on the node and free every seat. Returns the replicas that nobody had told to stop."""
+def vacate(job: JobState, name: NodeName, peers: Iterable[WorldName] = ()) -> list[Replica]:
+    """End every attempt on the node and free every seat. Returns the replicas that nobody had told to stop.
+
+    Those of worlds whose other members failed because of the node were told in vain.
+    """
     lost: list[Replica] = []
     replicas = [job.replicas[replica] for replica in job.nodes[name].replicas]
     for replica in replicas:
-        if replica.is_up:
+        if replica.is_up or (replica.is_live and replica.world in peers):
             lost.append(replica)
         if replica.is_live:
             job.end_attempt(replica)
@@ -216,6 +221,7 @@ def give_up_node(job: JobState, replica: Replica) -> None:
     for mate in node.replicas:
         job.dismiss(job.replicas[mate])
     _give_up(job, name)
+    peers = excuse_peers(job, name)
     job.end_attempt(replica)
     replica.member_since = 0
     unplace(job, replica)
@@ -237,4 +243,4 @@ def give_up_node(job: JobState, replica: Replica) -> None:
     job.notify(cause, "error")
     if job.ending is None:
         failures = [Failure(replica.id, "unkillable", cause), *(Failure(r.id, "node_lost", cause) for r in lost)]
-        lose(job, failures, name, cause)
+        lose(job, failures, name, cause, peers)

@@ -10,23 +10,24 @@ from collections.abc import Iterable
 from typing import Literal
 
 from flowdist.control.bad_nodes import blame, moves_away
-from flowdist.control.causes import excuse_dependents, note_lost, upstream_incident
+from flowdist.control.causes import excuse_dependents, note_lost, overdue_nodes, upstream_incident
 from flowdist.control.closure import closure, scope_worlds
 from flowdist.control.deadlines import Due
 from flowdist.control.ending import begin_ending, close_store, stop
+from flowdist.control.health import CHOSEN_KINDS, limit_free
 from flowdist.control.ids import NodeName, ReplicaId, WorldName
 from flowdist.control.in_place import leaves_in_place, may_stay, recall
-from flowdist.control.judge import Failure, Verdict, judge
+from flowdist.control.judge import Verdict, judge
 from flowdist.control.placement import unplace
-from flowdist.control.state import Charge, Incident, JobState, Replica, Role, World
+from flowdist.control.state import Charge, Failure, Held, Incident, JobState, Replica, Role, World
 from flowdist.graph import RestartPolicy, format_duration
-
-# Nobody failed: what is to stop gets its full grace, and a row of these does not fail the job (R8).
-CHOSEN_KINDS: frozenset[str] = frozenset({"joined", "scaled", "address_changed", "interrupted", "drained"})
 
 
 def fail(job: JobState, failure: Failure) -> None:
-    """A replica failed by itself. Judge it, then open an incident, join one, ignore it or fail the job."""
+    """A replica failed by itself. Judge it, then open an incident, join one, ignore it or fail the job.
+
+    What may follow from the loss of a node that is overdue is stopped, and judged when that is known (R8).
+    """
     replica = job.replicas[failure.replica]
     world = job.worlds[replica.world]
     inside = job.incident(world.incident) if world.incident is not None else None
@@ -38,9 +39,12 @@ def fail(job: JobState, failure: Failure) -> None:
     cause = upstream_incident(job, replica)
     verdict = judge(job, failure, caused=inside is not None or cause is not None)
     reason = f"{replica.id} failed on {replica.node}: {failure.why}"
-    if inside is None and cause is None:
-        blame(job, replica, failure.kind)
-    if verdict.action == "fail" and not _may_be_excused(job, verdict, failure):
+    overdue = _overdue(job, verdict, replica, inside or cause)
+    if inside is None and cause is None and not overdue:
+        blame(job, replica, failure.kind, job.now)
+    if overdue:
+        _restart(job, failure, verdict, inside, cause, reason, overdue)
+    elif verdict.action == "fail" and not may_be_excused(job, verdict, failure):
         job.notify(f"{reason}; {verdict.because}", "error")
         begin_ending(job, "failed", f"{reason}; {verdict.because}")
     elif verdict.action == "ignore":
@@ -62,7 +66,14 @@ def _hand_over(job: JobState, worlds: list[WorldName], reason: str) -> None:
         )
 
 
-def _may_be_excused(job: JobState, verdict: Verdict, failure: Failure) -> bool:
+def _overdue(job: JobState, verdict: Verdict, replica: Replica, part_of: Incident | None) -> list[NodeName]:
+    """The nodes whose silence has to be decided first; none where nobody would be charged, and nothing ends."""
+    if verdict.action == "restart" and not verdict.counted:
+        return []
+    return overdue_nodes(job, replica) or list(part_of.overdue if part_of is not None else ())
+
+
+def may_be_excused(job: JobState, verdict: Verdict, failure: Failure) -> bool:
     """A budget is not used up by what something upstream has caused: its failure may be reported a moment later."""
     upstream = [job.roles[name] for name in job.role_of(failure.replica).upstream]
     return verdict.exhausted and any(
@@ -71,16 +82,27 @@ def _may_be_excused(job: JobState, verdict: Verdict, failure: Failure) -> bool:
 
 
 def _restart(
-    job: JobState, failure: Failure, verdict: Verdict, inside: Incident | None, cause: Incident | None, reason: str
+    job: JobState,
+    failure: Failure,
+    verdict: Verdict,
+    inside: Incident | None,
+    cause: Incident | None,
+    reason: str,
+    overdue: Iterable[NodeName] = (),
 ) -> None:
     seeds = scope_worlds(job, failure.replica, verdict.scope)
     joined = inside or (cause if cause is not None and cause.is_open else None)
+    held = [Held(failure, reason, inside is not None or cause is not None)] if overdue else []
     if joined is not None:
+        joined.overdue.update(dict.fromkeys(overdue))
+        joined.held += held
         note_lost(job, joined, {failure.replica: failure.why})
         job.notify(f"{reason}; part of incident {joined.number} ({joined.root})", "warning")
         extend(job, joined, seeds)
         return
-    if cause is not None:
+    if overdue:
+        verdict = verdict._replace(because=f"to be judged when {', '.join(overdue)} is heard, or lost")
+    elif cause is not None:
         verdict = verdict._replace(because=f"caused by incident {cause.number} ({cause.root}), not counted")
     incident = open_incident(
         job,
@@ -89,12 +111,14 @@ def _restart(
         root_role=failure.replica.role if verdict.counted or verdict.exhausted else None,
         reason=reason,
         because=verdict.because,
-        counted=verdict.counted,
+        counted=verdict.counted and not overdue,
         level=verdict.level,
         seeds=seeds,
         lost={failure.replica: failure.why},
+        overdue=overdue,
+        held=held,
     )
-    if verdict.exhausted and incident.is_open:
+    if verdict.exhausted and incident.is_open and not overdue:
         job.due.set(Due("verdict", str(incident.number)), job.now + job.graph.options.cause_window_ns)
 
 
@@ -147,9 +171,12 @@ def open_incident(
     seeds: list[WorldName],
     level: int = 0,
     lost: dict[ReplicaId, str] | None = None,
+    overdue: Iterable[NodeName] = (),
+    held: Iterable[Held] = (),
 ) -> Incident:
     """Open it, take in every open incident that it meets, and stop its whole restart set."""
     incident = Incident(len(job.incidents) + 1, job.now, kind, root, root_role, reason, counted, level)
+    incident.overdue, incident.held = dict.fromkeys(overdue), list(held)
     note_lost(job, incident, lost or {})
     excuse_dependents(job, incident)
     job.incidents.append(incident)
@@ -158,14 +185,14 @@ def open_incident(
         job.roles[root_role].rooted.append(incident.number)
         if counted:
             job.roles[root_role].spent.setdefault(level, []).append(job.now)
-            _set_backoff(job, job.roles[root_role], incident)
+            set_backoff(job, job.roles[root_role], incident)
     extend(job, incident, seeds)
     names = ", ".join(incident.worlds) or "nothing"
     backoff = job.due.at(Due("backoff", str(incident.number)))
     wait = f", after a back-off of {format_duration(backoff - job.now)}" if backoff is not None else ""
     job.notify(f"incident {incident.number}: {reason}; restarting {names}{wait} ({because})", "warning")
-    if not counted:
-        _limit_free(job, incident)
+    if not counted and not held:
+        limit_free(job, incident)
     return incident
 
 
@@ -175,8 +202,11 @@ def extend(job: JobState, incident: Incident, seeds: list[WorldName]) -> None:
     for name in list(wanted):
         number = job.worlds[name].incident
         if number is not None and number != incident.number and job.incident(number).is_open:
-            wanted.update(job.incident(number).worlds)
-            close(job, job.incident(number), f"became part of incident {incident.number}")
+            other = job.incident(number)
+            wanted.update(other.worlds)
+            incident.overdue.update(other.overdue)
+            incident.held += [held._replace(caused=True) for held in other.held]
+            close(job, other, f"became part of incident {incident.number}")
     new = job.in_order(name for name in wanted if name not in incident.worlds)
     for name in new:
         incident.worlds[name] = incident.awaited[name] = None
@@ -306,7 +336,7 @@ def advance(job: JobState, names: Iterable[WorldName]) -> None:
 
 def _advance_incident(job: JobState, incident: Incident, news: list[WorldName]) -> None:
     """Its worlds are awaited one by one: first to be gone, all of them (R6), then to run again."""
-    if incident.phase == "stopping" and Due("verdict", str(incident.number)) not in job.due:
+    if incident.phase == "stopping" and not incident.overdue and Due("verdict", str(incident.number)) not in job.due:
         while incident.awaited and not job.worlds[next(iter(incident.awaited))].live:
             incident.awaited.pop(next(iter(incident.awaited)))
         if not incident.awaited:
@@ -375,6 +405,8 @@ def close(job: JobState, incident: Incident, result: str) -> None:
         job.worlds[name].incident = None
         job.touch(job.worlds[name])
     incident.awaited.clear()
+    incident.overdue.clear()
+    incident.held.clear()
     if incident.root_role is not None:
         role = job.roles[incident.root_role]
         if incident.counted:
@@ -387,7 +419,7 @@ def close(job: JobState, incident: Incident, result: str) -> None:
         job.notify(f"incident {incident.number}: recovered after {took}{charge}")
 
 
-def _set_backoff(job: JobState, role: Role, incident: Incident) -> None:
+def set_backoff(job: JobState, role: Role, incident: Incident) -> None:
     """None for the first restart, then doubling from the base to the cap, anew after a healthy time (R10)."""
     policy: RestartPolicy | None = role.spec.restart
     for _ in range(incident.level):
@@ -401,27 +433,3 @@ def _set_backoff(job: JobState, role: Role, incident: Incident) -> None:
             incident.backoff_ns = wait
             job.due.set(Due("backoff", str(incident.number)), job.now + wait)
     role.backoff_step += 1
-
-
-def _limit_free(job: JobState, incident: Incident) -> None:
-    """So many membership changes in a row without progress or a healthy time between them fail the job (R8)."""
-    options = job.graph.options
-    for name in incident.worlds:
-        world = job.worlds[name]
-        world.free_row = 1 if was_healthy(job, world) else world.free_row + 1
-        world.progressed = False
-        if world.free_row > options.free_incidents_max and incident.kind not in CHOSEN_KINDS:
-            begin_ending(
-                job,
-                "failed",
-                f"{world.free_row} changes of membership of {name} in a row without progress or "
-                f"{format_duration(options.min_uptime_ns)} of health between them; the last: {incident.reason}",
-            )
-            return
-
-
-def was_healthy(job: JobState, world: World) -> bool:
-    """The present generation has progressed, or has run long enough."""
-    if world.progressed:
-        return True
-    return world.formed_ns is not None and job.now - world.formed_ns >= job.graph.options.min_uptime_ns

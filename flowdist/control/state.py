@@ -20,7 +20,7 @@ from flowdist.control.effects import Effect, Level, Notify, Outcome, StartReplic
 from flowdist.control.events import CheckpointOffered
 from flowdist.control.ids import Addresses, NodeName, ReplicaId, WorldName
 from flowdist.control.shelf import Shelf
-from flowdist.graph import Capacity, Gate, Need, NodeSpec, RoleGraph, RoleSpec, offered
+from flowdist.graph import Capacity, FailureKind, Gate, Need, NodeSpec, RoleGraph, RoleSpec, offered
 
 ReplicaPhase = Literal[
     "waiting",  # nothing of it runs; it may be placed and start
@@ -47,6 +47,16 @@ WorldPhase = Literal[
     "succeeded",
     "ended",
 ]
+
+
+class Failure(NamedTuple):
+    """One replica's failure, as judged. `why` is one line for people: `exit code 3: ValueError: ...`."""
+
+    replica: ReplicaId
+    kind: FailureKind
+    why: str
+    exit_code: int = 0
+    signal: str | None = None
 
 
 class PastFailure(NamedTuple):
@@ -176,6 +186,14 @@ class World:
         return self.counts["succeeded"] > 0
 
 
+class Held(NamedTuple):
+    """A failure that is not judged before it is known whether a node that is overdue is lost (R8)."""
+
+    failure: Failure
+    reason: str  # what people are told of it
+    caused: bool  # something upstream, or in the same incident, is the root cause
+
+
 class Charge(NamedTuple):
     """An incident that a budget was charged for. `level` counts the escalations before it: 0 is the role's own."""
 
@@ -233,7 +251,7 @@ class Incident:
 
     number: int
     opened_ns: int
-    kind: str  # a failure kind, or one of recovery.CHOSEN_KINDS
+    kind: str  # a failure kind, or one of health.CHOSEN_KINDS
     root: str  # what failed, left or came: "trainer/0", "node1"
     root_role: str | None  # whose budget is charged; None for membership changes
     reason: str
@@ -244,6 +262,8 @@ class Incident:
     awaited: dict[WorldName, None] = field(default_factory=dict)  # of these, not known yet to be gone, or to run again
     lost: dict[ReplicaId, str] = field(default_factory=dict)  # replicas that failed or were lost in it, and how
     restarted: dict[ReplicaId, None] = field(default_factory=dict)  # replicas that it made start a new attempt
+    overdue: dict[NodeName, None] = field(default_factory=dict)  # it may follow from the loss of one of these nodes
+    held: list[Held] = field(default_factory=list)  # what is judged when these are heard again
     phase: Literal["stopping", "starting", "closed"] = "stopping"
     closed_ns: int | None = None
     charged_to: str | None = None
@@ -267,6 +287,7 @@ class JobState:
     node_order: dict[NodeName, int] = field(default_factory=dict)
     usable: list[tuple[int, NodeName]] = field(default_factory=list)  # nodes that are, in their order
     free: dict[NodeName, Capacity] = field(default_factory=dict)  # of nodes that take more
+    quiet: dict[NodeName, None] = field(default_factory=dict)  # usable nodes that are overdue
     warming: dict[NodeName, None] = field(default_factory=dict)  # nodes that still import what workers will want
     shelves: list[Shelf] = field(default_factory=list)  # of these nodes, by what roles ask for
     incidents: list[Incident] = field(default_factory=list)

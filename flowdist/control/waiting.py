@@ -30,6 +30,10 @@ def held_up_by(job: JobState) -> list[str]:
     lines += [f"{replica.id} to stop" for replica in job.replicas.values() if replica.phase == "stopping"]
     lines += [f"{name} to get ready" for name in _named(job, "ready")]
     lines += [f"a failure upstream that would excuse incident {name}" for name in _named(job, "verdict")]
+    for incident in job.open_incidents():
+        if incident.overdue:
+            names = ", ".join(incident.overdue)
+            lines.append(f"{names} to be heard, or lost: incident {incident.number} may follow from that")
     lines += [f"{name} to leave its nodes" for name in _named(job, "drain")]
     for world in job.worlds.values():
         for role in job.roles_of(world):

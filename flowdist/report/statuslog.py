@@ -20,8 +20,9 @@ from flowdist.report.trace import event_text, stamp
 COLUMNS_MAX = 64  # replicas; with more of them each role is counted
 
 LEGEND = """\
-happened: + node joined  - node lost or left  f fault  ! failed  ? stalled  " revived  o store open  ^ runs  * ready
-          . step  ] checkpoint accepted  } refused  v stopped  $ finished  @ operator  ~ leaving in order  , other
+happened: + node joined  - node lost or left  f fault  ! failed  ? stalled, overdue  " revived  o store open
+          ^ runs  * ready  . step  ] checkpoint accepted  } refused  v stopped  $ finished  @ operator
+          ~ leaving in order  , other
 followed: I incident  G generation forms  S starts  X stops  E the job ends
 replicas: . waits  s starting  r running  R ready  x stopping  - gone  $ succeeded  _ ended
 """
@@ -64,6 +65,7 @@ _MARKS: dict[type[ev.Event], str] = {
     ev.NodeWarm: "+",
     ev.NodeLeft: "-",
     ev.NodeGone: "-",
+    ev.NodeQuiet: "?",
     ev.NodeSilent: "-",
     ev.NodeHeard: "+",
     ev.GpuFailed: "!",

@@ -123,7 +123,7 @@ class _AgentProcess:
             try:
                 reader, self._writer = await self._connect()
             except (ConnectionRefusedError, FileNotFoundError):
-                self._tell(io.Refused())  # this host is up, and nobody listens
+                self._tell(io.Refused(is_local=self._config.meeting is None))
                 await asyncio.sleep(pause_s)
                 continue
             except (OSError, TurnedAway):

@@ -9,7 +9,8 @@ from bisect import bisect_right
 from typing import NamedTuple
 
 from flowdist.control.ids import ReplicaId
-from flowdist.control.judge import FREE_KINDS, Failure, describe_rule, matching_rule
+from flowdist.control.judge import FREE_KINDS, describe_rule, matching_rule
+from flowdist.control.state import Failure
 from flowdist.graph import FailureKind, JobOptions, RestartPolicy, RoleSpec, format_duration
 
 

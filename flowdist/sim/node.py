@@ -3,6 +3,7 @@
 The link to the controller can be cut, and the node can die. While both are well, heartbeats are not played one by one:
 the last one that could have been answered is taken as sent when somebody's deadline could depend on it. The agent's
 lease is brought up to date before the agent is told anything; what the controller has heard, when a node is not well.
+The heartbeats of one that is overdue, or was given up, are played: the next is news.
 """
 
 from __future__ import annotations
@@ -53,8 +54,12 @@ class SimNode:
 
     @property
     def is_well(self) -> bool:
-        """It lives and its link is quiet: nobody's deadline depends on a single heartbeat of it."""
-        return self.is_alive and self.net.is_quiet
+        """It lives, its link is quiet and it is heard: nobody's deadline depends on a single heartbeat of it."""
+        return self.is_alive and self.net.is_quiet and self._sim.links.is_heard(self.spec.name)
+
+    @property
+    def _plays_heartbeats(self) -> bool:
+        return not self.net.is_quiet or self._sim.plays_heartbeats or not self._sim.links.is_heard(self.spec.name)
 
     def connect(self) -> None:
         """The connection to the controller comes up, unless there is none to connect to."""
@@ -68,7 +73,7 @@ class SimNode:
         self.link += 1
         if self.net.is_quiet:
             self.tell(io.Disconnected())
-            self.tell(io.Refused())
+            self.tell(io.Refused(is_local=True))
 
     def tell(self, event: io.AgentInput) -> None:
         """An input for the agent, now, or when it gets the CPU again."""
@@ -86,7 +91,7 @@ class SimNode:
     def _renew_lease(self, now: int) -> None:
         beat_at = self.agent.lease.beat_at_ns
         is_due = beat_at is not None and beat_at + ROUND_TRIP_NS <= now
-        if is_due and self.net.is_quiet and not self._sim.plays_heartbeats:
+        if is_due and not self._plays_heartbeats:
             sent = self.agent.renew(now, ROUND_TRIP_NS)
             if sent is not None:
                 self._beat_ns, self._beats_wait = sent, True
@@ -203,8 +208,7 @@ class SimNode:
 
     def _plan(self) -> None:
         """Wake the agent at its deadline; while it is heard, heartbeats and lease are no reason to."""
-        quiet = self.net.is_quiet and not self._sim.plays_heartbeats
-        due = self.agent.duty() if quiet else self.agent.deadline()
+        due = self.agent.deadline() if self._plays_heartbeats else self.agent.duty()
         if due is None or (self._planned is not None and self._sim.queue.now < self._planned <= due):
             return
         self._planned = due

@@ -212,6 +212,7 @@ class Simulation:
     def hear(self, message: ToController) -> None:
         """A message of an agent arrives at the controller."""
         heard = self.links.hear(message, self.queue.now)
+        self.listen_for(self.nodes[message.node])
         for answer in heard.answers:
             self._send(self.nodes[message.node], answer)
         for event in heard.events:

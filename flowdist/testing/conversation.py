@@ -23,12 +23,12 @@ from flowdist.testing.strategies import FAILURES, NODES, topologies
 
 Verb = Literal[
     "calm", "obey", "join", "lose", "exit", "finish", "live", "offer", "stall", "repeat", "wait", "scale", "operate",
-    "preempt", "unkillable", "leave", "restart", "arrive", "elastic", "gpu",
+    "preempt", "unkillable", "leave", "restart", "arrive", "elastic", "quiet", "gpu",
 ]  # fmt: skip
 VERBS: tuple[Verb, ...] = (
     *("calm", "calm", "calm", "exit", "exit", "wait", "wait", "join", "lose", "obey", "finish", "live", "offer"),
     *("stall", "repeat", "scale", "operate", "preempt", "unkillable", "leave", "restart", "arrive", "finish"),
-    *("unkillable", "arrive", "elastic", "elastic", "gpu"),
+    *("unkillable", "arrive", "elastic", "elastic", "quiet", "gpu"),
 )
 WAITS = (400, 31, 61, 400, 1)
 ORDERS = (OpenStore, StartReplica, StopReplica, CloseStore, AskStep, StopAtStep)
@@ -75,7 +75,9 @@ def _pairs() -> st.SearchStrategy[tuple[Move, ...]]:
         _moves(("obey", "lose", "operate", "exit", "calm")),
     )
     staying = st.tuples(_moves(("elastic",)), hits, then)
-    return st.one_of(closing, others, staying)
+    silent = st.tuples(_moves(("quiet",)), _moves(("exit", "exit", "lose")))
+    late = st.tuples(_moves(("exit", "exit", "lose")), st.just(Move("calm")), _moves(("repeat",)))
+    return st.one_of(closing, others, staying, silent, late)
 
 
 def judge_talk(talk: Talk) -> list[Complaint]:
@@ -135,6 +137,10 @@ class Player:
                 self.wait(31)
             case "lose":
                 self._lose(NODES[move.which % 3], (ev.NodeGone, ev.NodeSilent, ev.NodeLeft)[move.how % 3])
+            case "quiet":
+                name = NODES[move.which % 3]
+                if name in self.up:
+                    self.tell(ev.NodeHeard(name) if move.how % 4 == 3 else ev.NodeQuiet(name))
             case "wait":
                 self.wait(WAITS[move.which % len(WAITS)])
             case "scale":
@@ -296,7 +302,9 @@ class Player:
         for _ in range(END_ROUNDS_MAX):
             if job.outcome is not None:
                 return []
-            if self.orders:
+            if job.quiet:
+                self.tell(ev.NodeHeard(next(iter(job.quiet))))
+            elif self.orders:
                 self.obey(self.orders.pop(0))
             elif not self._go_on():
                 named = waiting_for(job)

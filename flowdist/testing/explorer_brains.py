@@ -83,6 +83,8 @@ class Outlook:
     waiting: tuple[str, ...]
     deadline_ns: int | None
     silence_ns: dict[NodeName, int]  # of each node that is watched: until it counts as silent
+    watch_ns: dict[NodeName, int]  # the same, or until it is overdue if it is not that yet
+    overdue: tuple[NodeName, ...] = ()  # of these: the next heartbeat is news
 
 
 def first_controller(graph: RoleGraph) -> Controller:
@@ -138,10 +140,13 @@ class Brains:
 def _outlook(brain: Brain) -> Outlook:
     job = brain.controller.state
     if brain.is_down:
-        return Outlook(True, job.outcome, ("a controller to take over",), None, {})
+        return Outlook(True, job.outcome, ("a controller to take over",), None, {}, {})
     at = brain.controller.deadline()
-    silence = {node: until - brain.now for node, until in brain.links._liveness._until_ns.items()}
-    return Outlook(False, job.outcome, tuple(waiting_for(job)), None if at is None else at - brain.now, silence)
+    liveness = brain.links._liveness
+    silence = {node: until - brain.now for node, until in liveness._until_ns.items()}
+    watch = {node: liveness._due(node) - brain.now for node in liveness._until_ns}
+    waits, deadline_ns = tuple(waiting_for(job)), None if at is None else at - brain.now
+    return Outlook(False, job.outcome, waits, deadline_ns, silence, watch, tuple(liveness._quiet))
 
 
 _OF_NO_ATTEMPT = StoreOpened | StoreLost | CheckpointOffered | NodeWarm | GpuFailed

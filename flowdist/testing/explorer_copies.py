@@ -137,7 +137,8 @@ class Keys:
         due = sorted((*self._named(due), (job.due.at(due) or 0) - now) for due in job.due)
         incidents = [(*self._fields(incident), list(incident.lost)) for incident in recent]
         until = sorted((node, max(until - now, 0)) for node, until in liveness._until_ns.items())
-        heard = [until, sorted(liveness._silent), links.epoch, sorted(links._incarnations.items())]
+        deaf = [sorted(liveness._quiet), sorted(liveness._silent)]
+        heard = [until, *deaf, links.epoch, sorted(links._incarnations.items())]
         return [self._fields(job), self._unsettled(job), due, incidents, heard]
 
     def _unsettled(self, job: JobState) -> list[Any]:

@@ -102,8 +102,8 @@ def _never_fences(_: Any) -> Any:
 
 
 def _silent_too_soon(init: Any) -> Any:
-    def planted(liveness: Liveness, lease_ns: int, margin_ns: int) -> None:
-        init(liveness, lease_ns, -2 * margin_ns)
+    def planted(liveness: Liveness, lease_ns: int, margin_ns: int, heartbeat_ns: int) -> None:
+        init(liveness, lease_ns, -2 * margin_ns, heartbeat_ns)
 
     return planted
 

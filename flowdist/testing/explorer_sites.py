@@ -294,7 +294,7 @@ class Sites:
             back, again = replace(site, link="open", is_refused=False), bodies.tell(site.body, io.Connected())
             steps.append(self._step(f"{name} connects again", Pace.FREE, back, again, listens=True))
             if not site.is_refused and body.agent.lease.acked_ns is not None:
-                told, refused = replace(site, is_refused=True), bodies.tell(site.body, io.Refused())
+                told, refused = replace(site, is_refused=True), bodies.tell(site.body, io.Refused(is_local=True))
                 steps.append(self._step(f"{name} is refused: nobody listens", Pace.FREE, told, refused, listens=False))
         else:
             lost = bodies.tell(site.body, io.Disconnected())

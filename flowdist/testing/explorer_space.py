@@ -93,7 +93,7 @@ class Space:
             moves.append(self._move(state, self._turn(brain, TAKE_OVER, -1), Pace.SOON, state[-1]))
         elif faults:
             moves += self._decreed(state, faults)
-        if 0 in (outlook.deadline_ns, *outlook.silence_ns.values()):
+        if outlook.deadline_ns == 0 or min(outlook.watch_ns.values(), default=1) <= 0:
             is_prompt = True
             moves.append(self._move(state, self._turn(brain, WAKE, -1), Pace.PROMPT, state[-1]))
         is_soon = outlook.is_down or any(view.is_soon for view in views)
@@ -211,10 +211,12 @@ class Space:
         """Time passes to the next deadline. Nodes that can be heard are; of the others, the lease runs."""
         brain = state[0]
         outlook = self._brains.outlook(brain)
-        hears = [_hears(view, name in outlook.silence_ns) for name, view in zip(self._names, views, strict=True)]
+        calm = [name for name in outlook.silence_ns if name not in outlook.overdue]
+        hears = [_hears(view, name in calm) for name, view in zip(self._names, views, strict=True)]
         deadlines = [view.deadlines_ns[how] for view, how in zip(views, hears, strict=True)]
         deaf = [name for name, how in zip(self._names, hears, strict=True) if how != "answered"]
-        deadlines += [outlook.deadline_ns, *(outlook.silence_ns.get(name) for name in deaf)]
+        silence = outlook.silence_ns if is_early else outlook.watch_ns  # early: that it is overdue is noticed late
+        deadlines += [outlook.deadline_ns, *(silence.get(name) for name in deaf)]
         times = [time for time in deadlines if time is not None]
         if is_early and not times:
             return []
@@ -232,11 +234,11 @@ class Space:
         return [Move(after, text, pace)] if after != state else []
 
 
-def _hears(view: View, is_watched: bool) -> Hears:
+def _hears(view: View, is_calm: bool) -> Hears:
     """Who was refused is refused until it connects: another host may stand in for the one that it knows (R21)."""
     if view.site.link == "none":
         return "refused" if view.site.is_refused else "nothing"
-    return "answered" if view.can_be_heard and is_watched else "nothing"
+    return "answered" if view.can_be_heard and is_calm else "nothing"
 
 
 def _with(state: State, i: int, site: int, left: int) -> State:

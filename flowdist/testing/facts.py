@@ -58,6 +58,7 @@ class Facts:
         self.bad_gpus: dict[NodeName, dict[int, None]] = {}  # by number, since the node has joined
         self.last_ns = -1  # of the record before
         self.quiet_until_ns = -1  # until then a controller that took over expects nothing of anybody
+        self.overdue: dict[NodeName, None] = {}  # nodes that may be lost, and are not known to be
         self.is_ending = False
         self.is_over = False
 
@@ -90,9 +91,15 @@ class Facts:
         match event:
             case ev.NodeJoined():
                 self._joined(line, event)
+                self.overdue.pop(event.node, None)
+            case ev.NodeQuiet():
+                self.overdue[event.node] = None
+            case ev.NodeHeard():
+                self.overdue.pop(event.node, None)
             case ev.NodeLeft() | ev.NodeGone() | ev.NodeSilent():
                 self.expected.pop(event.node, None)
                 self._lost(event.node)
+                self.overdue.pop(event.node, None)
             case ev.StoreOpened():
                 self.ports[event.world, event.generation] = event.port
             case ev.ControllerStarted():

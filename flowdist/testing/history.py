@@ -78,6 +78,7 @@ def _judge(facts: Facts, line: Record) -> Found:
     yield from _hangs(facts, line)
     yield from _checkpoints(facts, line)
     yield from _services(was_running, facts, line)
+    yield from _too_early(was_running, facts, line)
     yield from _refusals(facts, line)
     facts.follow(line)
     if any(isinstance(effect, FinishJob) for effect in line.effects):
@@ -306,6 +307,20 @@ def _growth(facts: Facts, line: Record) -> Found:
     cooldown = max(spec.cooldown_ns for spec in specs) if facts.generations[world] > 1 else 0
     if not any(spec.name in facts.scaled for spec in specs) and (formed is None or line.t_ns < formed + cooldown):
         yield "R13", f"{world} grows before its cool-down is over"
+
+
+def _too_early(was_running: dict[ReplicaId, Run], facts: Facts, line: Record) -> Found:
+    """No failure ends the job while the node of one of its world is overdue: it may follow from its loss (R8)."""
+    event = line.event
+    if not isinstance(event, ev.ReplicaExited) or event.replica not in was_running:
+        return
+    failed = was_running[event.replica].start
+    verdict = f"the job fails: {event.replica} failed on"
+    if not any(isinstance(effect, Notify) and effect.text.startswith(verdict) for effect in line.effects):
+        return
+    for run in facts.members(failed.world):
+        if run.start.node in facts.overdue.keys() & facts.nodes.keys() - {failed.node}:
+            yield "R8", f"the job fails by {event.replica}, and {run.start.node}, with {run.start.replica}, may be lost"
 
 
 def _late_to_finish(facts: Facts, line: Record) -> Found:

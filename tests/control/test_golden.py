@@ -60,10 +60,24 @@ def a_silent_node_leaves_too_few_and_the_operator_gives_up() -> list[str]:
     )  # fmt: skip
 
 
+def a_node_falls_silent_and_its_peer_fails_before_it_is_lost() -> list[str]:
+    trainer = role("trainer", min_replicas=1, max_replicas=2, restart=None)
+    return conversation(
+        Talk(graph(trainer, nodes=2, cpu=1), auto=False),
+        [
+            (0, "node0"), (0, "node1"), (0, "go"), (30, ev.NodeQuiet("node1")),
+            (31, ev.ReplicaExited(r("trainer/0"), 1, "exit", 1, detail="Connection reset by peer")),
+            (33, ev.NodeSilent("node1")), (33, "go"),
+            (60, ev.ReplicaExited(r("trainer/0"), 2)), (60, "go"),
+        ],
+    )  # fmt: skip
+
+
 CONVERSATIONS = [
     a_server_dies_and_takes_its_trainers_along,
     a_budget_is_used_up_by_a_crash_loop,
     a_silent_node_leaves_too_few_and_the_operator_gives_up,
+    a_node_falls_silent_and_its_peer_fails_before_it_is_lost,
 ]
 
 

@@ -71,7 +71,9 @@ def test_another_seed_gives_another_course() -> None:
 
 
 FAULTS = ["node0@70s", "node1@70s/30s", "node2@71s:lost/2s", "node3@2m:lost/20s", "node1@3m:leave", "trainer/0@95s",
-          "trainer/1@4m:exit=3", "ps/0@100s", "ps/1@5m:oom", "evaluator@2m", "node3@step=trainer,200:lost"]  # fmt: skip
+          "trainer/1@4m:exit=3", "ps/0@100s", "ps/1@5m:oom", "evaluator@2m", "node3@step=trainer,200:lost",
+          "node1@150s:cut-to=controller/3s", "node0@4m:pause/2s", "trainer/1@73s:exit=1", "trainer/2@152s:exit=1",
+          "trainer/0@123s:exit=1"]  # fmt: skip
 
 
 @given(st.lists(st.sampled_from(FAULTS), unique=True, max_size=4), st.sampled_from(["restart", "reconnect"]))

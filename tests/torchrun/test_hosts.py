@@ -193,7 +193,9 @@ def test_a_controller_that_is_killed_alone_is_noticed_by_no_worker_on_any_host(t
         assert hosts.all_end() == [0, 0] and "generation 2" not in hosts.text, hosts.text
 
 
-def test_workers_are_kept_while_nobody_listens_for_longer_than_a_lease(tmp_path: Path) -> None:
+def test_while_nobody_listens_for_longer_than_a_lease_workers_are_kept_on_that_host_alone(
+    tmp_path: Path,
+) -> None:
     with Torchruns(tmp_path, "--nnodes", "2") as hosts:
         first, second = hosts.first(waiter(tmp_path)), hosts.another(2, waiter(tmp_path))
         second.until("generation 1 rank 1 of 2")
@@ -201,11 +203,12 @@ def test_workers_are_kept_while_nobody_listens_for_longer_than_a_lease(tmp_path:
         first.process.send_signal(signal.SIGSTOP)  # it starts no other
         os.kill(first.named("flowdist.runtime.controller_main")[0], signal.SIGKILL)
         with Deaths(workers) as deaths:
-            assert deaths.survivors(6) == sorted(workers)
+            assert deaths.survivors(6) == workers[:1], "over TCP a refusal may be a firewall's: the lease decides"
         first.process.send_signal(signal.SIGCONT)
         second.until("connected to the controller again")
+        second.until("generation 2 rank 1 of 2")
         (tmp_path / "end").touch()
-        assert hosts.all_end() == [0, 0] and "generation 2" not in hosts.text, hosts.text
+        assert hosts.all_end() == [0, 0], hosts.text
 
 
 @pytest.mark.parametrize(

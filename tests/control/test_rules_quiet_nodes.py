@@ -1,0 +1,365 @@
+"""R7, R8, R12 where a node falls silent: its peers fail before it is called lost, and are judged when that is known."""
+
+from __future__ import annotations
+
+import pytest
+
+from flowdist.control import events as ev
+from flowdist.control import messages as msg
+from flowdist.control.effects import StopReplica
+from flowdist.control.links import Links
+from flowdist.control.waiting import waiting_for
+from flowdist.graph import MS, SECOND, Gate, JobOptions, NodeSpec, RestartPolicy, Rule
+from tests.control.harness import Talk, graph, r, restart, role
+
+BUDGET = restart()
+
+
+def gang(policy: RestartPolicy | None = BUDGET, replicas: int = 2, least: int = 1, **options: int) -> Talk:
+    """One trainer a node, all running. Node1 is cut off at 97 s and fences at 100 s, at which its peers fail."""
+    trainers = role("trainer", min_replicas=least, max_replicas=replicas, restart=policy)
+    talk = Talk(graph(trainers, nodes=replicas, cpu=1, **options), auto=False)
+    talk.join(*(f"node{i}" for i in range(replicas)))
+    form(talk, replicas, 1)
+    talk.now = 99 * SECOND
+    talk.tell(ev.NodeQuiet("node1"))
+    talk.now = 100 * SECOND
+    return talk
+
+
+def form(talk: Talk, replicas: int, generation: int) -> None:
+    talk.tell(ev.StoreOpened("trainer", generation, 1))
+    for i in range(replicas):
+        if talk.replica(f"trainer/{i}").phase == "starting":
+            talk.tell(ev.ReplicaStarted(r(f"trainer/{i}"), talk.replica(f"trainer/{i}").attempt))
+
+
+def lose(talk: Talk, name: str = "node1") -> None:
+    talk.now = 102 * SECOND
+    talk.tell(ev.NodeSilent(name))
+
+
+def hear(talk: Talk, name: str = "node1") -> None:
+    talk.now = 101 * SECOND
+    talk.tell(ev.NodeHeard(name))
+
+
+def served(policy: RestartPolicy | None = BUDGET) -> Talk:
+    """Trainers of their own on node1 and node2, of a server on node0."""
+    ps = role("ps", kind="service", restart=restart("replica"))
+    trainers = role("trainer", min_replicas=2, max_replicas=2, restart=policy, gates=(Gate("ps", "started"),))
+    talk = Talk(graph(ps, trainers, nodes=4, cpu=1))
+    talk.join("node0", "node1", "node2", "node3")
+    talk.now = 99 * SECOND
+    return talk
+
+
+def charges(talk: Talk, name: str = "trainer") -> list[tuple[int, int]]:
+    return list(talk.job.roles[name].charges)
+
+
+RULE = restart("role", 3, rules=(Rule("fail", exit=1),))
+
+
+@pytest.mark.parametrize("policy", [None, BUDGET, RULE, restart("role", 0), restart("role", 0, then="ignore")])
+def test_r8_a_node_that_falls_silent_is_charged_to_none_of_its_peers(policy: RestartPolicy | None):
+    talk = gang(policy)
+    talk.fail("trainer/0")
+    lose(talk)
+    form(talk, 1, 2)
+    assert talk.outcome()[0] is None and charges(talk) == [] and talk.up() == ["trainer/0"]
+    first, second = talk.job.incidents
+    assert (first.result, first.counted) == ("became part of incident 2", False)
+    assert (second.kind, second.root, second.result) == ("node_lost", "node1", "recovered")
+    assert "incident 1 was caused by the loss of node1: not counted" in talk.texts()
+    assert talk.job.roles["trainer"].spent.get(0, []) == []
+    assert talk.replica("trainer/0").failures == [], "nor does it tell against the node that it ran on"
+    assert [past.kind for past in talk.job.nodes["node1"].failures] == ["node_lost"]
+
+
+def test_r8_all_the_peers_fail_at_once_and_the_last_of_them_changes_nothing():
+    talk = gang(None, replicas=4)
+    for i in (0, 2, 3):
+        talk.fail(f"trainer/{i}")
+    lose(talk)
+    form(talk, 4, 2)
+    assert talk.outcome()[0] is None and talk.up() == ["trainer/0", "trainer/2", "trainer/3"]
+    assert set(talk.job.incidents[1].worlds) == {"trainer"}
+
+
+def test_r6_what_may_follow_from_a_silent_node_is_stopped_at_once_and_starts_when_that_is_known():
+    talk = gang(replicas=3)
+    stops = [effect.replica for effect in talk.fail("trainer/0") if isinstance(effect, StopReplica)]
+    assert stops == [r("trainer/1"), r("trainer/2")]
+    talk.tell(ev.ReplicaStopped(r("trainer/2"), 1))
+    talk.tell(ev.ReplicaStopped(r("trainer/1"), 1))  # its node can speak, but is not heard
+    assert talk.world("trainer").phase == "stopping"
+    assert "node1 to be heard, or lost: incident 1 may follow from that" in waiting_for(talk.job)
+    hear(talk)
+    assert talk.world("trainer").phase == "opening"
+
+
+def test_r7_when_the_node_is_heard_again_the_failure_is_charged_with_the_time_at_which_it_happened():
+    talk = gang()
+    talk.fail("trainer/0")
+    assert talk.job.incidents[0].counted is False and talk.replica("trainer/0").failures == []
+    hear(talk)
+    assert talk.job.roles["trainer"].spent == {0: [100 * SECOND]}
+    talk.tell(ev.ReplicaStopped(r("trainer/1"), 1))
+    form(talk, 2, 2)
+    assert charges(talk) == [(100 * SECOND, 0)] and talk.up() == ["trainer/0", "trainer/1"]
+    assert [past.at_ns for past in talk.replica("trainer/0").failures] == [100 * SECOND]
+    assert "incident 1: node1 is heard again: restart 1 of 3" in talk.texts()
+
+
+def test_r8_when_the_node_is_heard_again_a_role_without_a_policy_fails_the_job():
+    talk = gang(None)
+    talk.fail("trainer/0")
+    assert talk.job.ending is None
+    hear(talk)
+    assert talk.job.ending == "failed" and "trainer/0 failed on node0: exit code 1" in talk.job.ending_reason
+
+
+def test_r7_a_node_that_connects_again_is_heard():
+    talk = gang(None)
+    talk.fail("trainer/0")
+    item = ev.InventoryItem(r("trainer/1"), 1, "running")
+    talk.tell(ev.NodeJoined("node1", talk.graph.cluster.nodes[1], inventory=(item,)))
+    assert talk.job.ending == "failed"
+
+
+def test_r8_a_node_that_comes_back_without_what_it_ran_was_lost():
+    talk = gang(None)
+    talk.fail("trainer/0")
+    talk.join("node1")
+    assert talk.job.ending is None and talk.job.incidents[1].root == "node1" and not talk.job.quiet
+
+
+def test_r9_when_the_node_is_heard_again_a_failure_is_ignored_as_its_rule_says():
+    rules = (Rule("ignore", exit=1),)
+    talk = served(restart("role", 3, rules=rules))
+    talk.tell(ev.NodeQuiet("node0"))
+    talk.auto = False
+    talk.fail("trainer/0")
+    assert talk.world("trainer").phase == "stopping" and talk.job.roles["trainer"].outcome is None
+    hear(talk, "node0")
+    assert talk.world("trainer").retiring == "ended" and talk.job.roles["trainer"].outcome == "ignored"
+    assert any("node0 is heard again: ignored: rule" in text for text in talk.texts())
+
+
+def test_r11_a_used_up_budget_fails_the_job_when_the_node_is_heard_again_and_nothing_upstream_has_failed():
+    talk = gang(restart("role", 0))
+    talk.fail("trainer/0")
+    hear(talk)
+    assert talk.job.ending == "failed" and "used up its budget" in talk.job.ending_reason
+
+
+@pytest.mark.parametrize(("heard_s", "fails_s"), [(101, 102), (110, 110)])
+def test_r7_a_used_up_budget_waits_for_the_upstream_after_the_node_as_long_as_without_it(heard_s: int, fails_s: int):
+    talk = served(restart("role", 0))
+    talk.tell(ev.NodeQuiet("node2"))
+    talk.now = 100 * SECOND
+    talk.fail("trainer/0")
+    talk.now = heard_s * SECOND
+    talk.tell(ev.NodeHeard("node2"))
+    assert talk.job.ending is None and talk.controller.deadline() == fails_s * SECOND
+    talk.wait(fails_s - heard_s)
+    assert talk.job.ending == "failed"
+
+
+def test_r7_a_failure_upstream_takes_the_blame_from_one_that_waits_for_a_node():
+    talk = served()
+    talk.auto = False
+    talk.tell(ev.NodeQuiet("node2"))
+    talk.fail("trainer/0")
+    talk.fail("ps/0")
+    assert "incident 1 was caused by ps/0: not counted" in talk.texts()
+    assert not talk.job.incidents[0].overdue
+    hear(talk, "node2")
+    assert talk.job.incidents[0].counted is False
+
+
+@pytest.mark.parametrize("policy", [None, BUDGET])
+def test_r7_the_silent_node_of_an_upstream_is_charged_to_none_of_its_dependents(policy: RestartPolicy | None):
+    talk = served(policy)
+    talk.tell(ev.NodeQuiet("node0"))
+    talk.fail("trainer/0")
+    assert talk.attempts()["trainer/0"] == 1, "it would only fail again"
+    lose(talk, "node0")
+    talk.wait(1)
+    assert talk.outcome()[0] is None and charges(talk) == [] and charges(talk, "ps") == []
+    assert talk.attempts() == {"ps/0": 2, "trainer/0": 2, "trainer/1": 2} and not talk.job.open
+    assert set(talk.job.incidents[-1].worlds) == {"ps/0", "trainer"}, "one cause, one incident"
+
+
+def test_r7_a_silent_node_without_a_part_in_it_holds_nobody_up():
+    talk = served()
+    talk.tell(ev.NodeQuiet("node3"))  # a spare
+    talk.fail("trainer/0")
+    assert len(charges(talk)) == 1
+    talk.tell(ev.NodeQuiet("node1"))  # of a trainer: the server does not depend on it
+    talk.wait(60)
+    talk.fail("ps/0")
+    assert len(charges(talk, "ps")) == 1
+
+
+def test_r7_a_replica_on_the_silent_node_that_is_heard_of_has_failed_by_itself():
+    talk = gang(None)
+    talk.fail("trainer/1")
+    assert talk.job.ending == "failed"
+
+
+def test_r9_a_failure_that_is_not_counted_anyway_waits_for_nobody():
+    talk = gang(restart("role", 3, rules=(Rule("restart", exit=1, counted=False),)))
+    talk.fail("trainer/0")
+    assert talk.job.incidents[0].overdue == {} and charges(talk) == []
+
+
+def test_r8_of_two_silent_nodes_one_that_is_lost_is_enough_and_one_that_is_heard_is_not():
+    for lost_first in (True, False):
+        talk = gang(None, replicas=3)
+        talk.tell(ev.NodeQuiet("node2"))
+        talk.fail("trainer/0")
+        assert list(talk.job.incidents[0].overdue) == ["node1", "node2"]
+        if lost_first:
+            lose(talk)
+            hear_later = talk.tell(ev.NodeHeard("node2"))
+            assert talk.job.ending is None and hear_later == []
+        else:
+            hear(talk)
+            assert talk.job.ending is None and list(talk.job.incidents[0].overdue) == ["node2"]
+            lose(talk, "node2")
+        assert talk.job.ending is None
+
+
+def test_r8_a_link_that_flaps_has_each_failure_judged_for_itself():
+    talk = gang(restart("role", 2, backoff_ns=0))
+    for generation in (1, 2, 3):
+        attempt = talk.replica("trainer/0").attempt
+        talk.tell(ev.NodeQuiet("node1"))
+        talk.fail("trainer/0")
+        assert talk.job.ending is None
+        talk.now += SECOND
+        talk.tell(ev.NodeHeard("node1"))
+        talk.tell(ev.NodeQuiet("node1"))
+        talk.tell(ev.ReplicaStopped(r("trainer/1"), attempt))
+        talk.tell(ev.NodeHeard("node1"))
+        form(talk, 2, generation + 1)
+        assert len(charges(talk)) == min(generation, 2)
+    assert talk.job.ending == "failed", "the third is one too many"
+
+
+def test_r8_a_silent_node_whose_peers_fail_first_counts_in_the_row_of_losses():
+    talk = gang(None, free_incidents_max=2, cordon_after=9)
+    talk.fail("trainer/0")
+    lose(talk)
+    assert talk.world("trainer").free_row == 1
+
+
+@pytest.mark.parametrize(("policy", "ends"), [(None, "failed"), (BUDGET, None), (RULE, "failed")])
+def test_r8_what_another_incident_takes_in_is_still_judged_and_not_charged(
+    policy: RestartPolicy | None, ends: str | None
+) -> None:
+    ps = role("ps", kind="service", restart=restart("replica"))
+    gates = (Gate("ps", "started", "restart"),)
+    trainers = role("trainer", min_replicas=2, max_replicas=2, restart=policy, gates=gates)
+    talk = Talk(graph(ps, trainers, nodes=3, cpu=1))
+    talk.join("node0", "node1", "node2")
+    talk.auto = False
+    talk.now = 98 * SECOND
+    talk.tell(ev.NodeQuiet("node2"))
+    talk.fail("trainer/0")
+    talk.now = 100 * SECOND + 1  # too late to have been the cause
+    talk.fail("ps/0")
+    first, second = talk.job.incidents
+    assert first.result == "became part of incident 2" and list(second.overdue) == ["node2"]
+    hear(talk, "node2")
+    assert talk.job.ending == ends and not second.held
+    assert first.charged_to is None and talk.job.roles["trainer"].spent.get(0, []) == []
+
+
+def test_r8_a_failure_that_joins_an_open_incident_waits_too():
+    talk = gang(None, replicas=3)
+    talk.gone("node2")  # the incident stops the others; trainer/0 had failed before it could be told
+    talk.fail("trainer/0")
+    assert talk.job.ending is None and list(talk.job.incidents[0].overdue) == ["node1"]
+    hear(talk)
+    assert talk.job.ending == "failed"
+
+
+def test_r18_a_job_that_ends_waits_for_no_judgement():
+    talk = gang()
+    talk.fail("trainer/0")
+    talk.tell(ev.CancelRequested())
+    assert not talk.job.incidents[0].overdue and talk.job.ending == "cancelled"
+    assert talk.tell(ev.NodeHeard("node1")) == []
+
+
+def test_r8_a_world_that_is_ended_meanwhile_is_not_judged():
+    ps = role("ps", kind="service", restart=restart("replica"))
+    workers = role("worker", min_replicas=1, max_replicas=2, restart=restart("replica"), gates=(Gate("ps", "started"),))
+    for gates in ((), (Gate("worker", "started", "restart"),)):
+        talk = Talk(graph(ps, workers, role("helper", gates=gates), nodes=4, cpu=1))
+        talk.join("node0", "node1", "node2", "node3")
+        talk.tell(ev.NodeQuiet("node0"))
+        talk.fail("worker/1")
+        assert "helper" in talk.job.incidents[0].worlds or not gates
+        talk.tell(ev.ScaleRequested("worker", 1))
+        hear(talk, "node0")
+        assert charges(talk, "worker") == [] and talk.up() == ["ps/0", "worker/0", "helper/0"]
+
+
+def test_r6_a_silent_node_that_is_given_up_for_an_unkillable_worker_was_the_cause():
+    talk = gang(None, replicas=2)
+    talk.fail("trainer/0")
+    talk.tell(ev.ReplicaUnkillable(r("trainer/1"), 1))
+    assert talk.job.ending is None and not talk.job.quiet and len(talk.job.open) == 1
+
+
+def test_r21_whoever_failed_while_no_controller_was_there_is_judged_when_its_peers_are_heard():
+    talk = gang(None)
+    talk.tell(ev.NodeHeard("node1"))
+    talk.tell(ev.ControllerStarted(2))
+    talk.fail("trainer/0")
+    assert talk.job.ending is None
+    talk.now += 600 * SECOND
+    talk.tell(ev.NodeSilent("node1"))
+    assert talk.job.ending is None and talk.job.incidents[-1].root == "node1"
+
+
+def test_r19_a_node_is_overdue_before_its_agent_fences_and_heard_with_its_next_heartbeat():
+    links = Links(JobOptions())
+    links.hear(msg.Join("node0", 1, NodeSpec("node0"), "", 0), 0)
+    links.hear(msg.Join("node1", 1, NodeSpec("node1"), "", 0), 0)
+    links.heard("node1", SECOND)
+    assert links.is_heard("node0") and not links.is_heard("node2")
+    assert links.expire(1750 * MS - 1) == [] and links.expire(1750 * MS) == [ev.NodeQuiet("node0")]
+    assert links.deadline_of(["node0", "node2"]) == 5 * SECOND and links.deadline() == 2750 * MS
+    beat = msg.Heartbeat("node0", 1, 0)
+    assert not links.is_heard("node0") and links.hear(beat, 2 * SECOND).events == (ev.NodeHeard("node0"),)
+    assert links.is_heard("node0") and links.hear(beat, 2 * SECOND).events == ()
+    assert links.expire(3750 * MS) == [ev.NodeQuiet("node1"), ev.NodeQuiet("node0")], "a link may flap"
+
+
+def test_r20_a_node_that_is_lost_or_unknown_is_not_overdue():
+    talk = gang()
+    lose(talk)
+    for name in ("node1", "node9"):
+        assert talk.tell(ev.NodeQuiet(name)) == [] and talk.tell(ev.NodeHeard(name)) == []
+    assert not talk.job.quiet
+
+
+def test_r7_a_budget_is_never_overdrawn_by_what_is_judged_late():
+    workers = role(
+        "worker", min_replicas=1, max_replicas=2, restart=restart("replica", 1), gates=(Gate("ps", "started"),)
+    )
+    ps = role("ps", kind="service", restart=restart("replica"))
+    talk = Talk(graph(ps, workers, nodes=3, cpu=1))
+    talk.join("node0", "node1", "node2")
+    talk.tell(ev.NodeQuiet("node0"))
+    talk.fail("worker/0")
+    talk.fail("worker/1")
+    talk.now += 10 * MS
+    talk.tell(ev.NodeHeard("node0"))
+    talk.wait(10)
+    assert talk.job.ending == "failed" and len(charges(talk, "worker")) <= 1

@@ -1,0 +1,47 @@
+"""R8 on real processes: a node falls silent and fences; its peers in a process group fail before it is called lost."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from flowdist.control.events import NodeQuiet, NodeSilent, ReplicaExited
+from flowdist.control.history import Record
+from tests.runtime.harness import Job
+
+needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+pytestmark = pytest.mark.real
+
+TRAINER = """
+import os
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+print("generation", os.environ["FLOWDIST_GENERATION"], "of", dist.get_world_size(), flush=True)
+is_over = torch.zeros(1)
+while not is_over.item():
+    is_over[0] = os.path.exists("end")
+    dist.all_reduce(is_over, dist.ReduceOp.MAX)
+os._exit(0)
+"""
+TOPOLOGY = """
+from flowdist import Node, Topology
+t = Topology("peers", nodes=2 * [Node(cpu=1)])
+t.role("trainer", ["python", "trainer.py"], replicas="1:2", cpu=1, cooldown="10m")  # no policy: a failure fails the job
+"""
+
+
+@needs_torch
+def test_r8_peers_that_fail_with_a_node_that_falls_silent_do_not_fail_the_job(tmp_path: Path) -> None:
+    (tmp_path / "trainer.py").write_text(TRAINER)
+    (tmp_path / "topology.py").write_text(TOPOLOGY)
+    with Job(tmp_path, "--fail", "node1@generation=trainer,1+1s:lost/60s") as job:
+        job.until("generation 2 of 1")
+        (tmp_path / "end").touch()
+        assert job.finish() == 0 and job.alive() == [], job.text
+        told = [line.event for line in job.journal()[1] if isinstance(line, Record)]
+    kinds = (NodeQuiet, ReplicaExited, NodeSilent)
+    order = [type(event) for event in told if isinstance(event, kinds)]
+    assert order == [*kinds, ReplicaExited], "overdue, then its peer fails, then it is lost; at last the other finishes"
+    assert "incident 1 was caused by the loss of node1: not counted" in job.text
