@@ -23,9 +23,9 @@ $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 demo: $(VENV)/.demo  ## the main job, with a parameter server and a trainer killed on the way
 	$(BIN)/flowdist run examples/word2vec/topology.py --fail ps/0@checkpoint=ps,4+500ms --fail trainer/1@step=trainer,2000
 
-test: $(VENV)/.dev  ## all tests; those on real processes one after the other, as they wait for each other's CPU
+test: $(VENV)/.dev  ## all tests; those on real processes two at a time: they mostly wait
 	$(BIN)/python -m pytest -q -n auto -m 'not real'
-	$(BIN)/python -m pytest -q -m real
+	$(BIN)/python -m pytest -q -n 2 -m real
 
 check-static: $(VENV)/.dev  ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .
