@@ -243,7 +243,7 @@ class Facts:
     def follow(self, line: Record) -> None:
         """What the effects make of it."""
         self.last_ns = line.t_ns
-        for role, index in re.findall(r"(?:^|; )(\S+)/(\d+) failed on ", line.reason):
+        for role, index in re.findall(r"(?:^|; |: )(\S+)/(\d+) failed on ", line.reason):
             failed = ReplicaId(role, int(index))  # also by a verdict: it hangs, or it is not ready in time
             self.since.get(self.world_of(failed), {}).pop(failed, None)
         starts = [effect for effect in line.effects if isinstance(effect, StartReplica)]
