@@ -206,6 +206,11 @@ class SimNode:
             self._sim.work.worker_failed(replica, attempt)
         self.tell(io.WorkerExited(replica, attempt, local_rank, code, signal, kind, detail))  # type: ignore[arg-type]
 
+    def replan(self) -> None:
+        """Whether its heartbeats are played one by one has changed."""
+        if self.is_alive and not self.is_paused:
+            self._plan()
+
     def _plan(self) -> None:
         """Wake the agent at its deadline; while it is heard, heartbeats and lease are no reason to."""
         due = self.agent.deadline() if self._plays_heartbeats else self.agent.duty()

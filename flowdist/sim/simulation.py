@@ -358,6 +358,7 @@ class Simulation:
         for node in self.nodes.values():
             node.renew()
         for silent in self.links.expire(self.queue.now):
+            self.nodes[silent.node].replan()  # its heartbeats are news now
             self.handle(silent)
         deadline = self.controller.deadline()
         if deadline is not None and deadline <= self.queue.now:

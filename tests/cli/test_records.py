@@ -139,7 +139,7 @@ def test_replay_as_a_log_is_a_line_an_event(trace: Path) -> None:
     done = replay(str(trace), "--log")
     lines = done.stdout.splitlines()
     assert done.exit_code == 0 and lines[0].startswith("happened:")
-    assert len(lines) == 4 + 1 + 1 + 78 + 1  # legend, nothing, heading, events, the fault
+    assert len(lines) == 5 + 1 + 1 + 78 + 1  # legend, nothing, heading, events, the fault
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,7 @@ def test_an_attempt_that_goes_on_beside_its_successor_after_a_pause_is_seen() ->
     graph = load_topology(str(TOPOLOGIES / "gang.py"), {"replicas": "3"}, (), None).graph
     simulation = Simulation(graph, Plan((parse_fault("node1@2m:pause/1m"),)))
     node = simulation.nodes["node1"]
-    node.agent._fence = lambda: None  # type: ignore[method-assign]  # an agent that does not fence
+    node.agent._fence = node.agent.lease.drop  # type: ignore[method-assign]  # its lease is over, and it stops nobody
     result = simulation.run()
     assert isinstance(result.violation, Violation) and result.violation.property == "split brain"
 
