@@ -8,8 +8,8 @@ function in PARTS.
 
 from __future__ import annotations
 
+import argparse
 import random
-import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -183,7 +183,12 @@ PARTS: dict[str, Callable[[], None]] = {"events": events, "seeds": seeds, "memor
 
 
 def main() -> None:
-    for name in sys.argv[1:] or PARTS:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"Some of: {', '.join(PARTS)} (default: all).")
+    wanted = parser.parse_args().parts or list(PARTS)
+    if unknown := [name for name in wanted if name not in PARTS]:
+        parser.error(f"there is no part {unknown[0]!r}: {', '.join(PARTS)}")
+    for name in wanted:
         PARTS[name]()
 
 
