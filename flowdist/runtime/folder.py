@@ -112,6 +112,18 @@ def run_dirs(base: Path) -> list[Path]:
     return [path.parent for path in sorted(graphs, key=lambda path: path.stat().st_mtime_ns, reverse=True)]
 
 
+def remove_sockets(folder: Path, run_dir: Path) -> None:
+    """What `socket_dir` gave. A guardian that is left alone does the same, so that others may have been faster."""
+    for path in folder.glob("*.sock"):
+        path.unlink(missing_ok=True)
+    if folder != run_dir:
+        (run_dir / CONTROL).unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            for path in folder.iterdir():
+                path.unlink(missing_ok=True)
+            folder.rmdir()
+
+
 def lock_run(run_dir: Path, wait_s: float = 0.0) -> int:
     """A lock that the supervisor and every guardian of the run hold: whoever gets it knows that nothing of it runs.
 

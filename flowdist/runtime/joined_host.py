@@ -27,7 +27,7 @@ from flowdist.errors import JobFailed
 from flowdist.graph import NodeSpec, RoleGraph, format_duration
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.dialing import dial
-from flowdist.runtime.folder import lock_run, socket_dir
+from flowdist.runtime.folder import lock_run, remove_sockets, socket_dir
 from flowdist.runtime.frames import (
     Arrive,
     Farewell,
@@ -365,7 +365,4 @@ class JoinedHost:
             self._show("error", f"these processes outlive SIGKILL: {left}")
         os.close(self._lifeline)
         os.close(self._lock)
-        for path in self._sockets.glob("*.sock"):
-            path.unlink()
-        if self._sockets != self._run_dir:
-            self._sockets.rmdir()
+        remove_sockets(self._sockets, self._run_dir)

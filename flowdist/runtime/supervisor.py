@@ -31,7 +31,7 @@ from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.controller_main import JOURNAL_LOST, ControllerConfig
 from flowdist.runtime.devices import share_devices
 from flowdist.runtime.disturbances import Disturb, Heal
-from flowdist.runtime.folder import CONTROL, end_leftovers, lock_run, past_of, socket_dir
+from flowdist.runtime.folder import CONTROL, end_leftovers, lock_run, past_of, remove_sockets, socket_dir
 from flowdist.runtime.frames import Injected, JournalLine, Operate, Operation, Watch, encode, read_from_controller
 from flowdist.runtime.guardian import KILL_NODE, NodeConfig
 from flowdist.runtime.hooks import Hooks
@@ -437,10 +437,4 @@ class Supervisor:
             self._show("error", f"these processes outlive SIGKILL: {left}")
         os.close(self._lifeline)
         os.close(self._lock)
-        if self._sockets != self._run_dir:
-            for path in [*self._sockets.iterdir(), self._run_dir / CONTROL]:
-                path.unlink(missing_ok=True)
-            self._sockets.rmdir()
-        else:
-            for path in self._sockets.glob("*.sock"):
-                path.unlink()
+        remove_sockets(self._sockets, self._run_dir)
