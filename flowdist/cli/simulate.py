@@ -12,6 +12,7 @@ from flowdist.cli.common import Named, guarded, load, print_json, topology_optio
 from flowdist.cli.demands import Demands, demand_options
 from flowdist.cli.explore import explore, read_exploration
 from flowdist.cli.macro import MacroWanted, macro
+from flowdist.cli.simulated import simulated_summary
 from flowdist.errors import FlowdistError
 from flowdist.fault_files import parse_plan
 from flowdist.faults import NOTHING
@@ -190,22 +191,11 @@ def _until_ns(until: str | None) -> int | None:
 
 
 def _show(result: Any, scenario: Scenario | None, as_json: bool, full: bool, broken: list[str]) -> None:
-    from flowdist.report.summary import summary_of, summary_text
+    from flowdist.report.summary import summary_text
     from flowdist.report.trace import summarise_quiet, trace_lines
-    from flowdist.sim.expectations import recoveries, unmet
+    from flowdist.sim.expectations import unmet
 
-    summary = summary_of(result.job, result.lines)
-    summary["lasted_s"] = result.now / 1e9
-    for model in result.models.values():
-        work = summary["roles"][model.pace.name]
-        work["step"] = max(work["step"], model.step_at(result.now))
-        work["lost_steps"] = work.get("lost_steps", 0) + model.lost_steps
-        work["lost_work_s"] = work.get("lost_work_s", 0.0) + model.lost_ns / 1e9
-    summary["time_s"] = {
-        name: {bucket: ns / 1e9 for bucket, ns in spent.items() if ns} for name, spent in result.spent.items()
-    }
-    for incident, took in zip(summary["incidents"], recoveries(result).values(), strict=True):
-        incident["steps_again_s"] = took / 1e9 if took else None
+    summary = simulated_summary(result)
     wrong_result = _changed(result)
     wrong = (unmet(scenario.expect, result) if scenario is not None else []) + broken
     summary |= {"digest": result.digest, "waiting_for": result.waiting, "unmet": wrong, "seen": list(result.seen)}

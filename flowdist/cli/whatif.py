@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import click
 
 from flowdist.cli.common import Named, load, print_json, write
+from flowdist.cli.simulated import simulated_summary
 from flowdist.control.history import Header, Line
 from flowdist.errors import FlowdistError
 from flowdist.fault_files import parse_plan
@@ -75,7 +76,6 @@ def read_question(
 
 def answer(header: Header, lines: list[Line], name: str, question: Question, as_json: bool) -> NoReturn:
     """Simulate what was, and what would have been; show both beside the record. Exits as the latter ended."""
-    from flowdist.report.summary import summary_of
     from flowdist.sim.faulting import check_faults
     from flowdist.sim.retold import retold, with_workloads
     from flowdist.sim.simulation import Simulation, with_nodes
@@ -90,7 +90,7 @@ def answer(header: Header, lines: list[Line], name: str, question: Question, as_
     check_faults(plan, other)
     again = Simulation(same, story.plan).run()
     result = Simulation(other, plan).run()
-    summaries = [_as_it_was(header, lines), *(_simulated(summary_of(r.job, r.lines), r) for r in (again, result))]
+    summaries = [_as_it_was(header, lines), *map(simulated_summary, (again, result))]
     if question.trace_file is not None:
         from flowdist.control.history import encode_line
 
@@ -137,15 +137,6 @@ def _as_it_was(header: Header, lines: list[Line]) -> dict[str, Any]:
         if isinstance(line, Record):
             controller.handle(line.event, line.t_ns)
     return summary_of(controller.state, lines)
-
-
-def _simulated(summary: dict[str, Any], result: SimResult) -> dict[str, Any]:
-    summary["lasted_s"] = result.now / 1e9
-    for model in result.models.values():
-        work = summary["roles"][model.pace.name]
-        work["step"] = max(work["step"], model.step_at(result.now))
-        work["lost_work_s"] = work.get("lost_work_s", 0.0) + model.lost_ns / 1e9
-    return summary
 
 
 def _show(

@@ -22,6 +22,7 @@ from flowdist.control.history import Header, Record, read_whole_lines
 from flowdist.control.ids import is_unnamed
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph, decode_graph, encode_graph
+from flowdist.runtime.leftovers import remove_folder
 from flowdist.runtime.reaper import kill_writers
 
 GRAPH = "graph.json"
@@ -118,10 +119,7 @@ def remove_sockets(folder: Path, run_dir: Path) -> None:
         path.unlink(missing_ok=True)
     if folder != run_dir:
         (run_dir / CONTROL).unlink(missing_ok=True)
-        with contextlib.suppress(FileNotFoundError):
-            for path in folder.iterdir():
-                path.unlink(missing_ok=True)
-            folder.rmdir()
+        remove_folder(folder)
 
 
 def lock_run(run_dir: Path, wait_s: float = 0.0) -> int:

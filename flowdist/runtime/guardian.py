@@ -6,7 +6,6 @@ descendant, adopted ones included, and ends: its end is the proof that nothing o
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import signal
@@ -19,6 +18,7 @@ import msgspec
 
 from flowdist.graph import NodeSpec
 from flowdist.runtime.handshake import TOKEN
+from flowdist.runtime.leftovers import remove_folder
 from flowdist.runtime.meeting import INCARNATIONS, Meeting, say_gone
 from flowdist.runtime.reaper import become_subreaper, die_with_parent, kill_descendants
 from flowdist.runtime.spawner import Spawner
@@ -70,17 +70,9 @@ def main() -> None:
         last = config.incarnation + INCARNATIONS - 1
         say_gone(config.meeting, token, config.node.name, last, cause)
     if cause == ORPHANED and config.socket_dir != config.run_dir:
-        _remove(Path(config.socket_dir))  # in /tmp; who made it cannot any more
+        remove_folder(Path(config.socket_dir))  # in /tmp; who made it cannot any more
     sys.stderr.flush()
     os._exit(1 if left else 0)  # there is nothing to tidy up, and whoever counts on this node waits
-
-
-def _remove(folder: Path) -> None:
-    """Of several guardians whoever comes first."""
-    with contextlib.suppress(OSError):
-        for path in folder.iterdir():
-            path.unlink(missing_ok=True)
-        folder.rmdir()
 
 
 def _run_agent(config: NodeConfig, channel: socket.socket, token: str) -> None:

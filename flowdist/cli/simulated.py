@@ -1,0 +1,28 @@
+"""The summary of a simulation: that of any record, and what only the simulator knows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flowdist.sim.simulation import SimResult
+
+
+def simulated_summary(result: SimResult) -> dict[str, Any]:
+    """Steps, lost work and time by bucket, and when each incident's worlds stepped again, beside the rest."""
+    from flowdist.report.summary import summary_of
+    from flowdist.sim.expectations import recoveries
+
+    summary = summary_of(result.job, result.lines)
+    summary["lasted_s"] = result.now / 1e9
+    for model in result.models.values():
+        work = summary["roles"][model.pace.name]
+        work["step"] = max(work["step"], model.step_at(result.now))
+        work["lost_steps"] = work.get("lost_steps", 0) + model.lost_steps
+        work["lost_work_s"] = work.get("lost_work_s", 0.0) + model.lost_ns / 1e9
+    summary["time_s"] = {
+        name: {bucket: ns / 1e9 for bucket, ns in spent.items() if ns} for name, spent in result.spent.items()
+    }
+    for incident, took in zip(summary["incidents"], recoveries(result).values(), strict=True):
+        incident["steps_again_s"] = took / 1e9 if took else None
+    return summary
