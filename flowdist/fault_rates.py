@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from heapq import heapify, heapreplace
 from math import log1p
 from typing import NoReturn
@@ -160,6 +161,18 @@ def expected(rate: Rate, count: int) -> str:
     return f"{rate.spec}: {count} of them, together a fault in {format_duration(mean // unit * unit)}"
 
 
+@dataclass(slots=True)
+class Befallen:
+    """One that faults of one rate befall: the n-th, at a time in ns; the mean time between two, and their stream."""
+
+    n: int
+    at: int
+    mean: float
+    of: bytes
+    rate: Rate
+    target: str
+
+
 class Arrivals:
     """The faults of some rates, one after the other, for as long as somebody asks.
 
@@ -171,21 +184,23 @@ class Arrivals:
     """
 
     def __init__(self, rates: Sequence[Rate], graph: RoleGraph, nodes: Sequence[str], seed: int) -> None:
-        self.heap: list[tuple[int, int, int, int, float, bytes, Rate, str]] = []
-        serial = 0
+        self.entities: list[Befallen] = []
         for rate in rates:
             found = entities(rate, graph, nodes)
             mean = mean_ns(rate, len(found))
             for target in found:
                 of = stream(seed, target, rate.name)
-                at = int(-log1p(-number(of, 0)) * mean)
-                serial += 1  # two at the same time come in the order of the plan; and what follows is never compared
-                self.heap.append((at // MS * MS, serial, 0, at, mean, of, rate, target))
+                self.entities.append(Befallen(0, int(-log1p(-number(of, 0)) * mean), mean, of, rate, target))
+        # Of each entity's next one: the millisecond, then the place in the list, so that two at the same time come in
+        # the order of the plan. They are plain numbers since a heap compares those fastest.
+        self.bits = len(self.entities).bit_length()
+        self.heap = [entity.at // MS << self.bits | i for i, entity in enumerate(self.entities)]
+        self.mask = (1 << self.bits) - 1
         heapify(self.heap)
 
     def next_ns(self) -> int | None:
         """When the next one comes; None: never, as there are no rates."""
-        return self.heap[0][0] if self.heap else None
+        return (self.heap[0] >> self.bits) * MS if self.heap else None
 
     def pop(self) -> Fault:
         """It, and on to the one after it."""
@@ -194,11 +209,19 @@ class Arrivals:
 
     def take(self) -> tuple[int, Rate, str]:
         """The same, not yet written: its time, its rate and its target."""
-        at_ms, serial, n, at, mean, of, rate, target = self.heap[0]
-        n += 1
-        at += int(-log1p(-number(of, n)) * mean)
-        heapreplace(self.heap, (at // MS * MS, serial, n, at, mean, of, rate, target))
-        return at_ms, rate, target
+        first = self.heap[0]
+        self.advance()
+        entity = self.entities[first & self.mask]
+        return (first >> self.bits) * MS, entity.rate, entity.target
+
+    def advance(self) -> None:
+        """On to the one after the next: for whoever reads `heap`, where a number ends with the place in `entities`."""
+        heap = self.heap
+        index = heap[0] & self.mask
+        entity = self.entities[index]
+        entity.n = n = entity.n + 1
+        entity.at = at = entity.at + int(-log1p(-number(entity.of, n)) * entity.mean)
+        heapreplace(heap, at // MS << self.bits | index)
 
     def until(self, end_ns: int) -> Iterable[Fault]:
         """Those up to that time."""

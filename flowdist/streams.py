@@ -17,4 +17,4 @@ def stream(seed: int, entity: str, purpose: str) -> bytes:
 
 def number(of: bytes, n: int) -> float:
     """The n-th number of that stream."""
-    return int.from_bytes(blake2b(of + b"%d" % n, digest_size=8).digest(), "big") / 2**64
+    return int.from_bytes(blake2b(of + b"%d" % n, digest_size=8).digest(), "big") * 2.0**-64

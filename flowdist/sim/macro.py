@@ -23,7 +23,7 @@ from flowdist.sim.macro_policy import Policy
 from flowdist.sim.macro_result import FAILED, Later, MacroResult, Phase
 from flowdist.sim.macro_scope import Scope
 from flowdist.sim.macro_seats import Seats
-from flowdist.sim.macro_sprint import NEVER, can_ever_sprint, may_sprint, sprint
+from flowdist.sim.macro_sprint import NEVER, Sprint, can_ever_sprint, may_sprint
 from flowdist.sim.streams import draw
 
 
@@ -52,14 +52,8 @@ class Macro:
         tell: Callable[[int, str, str, str], None] | None = None,
     ) -> None:
         graph, role = scope.graph, scope.role
-        self.scope, self.plan, self.role, self.options, self.seed, self.tell = (
-            scope,
-            plan,
-            role,
-            graph.options,
-            seed,
-            tell,
-        )
+        self.scope, self.plan, self.role, self.options = scope, plan, role, graph.options
+        self.seed, self.tell = seed, tell
         self.times, self._load, self.keep = scope.times, role.workload, keep
         self.names = {name: i for i, name in enumerate(scope.nodes)}
         self.seats = Seats(role, graph.options, scope.seats, len(graph.cluster.nodes))
@@ -67,9 +61,9 @@ class Macro:
         self.policy = Policy(role, graph.options)
         self.alive = [node < len(graph.cluster.nodes) for node in range(len(scope.nodes))]
         self.doomed: dict[int, int] = {}  # nodes that are dead: when control will know
-        self._cuts: dict[int, int] = {}  # since when nodes are cut off that still run
+        self.cuts: dict[int, int] = {}  # since when nodes are cut off that still run
         self._exited: dict[int, None] = {}  # replicas whose processes ended by themselves in this generation
-        self._met: dict[int, int] = {}  # when the agent of a node connected last: its heartbeats count from there
+        self.met: dict[int, int] = {}  # when the agent of a node connected last: its heartbeats count from there
         self._fences: dict[int, int] = {}  # when the workers of a node that is gone ended
         self._until = 0
         self.arrivals = Arrivals(plan.rates, graph, scope.nodes, seed if fault_seed is None else fault_seed)
@@ -79,11 +73,11 @@ class Macro:
         self.phase: Phase = "opening"
         self.due, self._do = NEVER, self._start  # when the phase ends by itself, and what is then
         self.formed = NEVER  # when all of the present generation ran
-        self._ever = 0  # replicas that have run: the lowest come first
-        self._pending: int | None = None  # until when it may be below its minimum
-        self._backoff = 0
+        self.ever = 0  # replicas that have run: the lowest come first
+        self.pending: int | None = None  # until when it may be below its minimum
+        self.backoff = 0
         self._backoff_until = 0
-        self._counts = False  # the open incident is one that a budget pays for
+        self.counts = False  # the open incident is one that a budget pays for
         self._stopped_ns = 0  # when the members of a gang that is told to stop have done so
         self._halt_at: int | None = None  # when the members of a gang that is told to stop do so
         for add in plan.adds:
@@ -91,7 +85,7 @@ class Macro:
         for fault in plan.faults:
             assert fault.when.at_ns is not None
             self.at(fault.when.at_ns + fault.offset_ns, self._firing(fault))
-        self._sprints = can_ever_sprint(self) and not step_by_step
+        self._sprint = Sprint(self) if can_ever_sprint(self) and not step_by_step else None
         self._form(self.times.message)
 
     def run(self, until: int | None = None) -> MacroResult:
@@ -100,8 +94,8 @@ class Macro:
         end = self._until = NEVER - 1 if until is None else until
         strike = arrivals.next_ns() or NEVER
         while result.outcome is None:
-            if self._sprints and may_sprint(self):
-                sprint(self, end)
+            if self._sprint is not None and may_sprint(self):
+                self._sprint.run(end)
                 strike = arrivals.next_ns() or NEVER
                 if result.outcome is not None:
                     break
@@ -126,15 +120,18 @@ class Macro:
         return result
 
     def at(self, time: int, action: Callable[[int], None] | None, node: int = -1) -> None:
-        """Without an action the node joins then."""
+        """Without an action the node joins then; or generation `-2 - node` looks for room, if that is below -1."""
         self.serial += 1
         heapq.heappush(self.later, (time, self.serial, action, node))
 
     def _happen(self, entry: Later, now: int) -> None:
-        if entry[2] is None:
-            self._joined(entry[3], now)
+        _, _, action, node = entry
+        if action is not None:
+            action(now)
+        elif node >= 0:
+            self._joined(node, now)
         else:
-            entry[2](now)
+            self._grow(-2 - node, now)
 
     def _next(self) -> int:
         """When something befalls it, or nobody looks any more: what is due before is done at once."""
@@ -182,17 +179,17 @@ class Macro:
         back = now + what.duration_ns if what.duration_ns is not None else None
         dies, told, why = now, now + self.times.proof, "it was killed"
         if what.kind == "lost":
-            self._cuts[node] = now
+            self.cuts[node] = now
             heard = self._last_heard(node, now)
             dies, told, why = heard + self.times.fence, heard + self.times.silent, "not heard"
             if back is not None and back < dies:
-                self._met[node] = back
+                self.met[node] = back
                 self.at(back, lambda now: self._heal(node))
                 return  # a short silence changes nothing
         self.alive[node] = False
         self._fences[node] = dies
         if back is not None:
-            self._met[node] = back
+            self.met[node] = back
             back += self.times.message
             told = min(told, back)
             self.at(told, self._going(node, why))
@@ -210,11 +207,11 @@ class Macro:
 
     def _last_heard(self, node: int, now: int) -> int:
         """When the last heartbeat was sent that was answered."""
-        period, met = self.options.heartbeat_ns, self._met.get(node, 0)
+        period, met = self.options.heartbeat_ns, self.met.get(node, 0)
         return met + (now - 2 * self.times.message - met) // period * period
 
     def _heal(self, node: int) -> None:
-        self._cuts.pop(node, None)
+        self.cuts.pop(node, None)
 
     def _first(self) -> int | None:
         """The node of the lowest member: its agent opens the store and offers the checkpoints."""
@@ -222,8 +219,8 @@ class Macro:
 
     def _halt(self, now: int) -> None:
         """They stop stepping. Checkpoints that were offered by a node that is cut off do not count."""
-        first = self._first() if self._cuts else None
-        self.books.halt(now, heard_until=self._cuts.get(first, now) if first is not None else now)
+        first = self._first() if self.cuts else None
+        self.books.halt(now, heard_until=self.cuts.get(first, now) if first is not None else now)
 
     def _stop_short(self, now: int) -> None:
         """A member is gone: the others wait for it in vain, or it never gets up."""
@@ -240,7 +237,7 @@ class Macro:
         """The controller knows."""
         seats = self.seats
         self.doomed.pop(node, None)
-        self._cuts.pop(node, None)
+        self.cuts.pop(node, None)
         lost = seats.lose(node)
         name = self.scope.nodes[node]
         self._say(now, "gone", name, f"{name} is gone: {why}")
@@ -312,8 +309,8 @@ class Macro:
             books.move("re-formation", books.active, now)
         self._stopped_ns = now + self.times.stop - self.times.message
         self._halt_at = self._stopped_ns if joined else None
-        self._backoff = self.policy.charge(level, now) if level is not None else 0
-        self._backoff_until, self._counts = now + self._backoff, level is not None
+        self.backoff = self.policy.charge(level, now) if level is not None else 0
+        self._backoff_until, self.counts = now + self.backoff, level is not None
         if level is None:
             too_many = self.policy.note_free(self._is_healthy(now), chosen=joined)
             if too_many:
@@ -326,7 +323,7 @@ class Macro:
         self.due, self._do = (now + self.times.stop if others else now), self._stopped
         # some of its members may be dead, and do not say that they have stopped
         self.due = max([self.due, *(told for node, told in self.doomed.items() if self.seats.on[node])])
-        if self.due < self._next() and not self._backoff:
+        if self.due < self._next() and not self.backoff:
             self._do(self.due)
 
     def _stopped(self, now: int) -> None:
@@ -348,15 +345,13 @@ class Macro:
         if seats.free and seats.vacant:
             seats.fill(now)
         if seats.taken < self.role.min_replicas:
-            if self._pending is None:
-                self._pending = now + self.role.pending_timeout_ns
-                if books.bucket == "re-formation":
-                    books.move("waiting", 0, now)
-            self.phase, self.due, self._do = "waiting", self._pending, self._give_up
+            if self.pending is None and books.bucket == "re-formation":
+                books.move("waiting", 0, now)
+            self.plan_wait(now + self.role.pending_timeout_ns if self.pending is None else self.pending)
             return
-        if self._pending is not None:
-            self._pending = None
-            books.move("re-formation", self._ever, now)
+        if self.pending is not None:
+            self.pending = None
+            books.move("re-formation", self.ever, now)
         self.result.generations += 1
         self.phase, self.due, self._do = "opening", now + self.times.open, self._start
         first = self._first() if self.doomed else None
@@ -368,8 +363,8 @@ class Macro:
     def _start(self, now: int) -> None:
         """The store is open: all members start."""
         seats, books, times = self.seats, self.books, self.times
-        books.start(seats.taken, self._backoff, now)
-        self._ever = max(self._ever, seats.taken)
+        books.start(seats.taken, self.backoff, now)
+        self.ever = max(self.ever, seats.taken)
         self._exited.clear()
         self.phase = "running"
         if self.keep:
@@ -379,13 +374,13 @@ class Macro:
             self.due = self.formed = NEVER
             return
         self.formed = now + times.started
-        if self._counts:
-            self.policy.last_counted_ns, self._counts = self.formed, False
+        if self.counts:
+            self.policy.last_counted_ns, self.counts = self.formed, False
         at = now + times.up + self._load.startup_ns + (self._load.restore_ns if books.durable else 0)
         if self.seed:
             slowest = draw(self.seed, self.role.name, "slowest", self.result.generations)
             at += self.spread(slowest, seats.taken)
-        self.plan_begin(at)
+        self.plan_begin(at, self.formed)
         if seats.vacant and seats.free:
             self._grow(self.result.generations, self.formed)
 
@@ -393,9 +388,15 @@ class Macro:
         """How much longer than nominal the slowest of so many starts up, each spread by up to a fifth."""
         return int(self.role.workload.startup_ns * (0.4 * slowest ** (1 / members) - 0.2))
 
-    def plan_begin(self, at: int) -> None:
-        """Then the last of a generation that starts will be up."""
+    def plan_begin(self, at: int, formed: int) -> None:
+        """When all of a generation that starts will run, and when the last of them will be up."""
+        self.phase, self.formed, self.pending = "running", formed, None
         self.due, self._do = at, self.begin
+
+    def plan_wait(self, until: int) -> None:
+        """It is below its minimum, and gives up then."""
+        self.phase, self.formed, self.pending = "waiting", NEVER, until
+        self.due, self._do = until, self._give_up
 
     def begin(self, now: int) -> None:
         """The last of them is up: they step."""
@@ -412,7 +413,7 @@ class Macro:
             return
         earliest = max(formed, formed + self.policy.grow_after_ns(self._is_healthy(max(now, formed))))
         if now < earliest:
-            self.at(earliest, lambda at: self._grow(generation, at))
+            self.at(earliest, None, -2 - generation)
             return
         seats.fill(now)
         self._incident("joined", f"room for {seats.taken - self.books.active} more", now)

@@ -11,7 +11,7 @@ from flowdist.graph import FailureKind
 from flowdist.sim.accounts import Bucket
 
 Phase = Literal["opening", "running", "stopping", "back-off", "waiting"]
-Later = tuple[int, int, Callable[[int], None] | None, int]  # when, serial, what; or the node that joins
+Later = tuple[int, int, Callable[[int], None] | None, int]  # when, serial, what; or of whom: see `Macro.at`
 FAILED: dict[str, tuple[FailureKind, str | None]] = {
     "kill": ("signal", "KILL"),
     "oom": ("oom", "KILL"),

@@ -28,10 +28,11 @@ class Seats:
         self.free = 0
         self.shelf: list[tuple[int, int]] = []
         self.losses: dict[int, list[int]] = {}
-        self.flapping: dict[int, None] = {}  # nodes that were lost so often that they might be used no more
+        self.flapping: dict[int, None] = {}  # nodes that may be used no more when they come back
         self.failures: list[
             tuple[int, int, int, str]
         ] = []  # time, node, replica and kind of those by a replica's fault
+        self.wary = False  # a replica may have to leave its node, or one node be avoided for it
         for node in range(known):
             self.free += room[node]
             self._offer(node)
@@ -97,12 +98,12 @@ class Seats:
         """Something ran there when it was lost."""
         before = self.losses.get(node)
         if before is None:
-            self.losses[node] = [now]
+            after = self.losses[node] = [now]
         else:
             since = now - self._options.bad_node_window_ns
-            self.losses[node] = [*(at for at in before if at > since), now]
-            if len(self.losses[node]) >= self._options.cordon_after:
-                self.flapping[node] = None
+            after = self.losses[node] = [*(at for at in before if at > since), now]
+        if len(after) >= self._options.cordon_after:
+            self.flapping[node] = None
 
     def join(self, node: int, now: int) -> None:
         """It is there, for the first time or again; one that flaps is used no more if the job can do without it."""
@@ -126,12 +127,14 @@ class Seats:
         same = sum(past[1] == node and past[3] == kind for past in self.failures)
         if same >= self._options.cordon_after and node not in self.cordoned:
             self._cordon(node)
+        counts = Counter(past[1:] for past in self.failures)
+        self.wary = max(counts.values()) >= self._options.move_after or any(self.on[node] for node in self.cordoned)
 
     def _cordon(self, node: int) -> None:
         """Unless the minimum would have no room without it."""
         own = self.room[node] - len(self.on[node])
         if self.taken - len(self.on[node]) + self.free - own >= self._least:
-            self.cordoned[node] = None
+            self.cordoned[node] = self.flapping[node] = None
             self.free -= own
 
     def _avoided(self, replica: int, now: int) -> list[int]:

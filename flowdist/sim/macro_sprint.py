@@ -1,197 +1,354 @@
-"""The steady case of macro mode, which is nearly all of it: a node dies, a spare takes its place, nodes come back.
+"""The steady cases of macro mode, which are nearly all of it.
 
-It does what `Macro` does step by step, with its state in local variables: that makes a failure three times as cheap.
-Whatever is not steady is left to `Macro` before anything of it is done. A test plays both and compares.
+A node dies: a spare takes its place, or the gang goes on with fewer, or it waits below its minimum. Nodes come back,
+and it grows. It does what `Macro` does step by step, without its steps: that makes a failure four times as cheap. Only
+what nothing else comes between is done here; the rest is left to `Macro` before anything of it is done. A test plays
+both and compares.
 """
 
 from __future__ import annotations
 
+from bisect import insort
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from flowdist.faults import Rate
+from flowdist.graph import MS
 from flowdist.sim.macro_books import ANSWER_NS
 from flowdist.streams import number, stream
 
 if TYPE_CHECKING:
+    from flowdist.faults import Fault, Rate
+    from flowdist.sim.accounts import Bucket
     from flowdist.sim.macro import Macro
 
 NEVER = 1 << 62
 
 
-class Leg(NamedTuple):
-    """What a sprint has come to. Times in ns, those in buckets of one replica."""
-
-    failures: int
-    start_up: int
-    restore: int
-    productive: int
-    lost: int
-    checkpoint: int
-    detection: int
-    lost_steps: int
-    row: int
-    durable: int
-    since: int  # of the start-up that is under way
-    begins: int
-    formed: int
-    free: int
-    left: tuple[str, Rate, int] | None  # a fault that is left to `Macro`: of whom, what and when
-
-
 def can_ever_sprint(macro: Macro) -> bool:
-    """Every fault of a rate is the end of one node, a replica has one of its own, and its loss is free."""
-    of_nodes = all(rate.kind == "kill" and rate.subject in ("node", *macro.scope.nodes) for rate in macro.plan.rates)
+    """Nodes die at a rate, a node has room for one replica, and its loss is free."""
     verdict = macro.policy.judge("node_lost", 0)
-    return (
-        of_nodes and bool(macro.plan.rates) and max(macro.scope.seats) == 1 and not (verdict.fails or verdict.counted)
-    )
+    free = not (verdict.fails or verdict.counted)
+    return free and max(macro.scope.seats) == 1 and any(_ends_a_node(rate, macro) for rate in macro.plan.rates)
+
+
+def _ends_a_node(rate: Rate, macro: Macro) -> bool:
+    return rate.kind == "kill" and rate.subject in ("node", *macro.scope.nodes)
 
 
 def may_sprint(macro: Macro) -> bool:
-    """All run, none of them is dead or suspect, and nobody wants to know more than the sums."""
-    seats = macro.seats
-    steady = macro.phase == "running" and macro.formed != NEVER and not macro.doomed and not seats.vacant
-    return steady and macro.tell is None and not macro.keep and not (seats.failures or seats.cordoned)
+    """No member is dead, cut off or suspect, no back-off is under way, and nobody wants to know more than the sums."""
+    if macro.doomed or macro.cuts or macro.seats.wary or macro.keep or macro.tell is not None:
+        return False
+    if macro.phase == "waiting":
+        return macro.books.bucket == "waiting" and not macro.counts
+    return macro.phase == "running" and macro.formed != NEVER and macro.due != NEVER
 
 
-def sprint(macro: Macro, end: int) -> None:
-    """From one failure to the next, for as long as no other thing comes between."""
-    leg = _run(macro, end)
-    books, seats, times = macro.books, macro.seats, macro.times
-    seats.free, macro.policy.row = leg.free, leg.row
-    if leg.failures:
-        everyone = books.active
-        for bucket, ns in (
-            ("start-up", leg.start_up),
-            ("restore", leg.restore),
-            ("productive", leg.productive),
-            ("lost work", leg.lost),
-            ("checkpoint", leg.checkpoint),
-            ("detection", leg.detection),
-            ("re-formation", leg.failures * (times.stop + times.open)),
-        ):
-            books.spent[bucket] += everyone * ns  # type: ignore[index]
-        books.bucket, books.since, books.begun, books.progressed = "start-up", leg.since, None, False
-        books.durable, books.lost_steps = leg.durable, books.lost_steps + leg.lost_steps
-        books.lost_ns += leg.lost_steps * macro.role.workload.step_ns
-        macro.result.faults += leg.failures
-        macro.result.generations += leg.failures
-        macro.result.causes["node_lost"] += leg.failures
-        macro.formed = leg.formed
-        macro.plan_begin(leg.begins)
-    if leg.left is not None:
-        if macro.due <= leg.left[2]:
-            macro.begin(macro.due)
-        macro.hit(*leg.left)
+@dataclass(slots=True)
+class Sprint:
+    """Of one `Macro`, from one failure to the next. Times are in ns; what stands here is there in `run` alone.
 
+    Those that are named for a bucket, and their like, are sums of all members, since the sprint began.
+    """
 
-def _run(macro: Macro, end: int) -> Leg:
-    books, seats, load, times, options = macro.books, macro.seats, macro.role.workload, macro.times, macro.options
-    later, arrivals, names, alive = macro.later, macro.arrivals, macro.names, macro.alive
-    on, usable, node_of, losses, shelf, flapping = (
-        seats.on,
-        seats.usable,
-        seats.node_of,
-        seats.losses,
-        seats.shelf,
-        seats.flapping,
-    )
-    every, step, cycle = load.checkpoint_every_ns, load.step_ns, load.checkpoint_every_ns + load.checkpoint_ns
-    proof, away, healthy_ns, limit = times.proof, times.stop_and_go, options.min_uptime_ns, options.free_incidents_max
-    seed, slowest, generation, count = (
-        macro.seed,
-        stream(macro.seed, macro.role.name, "slowest"),
-        macro.result.generations,
-        books.active,
-    )
-    failures = start_up = restore = productive = lost = checkpoint = detection = lost_steps = 0
-    row, durable, formed, free = macro.policy.row, books.durable, macro.formed, seats.free
-    message, up, running, startup, restore_ns = times.message, times.up, times.started, load.startup_ns, load.restore_ns
-    begins, since, reading = macro.due, books.since, restore_ns if books.durable else 0
-    if books.begun is not None:  # its start-up is booked
-        begins = since = books.begun
-        reading = 0
-    done, left, answer = books.end(begins), None, ANSWER_NS
-    saving, steps_all, take, drawn = load.checkpoint_ns, load.steps, arrivals.take, arrivals.heap
-    while True:
-        at, strike = later[0][0] if later else NEVER, drawn[0][0]
-        if at <= strike:
+    macro: Macro
+    away: int = 0  # from the death of a node to the order to start again
+    reform: int = 0  # from an incident to that order
+    every: int = 0  # of work, and a checkpoint
+    cycle: int = 0  # both together
+    step: int = 0
+    least: int = 0
+    most: int = 0
+    slowest: bytes = b""  # the stream that a start-up is drawn from
+    fixed: int = 0  # of a start-up, without the reading of a checkpoint
+    nodes: list[int] = field(default_factory=list)  # that a fault of each entity ends; -1: it is another fault
+    hushes: bool = False  # a node may fall silent: when it was heard of first counts then
+    vacant: list[int] = field(default_factory=list)  # those of `Seats`
+    waits: bool = False  # it is below its minimum
+    due: int = 0  # when all is done, or when it has waited for too long
+    since: int = 0  # when the start-up began, or the waiting
+    reading: int = 0  # of a checkpoint, in this start-up
+    begins: int = 0
+    formed: int = 0  # 0 while it waits
+    active: int = 0
+    durable: int = 0
+    ever: int = 0
+    row: int = 0
+    free: int = 0
+    generation: int = 0
+    healthy: bool = False  # enough for the next growth
+    failures: int = 0
+    incidents: int = 0
+    grown: int = 0
+    lost_steps: int = 0  # of one member
+    start_up: int = 0  # with the reading of checkpoints
+    restore: int = 0
+    productive: int = 0
+    worked: int = 0  # productive or lost
+    stepped: int = 0  # with checkpoints
+    detection: int = 0
+    reformation: int = 0
+
+    def __post_init__(self) -> None:
+        role, times, load = self.macro.role, self.macro.times, self.macro.role.workload
+        self.away, self.reform, self.fixed = times.stop_and_go, times.stop + times.open, times.up + load.startup_ns
+        self.every, self.cycle = load.checkpoint_every_ns, load.checkpoint_every_ns + load.checkpoint_ns
+        self.step, self.least, self.most = load.step_ns, role.min_replicas, role.max_replicas
+        self.slowest = stream(self.macro.seed, role.name, "slowest")
+        ends = {rate.name: _ends_a_node(rate, self.macro) for rate in self.macro.plan.rates}
+        for entity in self.macro.arrivals.entities:
+            self.nodes.append(self.macro.names[entity.target] if ends[entity.rate.name] else -1)
+        faults: list[Fault | Rate] = [*self.macro.plan.faults, *self.macro.plan.rates]
+        self.hushes = any(fault.kind == "lost" for fault in faults)
+        self.vacant = self.macro.seats.vacant
+
+    def run(self, end: int) -> None:
+        """As far as it can, and not beyond `end`."""
+        self._enter()
+        left = self._sprint(end)
+        self._leave()
+        macro = self.macro
+        if left is not None:
+            if macro.phase == "running" and macro.books.begun is None and macro.due < left[2]:
+                macro.begin(macro.due)
+            macro.hit(*left)
+
+    def _sprint(self, end: int) -> tuple[str, Rate, int] | None:
+        """Returns a fault that is left to `Macro`: of whom, what and when."""
+        macro, seats, vacant = self.macro, self.macro.seats, self.vacant
+        later, nodes, alive, met, message = macro.later, self.nodes, macro.alive, macro.met, macro.times.message
+        arrivals, drawn, entities = macro.arrivals, macro.arrivals.heap, macro.arrivals.entities
+        advance, bits, mask = arrivals.advance, arrivals.bits, arrivals.mask
+        on, usable, shelf, room, flapping = seats.on, seats.usable, seats.shelf, seats.room, seats.flapping
+        while True:
+            at, strike = later[0][0] if later else NEVER, (drawn[0] >> bits) * MS
+            if strike < at:
+                if strike > end or strike >= self.due:
+                    return None
+                entity = entities[drawn[0] & mask]
+                node = nodes[drawn[0] & mask]
+                advance()
+                if node < 0:
+                    return entity.target, entity.rate, strike
+                if not alive[node]:
+                    continue
+                starts = strike + self.away
+                alone = starts < at and starts < (drawn[0] >> bits) * MS and starts <= end
+                if not (alone and on[node]) or strike < self.formed or not self._lose(node, strike):
+                    return entity.target, entity.rate, strike
+                alive[node] = False
+                if entity.rate.duration_ns is not None:
+                    macro.serial += 1
+                    back = strike + entity.rate.duration_ns
+                    if self.hushes:
+                        met[node] = back
+                    heappush(later, (back + message, macro.serial, None, node))
+                continue
             node = later[0][3]
-            if at > end or at >= done or node < 0 or node in flapping:
-                break
-            heappop(later)
-            alive[node] = usable[node] = True
-            free += 1
-            heappush(shelf, (seats.sign, node))
-            continue
-        if strike > end or strike >= done:
-            break
-        now, rate, target = take()
-        node = names[target]
-        if not alive[node]:
-            continue
-        starts = now + away
-        alone = starts < at and starts < drawn[0][0] and starts <= end
-        if not (alone and free and on[node]) or now < formed or row >= limit:
-            left = target, rate, now
-            break
-        failures += 1
-        alive[node] = usable[node] = False
-        if rate.duration_ns is not None:
-            macro.serial += 1
-            heappush(later, (now + rate.duration_ns + message, macro.serial, None, node))
-        row = 1 if now + proof - formed >= healthy_ns else row + 1
-        if now >= begins:
-            cycles, rest = divmod(now - begins, cycle)
-            worked = cycles * every + (rest if rest < every else every)
-            steps, kept = worked // step, 0
-            if rest < answer:
-                cycles -= 1  # the last one does not count: its answer was under way
-            if cycles > 0:
-                saved = cycles * every // step
-                durable, steps, row = durable + saved, steps - saved, 1
-                kept = min(worked, saved * step)
-            start_up += begins - since - reading
-            restore += reading
-            productive += kept
-            lost += worked - kept
-            checkpoint += now - begins - worked
-            detection += proof
-            lost_steps += steps
+            if at > end or at >= self.due or node == -1 or (node >= 0 and (node in flapping or not room[node])):
+                return None
+            entry = heappop(later)
+            grows = 0
+            if vacant and (node >= 0 or (self.free and node == -2 - self.generation)):
+                grows = self._when(at, min(later[0][0] if later else NEVER, strike, end + 1))
+                if not grows:
+                    heappush(later, entry)
+                    return None
+            if node >= 0:
+                alive[node] = usable[node] = True
+                self.free += 1
+                heappush(shelf, (seats.sign, node))
+            if grows > at:
+                macro.serial += 1
+                heappush(later, (grows, macro.serial, None, -2 - self.generation))
+            elif grows:
+                self._grow(at)
+
+    def _lose(self, node: int, now: int) -> bool:
+        """A member dies, and the others stop. False: this is no steady case, and nothing is done."""
+        seats, active, vacant, told = self.macro.seats, self.active, self.vacant, now + self.macro.times.proof
+        if not self.waits:
+            if active == 1 or not self._note_incident(now, told):
+                return False
+            if now > self.begins:
+                self._halt(now)
+                self.detection += active * (told - now)
+            else:
+                self.start_up += active * (told - self.since)
+            seats.note_loss(node, told)
+        self.failures += 1
+        replica = seats.on[node].pop()
+        seats.usable[node] = False
+        if self.free and not vacant:
+            self._seat(replica)
         else:
-            start_up += now + proof - since
-        replica = on[node].pop()
-        best = heappop(shelf)[1]
-        while not usable[best] or on[best]:
-            best = heappop(shelf)[1]
-        on[best].append(replica)
-        node_of[replica] = best
-        free -= 1
-        if node in losses:
-            seats.note_loss(node, now + proof)
+            seats.node_of[replica] = None
+            insort(vacant, replica)
+            if self.waits:
+                return True
+            self._fill()
+        members = self.most - len(vacant)
+        if members < self.least:
+            self.waits, self.formed, self.active, self.since = True, 0, 0, told + self.macro.times.stop
+            self.reformation += active * self.macro.times.stop
+            self.due = self.since + self.macro.role.pending_timeout_ns
         else:
-            losses[node] = [now + proof]
-        since, formed, reading = starts, starts + running, restore_ns if durable else 0
-        begins = starts + up + reading + startup
-        if seed:
-            begins += macro.spread(number(slowest, generation + failures), count)
-        work = (steps_all - durable) * step
-        done = begins + work + (work - 1) // every * saving
-    return Leg(
-        failures,
-        start_up,
-        restore,
-        productive,
-        lost,
-        checkpoint,
-        detection,
-        lost_steps,
-        row,
-        durable,
-        since,
-        begins,
-        formed,
-        free,
-        left,
-    )
+            self.reformation += active * self.reform
+            self._start(members, now + self.away)
+        return True
+
+    def _note_incident(self, now: int, told: int) -> bool:
+        """False: it may be one too many in a row."""
+        options = self.macro.options
+        if now - self.begins >= self.cycle + ANSWER_NS or told - self.formed >= options.min_uptime_ns:
+            self.row = 1
+        elif self.row < options.free_incidents_max:
+            self.row += 1
+        else:
+            return False
+        self.incidents += 1
+        return True
+
+    def _when(self, at: int, quiet: int) -> int:
+        """When those without a seat get one, as a node is free. 0: it is not done here, as something comes between."""
+        macro, times = self.macro, self.macro.times
+        if self.waits:
+            short = self.least - self.most + len(self.vacant)
+            return at if short > 1 or at + times.open < quiet else 0
+        formed, options = self.formed, macro.options
+        late = at if at > formed else formed
+        wait, self.healthy = macro.role.cooldown_ns, True
+        if not (late - self.begins >= self.cycle + times.message or late - formed >= options.min_uptime_ns):
+            self.healthy = False
+            if self.row >= options.free_incidents_max - 1 and wait < options.min_uptime_ns:
+                wait = options.min_uptime_ns
+        if at < formed + wait:
+            return formed + wait
+        return at if at + self.reform < quiet and at + self.reform < self.due else 0
+
+    def _grow(self, now: int) -> None:
+        """Free nodes take those without a seat: a gang that waits starts if they are enough, one that runs restarts."""
+        self._fill()
+        active, members, times = self.active, self.most - len(self.vacant), self.macro.times
+        if self.waits:
+            if members >= self.least:
+                self.reformation += self.ever * times.open
+                self._start(members, now + times.open)
+            return
+        self.row = 1 if self.healthy else self.row + 1
+        starts = now + self.reform
+        if now > self.begins:
+            halts = now + times.stop - times.message  # they step until they are stopped
+            self._halt(halts)
+            self.detection += active * (starts - halts)
+        else:
+            self.start_up += active * (now - self.since)
+            self.reformation += active * (starts - now)
+        self.grown += 1
+        self._start(members, starts)
+
+    def _fill(self) -> None:
+        vacant = self.vacant
+        while vacant and self.free:
+            self._seat(vacant.pop(0))
+
+    def _seat(self, replica: int) -> None:
+        """As `Seats.fill`, where a node has room for one and none is to be avoided."""
+        seats = self.macro.seats
+        on, usable, shelf, cordoned = seats.on, seats.usable, seats.shelf, seats.cordoned
+        node = heappop(shelf)[1]
+        while not usable[node] or on[node] or node in cordoned:
+            node = heappop(shelf)[1]
+        on[node].append(replica)
+        seats.node_of[replica] = node
+        self.free -= 1
+
+    def _start(self, members: int, at: int) -> None:
+        macro, load = self.macro, self.macro.role.workload
+        self.waits, self.active, self.since, self.formed = False, members, at, at + macro.times.started
+        self.generation += 1
+        if members > self.ever:
+            self.ever = members
+        self.reading = reading = load.restore_ns if self.durable else 0
+        begins = at + self.fixed + reading
+        if macro.seed:
+            begins += macro.spread(number(self.slowest, self.generation), members)
+        self.begins = begins
+        work = (load.steps - self.durable) * self.step
+        self.due = begins + work + (work - 1) // self.every * load.checkpoint_ns
+
+    def _halt(self, at: int) -> None:
+        """They step no more: what is not saved is lost."""
+        begins, every, active = self.begins, self.every, self.active
+        cycles, rest = divmod(at - begins, self.cycle)
+        worked = cycles * every + (rest if rest < every else every)
+        if rest < ANSWER_NS:
+            cycles -= 1  # the last one does not count: its answer was under way
+        self.lost_steps += worked // self.step
+        if cycles > 0:
+            saved = cycles * every // self.step
+            self.durable += saved
+            self.lost_steps -= saved
+            self.productive += active * saved * self.step
+        self.start_up += active * (begins - self.since)
+        self.restore += active * self.reading
+        self.worked += active * worked
+        self.stepped += active * (at - begins)
+
+    def _enter(self) -> None:
+        macro, books = self.macro, self.macro.books
+        self.waits, self.active, self.durable, self.ever = (
+            macro.phase == "waiting",
+            books.active,
+            books.durable,
+            macro.ever,
+        )
+        self.row, self.free, self.generation = macro.policy.row, macro.seats.free, macro.result.generations
+        self.since, self.formed = books.since, 0 if self.waits else macro.formed
+        self.failures = self.incidents = self.grown = self.lost_steps = 0
+        self.start_up = self.restore = self.productive = self.worked = self.stepped = 0
+        self.detection = self.reformation = 0
+        if self.waits:
+            self.due = macro.due
+        elif books.begun is not None:  # its start-up is booked
+            self.begins, self.reading, self.due = books.begun, 0, macro.due
+        else:
+            self.begins, self.reading = macro.due, macro.role.workload.restore_ns if self.durable else 0
+            self.due = books.end(self.begins)
+
+    def _leave(self) -> None:
+        """`Macro` goes on from here: in a start-up, or waiting."""
+        macro, seats, result = self.macro, self.macro.seats, self.macro.result
+        seats.free, seats.taken = self.free, self.most - len(self.vacant)
+        result.faults += self.failures
+        if self.generation == result.generations and not self.incidents:
+            return
+        self._book()
+        result.generations, macro.policy.row, macro.ever, macro.backoff = self.generation, self.row, self.ever, 0
+        for kind, count in (("node_lost", self.incidents), ("joined", self.grown)):
+            if count:
+                result.causes[kind] += count
+        if self.waits:
+            macro.plan_wait(self.due)
+        else:
+            macro.plan_begin(self.begins, self.formed)
+
+    def _book(self) -> None:
+        books = self.macro.books
+        sums: dict[Bucket, int] = {
+            "start-up": self.start_up - self.restore,
+            "restore": self.restore,
+            "productive": self.productive,
+            "lost work": self.worked - self.productive,
+            "checkpoint": self.stepped - self.worked,
+            "detection": self.detection,
+            "re-formation": self.reformation,
+        }
+        sums["waiting"] = self.most * (self.since - books.since) - sum(sums.values())
+        for bucket, ns in sums.items():
+            books.spent[bucket] += ns
+        books.bucket, books.active, books.since = "waiting" if self.waits else "start-up", self.active, self.since
+        books.begun, books.progressed, books.durable = None, False, self.durable
+        books.lost_steps += self.lost_steps
+        books.lost_ns += self.lost_steps * self.step

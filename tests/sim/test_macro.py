@@ -14,12 +14,13 @@ from flowdist.control.history import FaultLine, Header, Record, decode_lines, en
 from flowdist.dsl.load import load_topology
 from flowdist.errors import FlowdistError
 from flowdist.fault_files import parse_plan
-from flowdist.faults import FaultError, Plan
-from flowdist.graph import DAY, HOUR, MINUTE, SECOND, RestartPolicy, RoleGraph, Rule
+from flowdist.fault_rates import Arrivals
+from flowdist.faults import Fault, FaultError, Plan, Rate
+from flowdist.graph import DAY, HOUR, MINUTE, MS, SECOND, RestartPolicy, RoleGraph, Rule
 from flowdist.report.goodput import daly_ns
 from flowdist.sim.faulting import check_faults
 from flowdist.sim.macro import Macro
-from flowdist.sim.macro_check import compare
+from flowdist.sim.macro_check import Comparison, compare
 from flowdist.sim.macro_result import MacroResult
 from flowdist.sim.macro_scope import MacroRefused, scope_of
 from flowdist.sim.macro_trace import MacroTrace
@@ -109,18 +110,52 @@ def test_both_modes_agree_to_the_nanosecond(story: str) -> None:
 RATES = ("node-kill=40/node-day/2m", "node-lost=15/node-day/1m", "trainer-kill=20/replica-day", "trainer-oom=5/day")
 
 
+def over_hours(rates: tuple[str, ...], seeds: int, max_restarts: int = 99, **params: Any) -> list[Comparison]:
+    load = msgspec.structs.replace(topology().roles[0].workload, steps=10_000)
+    graph = with_role(topology(**params, max_restarts=max_restarts), workload=load)
+    return list(compare(graph, parse_plan(rates=rates), range(1, seeds + 1), 2 * HOUR))
+
+
 @pytest.mark.parametrize("params", [{"replicas": "2:4"}, {"replicas": 4, "nodes": 6}, {"replicas": "3:4", "nodes": 5}])
-def test_they_agree_over_seeds_of_failures_of_all_kinds(params: dict[str, object]) -> None:
+def test_they_agree_over_seeds_of_failures_of_all_kinds(params: dict[str, Any]) -> None:
     """Hours with dozens of failures, many inside a recovery. Where they are not equal, less than a thousandth is."""
-    graph = with_role(
-        topology(**params, max_restarts=99),
-        workload=msgspec.structs.replace(topology().roles[0].workload, steps=10_000),
-    )
-    found = list(compare(graph, parse_plan(rates=RATES), range(1, 13), 2 * HOUR))
+    found = over_hours(RATES, 12, **params)
     assert sum(one.faults for one in found) > 300
     assert sum(one.is_equal for one in found) >= 0.75 * len(found)
     assert all(one.is_alike for one in found)
     assert max(one.worst for one in found) < 0.001
+
+
+@pytest.mark.parametrize(
+    ("params", "cause"),
+    [
+        ({"replicas": "2:4"}, "joined"),  # it shrinks and grows
+        ({"replicas": "1:8", "nodes": 8}, "joined"),
+        ({"replicas": 4}, "waiting"),  # each failure is below its minimum
+        ({"replicas": "6:8", "nodes": 8}, "waiting"),
+        ({"replicas": "3:4", "pending_timeout": "40s"}, "failed"),  # it waits in vain
+    ],
+)
+def test_they_agree_without_spares_to_the_nanosecond(params: dict[str, Any], cause: str) -> None:
+    found = over_hours(RATES[:1], 20, **params)
+    assert [one.seed for one in found if not one.is_equal] == []
+    sums = [one.macro for one in found]
+    reached = {
+        "joined": sum(one.causes.get("joined", 0) for one in sums) > 20,
+        "waiting": sum(one.spent["waiting"] for one in sums) > HOUR,
+        "failed": sum(one.outcome == "failed" for one in sums) > 5,
+    }
+    assert reached[cause]
+
+
+def test_they_agree_on_back_off_and_on_the_end_of_a_budget_without_spares() -> None:
+    """Replicas fall over at a rate, between the deaths of nodes."""
+    found = over_hours(
+        ("node-kill=40/node-day/2m", "trainer-exit=60/replica-day:3"), 20, max_restarts=6, replicas="2:4"
+    )
+    assert all(one.is_alike for one in found) and sum(one.is_equal for one in found) >= 0.75 * len(found)
+    assert sum(one.macro.outcome == "failed" for one in found) > 10
+    assert sum(one.macro.spent["back-off"] for one in found) > MINUTE
 
 
 def test_a_difference_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,6 +180,99 @@ def test_the_short_cut_changes_nothing(seed: int) -> None:
     short, long = (run(graph, plan, until, seed=seed % 3, step_by_step=steps) for steps in (False, True))
     assert short == long
     assert sum(short.spent.values()) == nodes * short.now
+
+
+def odd_job(seed: int) -> tuple[RoleGraph, Plan, int]:
+    """A gang with few spares or none, under other options and limits, and often more than it can stand."""
+    rnd = random.Random(seed)
+    nodes, spares = rnd.choice([3, 8, 20]), rnd.choice([0, 0, 1, 5])
+    least = rnd.choice([1, (nodes + 1) // 2, nodes - 1, nodes])
+    graph = big(nodes=nodes, spares=spares, least=least, days=1, checkpoint_every=rnd.choice(["10m", "1m", "10s"]))
+    graph = with_role(
+        graph,
+        cooldown_ns=rnd.choice([0, 1, 30, 300]) * SECOND,
+        pending_timeout_ns=rnd.choice([1, 6000, 6000]) * MINUTE,
+        restart=RestartPolicy(max_restarts=rnd.choice([5, 10**6]), backoff_ns=rnd.choice([0, 10]) * SECOND),
+        workload=msgspec.structs.replace(
+            graph.roles[0].workload,
+            startup_ns=rnd.choice([0, 1, 180]) * SECOND,
+            restore_ns=rnd.choice([0, 60]) * SECOND,
+            checkpoint_ns=rnd.choice([0, 20]) * SECOND,
+        ),
+    )
+    options = msgspec.structs.replace(
+        graph.options,
+        min_uptime_ns=rnd.choice([5, 60, 600]) * SECOND,
+        free_incidents_max=rnd.choice([2, 5, 10**6, 10**6]),
+        move_after=rnd.choice([1, 2, 99]),
+        cordon_after=rnd.choice([1, 2, 3, 99]),
+        bad_node_window_ns=rnd.choice([1, 10, 60, 600]) * MINUTE,
+    )
+    a_day = rnd.choice([5, 200, 2000, 20_000, 300_000])
+    rates = [f"node-kill={a_day}/day{rnd.choice(['/5m', '/4h', '/1s', '', '/30s'])}"]
+    rates += rnd.choice([[], [], ["trainer-exit=500/day:3"], ["trainer-oom=100/day", "node-lost=50/day/1m"]])
+    faults = rnd.choice([[], ["node1@1h/5m", "node1@2h:lost/1m"], ["node2@40m:lost/2s"], ["node99@30m:add"]])
+    small = tuple(
+        msgspec.structs.replace(node, cpu=1.0) if i % 7 == seed % 50 else node
+        for i, node in enumerate(graph.cluster.nodes)  # some nodes have no room
+    )
+    cluster = msgspec.structs.replace(graph.cluster, nodes=small)
+    graph = msgspec.structs.replace(graph, options=options, cluster=cluster)
+    until = min(rnd.choice([5 * HOUR, 2 * HOUR + 1_234_567]), 4000 * DAY // a_day)
+    return graph, parse_plan(faults, rates=rates), until
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_nor_does_it_in_odd_jobs(seed: int) -> None:
+    graph, plan, until = odd_job(seed)
+    short, long = (run(graph, plan, until, seed=seed % 3, step_by_step=steps) for steps in (False, True))
+    assert short == long
+
+
+def test_nor_does_it_while_the_first_node_is_silent_for_a_moment() -> None:
+    """Checkpoints that it offers meanwhile do not count when another node dies before it is heard again."""
+    graph, rate = big(nodes=8, spares=2, least=8, checkpoint_every="1s"), "node-kill=20/node-day"
+    load = msgspec.structs.replace(graph.roles[0].workload, step_ns=SECOND, checkpoint_ns=0)
+    graph = with_role(graph, workload=load)
+    nodes = [node.name for node in graph.cluster.nodes]
+    differs = False
+    for seed in range(5):
+        before = (Arrivals(parse_plan(rates=[rate]).rates, graph, nodes, seed).next_ns() or 0) - 1500 * MS
+        heard, silent = (parse_plan(faults, rates=[rate]) for faults in ([], [f"node0@{before // MS}ms:lost/2s"]))
+        short, long, other = (
+            run(graph, plan, before + MINUTE, fault_seed=seed, step_by_step=steps)
+            for plan, steps in ((silent, False), (silent, True), (heard, True))
+        )
+        assert short == long
+        differs |= short.lost_ns > other.lost_ns
+    assert differs
+
+
+class Stepping(Macro):
+    """Counts what it does step by step."""
+
+    hits = 0
+
+    def hit(self, target: str, what: Fault | Rate, now: int) -> None:
+        self.hits += 1
+        super().hit(target, what, now)
+
+
+@pytest.mark.parametrize(
+    ("params", "rate", "cause"),
+    [
+        ({"spares": 10, "least": 150}, "node-kill=0.02/node-day/4h", "node_lost"),
+        ({"spares": 0, "least": 150}, "node-kill=0.02/node-day/4h", "joined"),
+        ({"spares": 0, "least": 200}, "node-kill=0.02/node-day/5m", "node_lost"),
+    ],
+)
+def test_the_short_cut_is_taken_with_spares_without_and_below_the_minimum(
+    params: dict[str, int], rate: str, cause: str
+) -> None:
+    graph, plan = with_role(big(nodes=200, days=99, **params), pending_timeout_ns=DAY), parse_plan(rates=[rate])
+    job = Stepping(scope_of(graph, plan), plan)
+    result = job.run(30 * DAY)
+    assert result.causes[cause] > 60 and job.hits < 0.1 * result.faults
 
 
 def test_another_seed_draws_other_faults_and_the_same_seed_the_same() -> None:
