@@ -53,6 +53,7 @@ class Sprint:
     """
 
     macro: Macro
+    proof: int = 0  # from the death of a node to the proof of it
     away: int = 0  # from the death of a node to the order to start again
     reform: int = 0  # from an incident to that order
     every: int = 0  # of work, and a checkpoint
@@ -61,7 +62,11 @@ class Sprint:
     least: int = 0
     most: int = 0
     slowest: bytes = b""  # the stream that a start-up is drawn from
+    starts: int = 0  # from the order to the news that all run
     fixed: int = 0  # of a start-up, without the reading of a checkpoint
+    reads: int = 0  # of a start-up, the reading of one
+    healthy_after: int = 0
+    row_max: int = 0
     nodes: list[int] = field(default_factory=list)  # that a fault of each entity ends; -1: it is another fault
     hushes: bool = False  # a node may fall silent: when it was heard of first counts then
     vacant: list[int] = field(default_factory=list)  # those of `Seats`
@@ -73,6 +78,7 @@ class Sprint:
     formed: int = 0  # 0 while it waits
     active: int = 0
     durable: int = 0
+    whole: int = 0  # of the work from there
     ever: int = 0
     row: int = 0
     free: int = 0
@@ -95,6 +101,8 @@ class Sprint:
         self.away, self.reform, self.fixed = times.stop_and_go, times.stop + times.open, times.up + load.startup_ns
         self.every, self.cycle = load.checkpoint_every_ns, load.checkpoint_every_ns + load.checkpoint_ns
         self.step, self.least, self.most = load.step_ns, role.min_replicas, role.max_replicas
+        self.proof, self.starts, self.reads = times.proof, times.started, load.restore_ns
+        self.healthy_after, self.row_max = self.macro.options.min_uptime_ns, self.macro.options.free_incidents_max
         self.slowest = stream(self.macro.seed, role.name, "slowest")
         ends = {rate.name: _ends_a_node(rate, self.macro) for rate in self.macro.plan.rates}
         for entity in self.macro.arrivals.entities:
@@ -151,7 +159,8 @@ class Sprint:
             entry = heappop(later)
             grows = 0
             if vacant and (node >= 0 or (self.free and node == -2 - self.generation)):
-                grows = self._when(at, min(later[0][0] if later else NEVER, strike, end + 1))
+                quiet = strike if strike <= end else end + 1
+                grows = self._when(at, later[0][0] if later and later[0][0] < quiet else quiet)
                 if not grows:
                     heappush(later, entry)
                     return None
@@ -167,7 +176,7 @@ class Sprint:
 
     def _lose(self, node: int, now: int) -> bool:
         """A member dies, and the others stop. False: this is no steady case, and nothing is done."""
-        seats, active, vacant, told = self.macro.seats, self.active, self.vacant, now + self.macro.times.proof
+        seats, active, vacant, told = self.macro.seats, self.active, self.vacant, now + self.proof
         if not self.waits:
             if active == 1 or not self._note_incident(now, told):
                 return False
@@ -200,10 +209,9 @@ class Sprint:
 
     def _note_incident(self, now: int, told: int) -> bool:
         """False: it may be one too many in a row."""
-        options = self.macro.options
-        if now - self.begins >= self.cycle + ANSWER_NS or told - self.formed >= options.min_uptime_ns:
+        if told - self.formed >= self.healthy_after or now - self.begins >= self.cycle + ANSWER_NS:
             self.row = 1
-        elif self.row < options.free_incidents_max:
+        elif self.row < self.row_max:
             self.row += 1
         else:
             return False
@@ -216,13 +224,13 @@ class Sprint:
         if self.waits:
             short = self.least - self.most + len(self.vacant)
             return at if short > 1 or at + times.open < quiet else 0
-        formed, options = self.formed, macro.options
+        formed = self.formed
         late = at if at > formed else formed
         wait, self.healthy = macro.role.cooldown_ns, True
-        if not (late - self.begins >= self.cycle + times.message or late - formed >= options.min_uptime_ns):
+        if not (late - formed >= self.healthy_after or late - self.begins >= self.cycle + times.message):
             self.healthy = False
-            if self.row >= options.free_incidents_max - 1 and wait < options.min_uptime_ns:
-                wait = options.min_uptime_ns
+            if self.row >= self.row_max - 1 and wait < self.healthy_after:
+                wait = self.healthy_after
         if at < formed + wait:
             return formed + wait
         return at if at + self.reform < quiet and at + self.reform < self.due else 0
@@ -265,18 +273,15 @@ class Sprint:
         self.free -= 1
 
     def _start(self, members: int, at: int) -> None:
-        macro, load = self.macro, self.macro.role.workload
-        self.waits, self.active, self.since, self.formed = False, members, at, at + macro.times.started
+        self.waits, self.active, self.since, self.formed = False, members, at, at + self.starts
         self.generation += 1
         if members > self.ever:
             self.ever = members
-        self.reading = reading = load.restore_ns if self.durable else 0
+        self.reading = reading = self.reads if self.durable else 0
         begins = at + self.fixed + reading
-        if macro.seed:
-            begins += macro.spread(number(self.slowest, self.generation), members)
-        self.begins = begins
-        work = (load.steps - self.durable) * self.step
-        self.due = begins + work + (work - 1) // self.every * load.checkpoint_ns
+        if self.macro.seed:
+            begins += self.macro.spread(number(self.slowest, self.generation), members)
+        self.begins, self.due = begins, begins + self.whole
 
     def _halt(self, at: int) -> None:
         """They step no more: what is not saved is lost."""
@@ -289,12 +294,19 @@ class Sprint:
         if cycles > 0:
             saved = cycles * every // self.step
             self.durable += saved
+            self.whole = self._to_do()
             self.lost_steps -= saved
             self.productive += active * saved * self.step
         self.start_up += active * (begins - self.since)
         self.restore += active * self.reading
         self.worked += active * worked
         self.stepped += active * (at - begins)
+
+    def _to_do(self) -> int:
+        """How long the rest of the work will take, with its checkpoints."""
+        load = self.macro.role.workload
+        work = (load.steps - self.durable) * self.step
+        return work + (work - 1) // self.every * load.checkpoint_ns
 
     def _enter(self) -> None:
         macro, books = self.macro, self.macro.books
@@ -309,6 +321,7 @@ class Sprint:
         self.failures = self.incidents = self.grown = self.lost_steps = 0
         self.start_up = self.restore = self.productive = self.worked = self.stepped = 0
         self.detection = self.reformation = 0
+        self.whole = self._to_do()
         if self.waits:
             self.due = macro.due
         elif books.begun is not None:  # its start-up is booked
