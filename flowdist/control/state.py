@@ -288,6 +288,7 @@ class JobState:
     usable: list[tuple[int, NodeName]] = field(default_factory=list)  # nodes that are, in their order
     free: dict[NodeName, Capacity] = field(default_factory=dict)  # of nodes that take more
     quiet: dict[NodeName, None] = field(default_factory=dict)  # usable nodes that are overdue
+    leaving: dict[NodeName, None] = field(default_factory=dict)  # usable nodes that are drained or preempted
     warming: dict[NodeName, None] = field(default_factory=dict)  # nodes that still import what workers will want
     shelves: list[Shelf] = field(default_factory=list)  # of these nodes, by what roles ask for
     incidents: list[Incident] = field(default_factory=list)
