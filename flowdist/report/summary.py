@@ -74,6 +74,8 @@ def summary_text(summary: dict[str, Any]) -> str:
         lost = rounded(role["lost_work_s"]) if "lost_work_s" in role else "-"
         rows.append((*row, lost) if simulated else row)
     lines += ["", *table(rows)]
+    if "rates" in summary:
+        lines += ["", f"Faults at random: {', '.join(summary['rates'])}; the same with --seed {summary['seed']}"]
     if "time_s" in summary:
         lines += ["", "Where the time went", *table(_time_rows(summary["time_s"]))]
     if summary["incidents"]:
