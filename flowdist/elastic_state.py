@@ -137,8 +137,9 @@ def _refuse_shards(name: str, parts: Iterator[tuple[str, Any]]) -> None:
         if kind:
             raise TypeError(
                 f"ElasticState({name}=...) cannot hold {where}, a {kind}: its shards are on all ranks, "
-                "and those of a rank that is lost would be lost with it. Train without elastic(), so that the workers restart: save with "
-                "torch.distributed.checkpoint, publish by worker.commit(), and load what worker.latest() says"
+                "and those of a rank that is lost would be lost with it. Train without elastic(), so that the workers "
+                "restart: save with torch.distributed.checkpoint, publish by worker.commit(), and load what "
+                "worker.latest() says"
             )
 
 
