@@ -62,6 +62,8 @@ def check_room(job: JobState) -> None:
     usable = sorted((node.order, name) for name, node in job.nodes.items() if node.usable)
     assert usable == job.usable, f"{usable} are usable, not {job.usable}"
     assert all(job.nodes[name].usable for name in job.warming), f"{list(job.warming)} warm up, and are not all up"
+    leaving = {name for name, node in job.nodes.items() if node.usable and node.is_leaving}
+    assert leaving == set(job.leaving), f"{sorted(job.leaving)} are being left, and {sorted(leaving)} say so"
     assert all(job.nodes[name].usable for name in job.quiet), f"{list(job.quiet)} are overdue, and are not all up"
     for shelf in job.shelves:
         found = [candidate(job, shelf, name, free) for name, free in job.free.items()]
@@ -219,10 +221,11 @@ def check_incidents(job: JobState) -> None:
             if incident.phase == "stopping":
                 up = [str(replica.id) for replica in job.members_of(world) if replica.is_up]
                 assert not up, f"{up} are up while incident {incident.number} stops"
-        assert bool(incident.overdue) == bool(incident.held), f"incident {incident.number} waits for nobody, or nothing"
-        assert incident.overdue.keys() <= job.quiet.keys(), (
-            f"incident {incident.number} waits for who is heard, or lost"
-        )
+        waits = f"incident {incident.number} waits for {', '.join(incident.in_doubt) or 'nobody'}"
+        assert bool(incident.in_doubt) == bool(incident.held), f"{waits} to judge {incident.held}"
+        assert all(job.nodes[name].usable for name in incident.in_doubt), f"{waits}, which is lost"
+        is_bounded = Due("answer", str(incident.number)) in job.due
+        assert is_bounded or incident.in_doubt.keys() <= job.quiet.keys(), f"{waits}, which need not answer"
     for world in job.worlds.values():
         if world.incident is not None:
             assert world.name in job.incident(world.incident).worlds, f"{world.name} is not in its incident"
