@@ -15,6 +15,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
+from flowdist.control.causes import PEER_KINDS
 from flowdist.fault_rates import Arrivals, fault_of
 from flowdist.faults import Fault, Plan, Rate
 from flowdist.graph import format_duration
@@ -282,14 +283,24 @@ class Macro:
         if self.phase != "running" or generation != self.result.generations:
             return
         kind, signal = FAILED[what.kind]
+        node = self.seats.node_of[replica]
         code = int(what.arg) if what.kind == "exit" else 0
         self.seats.blame(replica, kind, now)
         verdict = self.policy.judge(kind, now, code, signal)
         reason = f"{self.role.name}/{replica} failed: {kind}"
         if verdict.fails:
+            if kind in PEER_KINDS and node is not None and self.seats.taken > len(self.seats.on[node]):
+                self._hold(kind, reason, now)
             self._fail(f"{reason}; {verdict.fails}", now)
         else:
             self._incident(kind, reason, now, level=verdict.level if verdict.counted else None)
+
+    def _hold(self, kind: str, reason: str, now: int) -> None:
+        """It is judged when the nodes of the others have answered that they have stopped (R8)."""
+        self.result.causes[kind] += 1
+        self._say(now, "incident", kind, reason)
+        if self.books.begun is None:
+            self.books.move("re-formation", self.books.active, now)
 
     # What is decided.
 
