@@ -15,11 +15,11 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
-from flowdist.control.causes import PEER_KINDS
 from flowdist.fault_rates import Arrivals, fault_of
 from flowdist.faults import Fault, Plan, Rate
 from flowdist.graph import format_duration
 from flowdist.sim.macro_books import Books
+from flowdist.sim.macro_peers import excuse, hold, is_excused
 from flowdist.sim.macro_policy import Policy
 from flowdist.sim.macro_result import FAILED, Later, MacroResult, Phase
 from flowdist.sim.macro_scope import Scope
@@ -66,6 +66,8 @@ class Macro:
         self._exited: dict[int, None] = {}  # replicas whose processes ended by themselves in this generation
         self.met: dict[int, int] = {}  # when the agent of a node connected last: its heartbeats count from there
         self._fences: dict[int, int] = {}  # when the workers of a node that is gone ended
+        self.died: dict[int, int] = {}  # when a node died, or was cut off
+        self.kind, self.opened = "", 0  # of the last incident
         self._until = 0
         self.arrivals = Arrivals(plan.rates, graph, scope.nodes, seed if fault_seed is None else fault_seed)
         self.later: list[Later] = []
@@ -77,9 +79,9 @@ class Macro:
         self.ever = 0  # replicas that have run: the lowest come first
         self.pending: int | None = None  # until when it may be below its minimum
         self.backoff = 0
-        self._backoff_until = 0
+        self.backoff_until = 0
         self.counts = False  # the open incident is one that a budget pays for
-        self._stopped_ns = 0  # when the members of a gang that is told to stop have done so
+        self.stopped_ns = 0  # when the members of a gang that is told to stop have done so
         self._halt_at: int | None = None  # when the members of a gang that is told to stop do so
         for add in plan.adds:
             self.at(add.at_ns + self.times.message, None, self.names[add.node])
@@ -138,7 +140,7 @@ class Macro:
         """When something befalls it, or nobody looks any more: what is due before is done at once."""
         return min(self.later[0][0] if self.later else NEVER, self.arrivals.next_ns() or NEVER, self._until + 1)
 
-    def _say(self, now: int, what: str, name: str, words: str) -> None:
+    def say(self, now: int, what: str, name: str, words: str) -> None:
         if self.tell is not None:
             self.tell(now, what, name, words)
 
@@ -188,7 +190,7 @@ class Macro:
                 self.at(back, lambda now: self._heal(node))
                 return  # a short silence changes nothing
         self.alive[node] = False
-        self._fences[node] = dies
+        self._fences[node], self.died[node] = dies, now
         if back is not None:
             self.met[node] = back
             back += self.times.message
@@ -203,7 +205,7 @@ class Macro:
                 self.at(dies, self._stop_short)
             else:
                 self._stop_short(now)
-            if self.phase == "stopping" and now < self._stopped_ns:  # the dead do not say that they have stopped
+            if self.phase == "stopping" and now < self.stopped_ns:  # the dead do not say that they have stopped
                 self.due = max(self.due, told)
 
     def _last_heard(self, node: int, now: int) -> int:
@@ -241,7 +243,7 @@ class Macro:
         self.cuts.pop(node, None)
         lost = seats.lose(node)
         name = self.scope.nodes[node]
-        self._say(now, "gone", name, f"{name} is gone: {why}")
+        self.say(now, "gone", name, f"{name} is gone: {why}")
         if not lost:
             return
         if self.phase == "opening":
@@ -251,14 +253,16 @@ class Macro:
             verdict = self.policy.judge("node_lost", now)
             reason = f"{name} is gone: {why}"
             if verdict.fails:
-                self._fail(f"{reason}; {verdict.fails}", now)
+                self.fail(f"{reason}; {verdict.fails}", now)
             else:
                 self._incident("node_lost", reason, now, level=verdict.level if verdict.counted else None)
+        elif self.phase == "stopping" and is_excused(self, node, why, now):
+            excuse(self, f"{name} is gone: {why}", now)
 
     def _joined(self, node: int, now: int) -> None:
         self.alive[node] = True
         self.seats.join(node, now)
-        self._say(now, "joined", self.scope.nodes[node], f"{self.scope.nodes[node]} joined")
+        self.say(now, "joined", self.scope.nodes[node], f"{self.scope.nodes[node]} joined")
         if self.phase == "waiting":
             self._form(now)
         elif self.phase == "running":
@@ -283,24 +287,15 @@ class Macro:
         if self.phase != "running" or generation != self.result.generations:
             return
         kind, signal = FAILED[what.kind]
-        node = self.seats.node_of[replica]
         code = int(what.arg) if what.kind == "exit" else 0
         self.seats.blame(replica, kind, now)
         verdict = self.policy.judge(kind, now, code, signal)
         reason = f"{self.role.name}/{replica} failed: {kind}"
         if verdict.fails:
-            if kind in PEER_KINDS and node is not None and self.seats.taken > len(self.seats.on[node]):
-                self._hold(kind, reason, now)
-            self._fail(f"{reason}; {verdict.fails}", now)
+            hold(self, replica, kind, reason, now)
+            self.fail(f"{reason}; {verdict.fails}", now)
         else:
             self._incident(kind, reason, now, level=verdict.level if verdict.counted else None)
-
-    def _hold(self, kind: str, reason: str, now: int) -> None:
-        """It is judged when the nodes of the others have answered that they have stopped (R8)."""
-        self.result.causes[kind] += 1
-        self._say(now, "incident", kind, reason)
-        if self.books.begun is None:
-            self.books.move("re-formation", self.books.active, now)
 
     # What is decided.
 
@@ -314,18 +309,18 @@ class Macro:
         """One cause, and the gang restarts: all of it stops first (R6)."""
         books, result = self.books, self.result
         result.causes[kind] += 1
-        self._say(now, "incident", kind, reason)
-        joined = kind == "joined"
+        self.say(now, "incident", kind, reason)
+        joined, self.kind, self.opened = kind == "joined", kind, now
         if books.begun is None:
             books.move("re-formation", books.active, now)
-        self._stopped_ns = now + self.times.stop - self.times.message
-        self._halt_at = self._stopped_ns if joined else None
+        self.stopped_ns = now + self.times.stop - self.times.message
+        self._halt_at = self.stopped_ns if joined else None
         self.backoff = self.policy.charge(level, now) if level is not None else 0
-        self._backoff_until, self.counts = now + self.backoff, level is not None
+        self.backoff_until, self.counts = now + self.backoff, level is not None
         if level is None:
             too_many = self.policy.note_free(self._is_healthy(now), chosen=joined)
             if too_many:
-                self._fail(f"{too_many}; the last: {reason}", now)
+                self.fail(f"{too_many}; the last: {reason}", now)
                 return
         books.progressed = False
         self.phase, self.formed = "stopping", NEVER
@@ -341,8 +336,8 @@ class Macro:
         """All of it is gone."""
         self._halt(self._halt_at or now)
         self._halt_at = None
-        if self._backoff_until > now:
-            self.phase, self.due, self._do = "back-off", self._backoff_until, self._reform
+        if self.backoff_until > now:
+            self.phase, self.due, self._do = "back-off", self.backoff_until, self._reform
         else:
             self._reform(now)
 
@@ -380,7 +375,7 @@ class Macro:
         self.phase = "running"
         if self.keep:
             self.result.sizes.append(seats.taken)
-        self._say(now, "forms", str(self.result.generations), f"{seats.taken} of at most {self.role.max_replicas}")
+        self.say(now, "forms", str(self.result.generations), f"{seats.taken} of at most {self.role.max_replicas}")
         if any(seats.on[node] for node in self.doomed):  # not all of them get up, and that is not known yet
             self.due = self.formed = NEVER
             return
@@ -437,23 +432,17 @@ class Macro:
         waited = format_duration(self.role.pending_timeout_ns)
         self._end("failed", f"{self.role.name} was below its minimum for {waited}", now)
 
-    def _fail(self, reason: str, now: int) -> None:
+    def fail(self, reason: str, now: int) -> None:
         """All that still runs is stopped."""
         self._end("failed", reason, now + (self.times.stop if self.seats.taken else 0))
 
     def _end(self, outcome: str, reason: str, now: int) -> None:
         self.result.outcome, self.result.reason = outcome, reason
-        self._say(now, "ends", outcome, reason)
+        self.say(now, "ends", outcome, reason)
         self._close(now)
 
     def _close(self, now: int) -> None:
         """Everything is booked up to now."""
-        books, result = self.books, self.result
-        if books.begun is not None and self._halt_at is not None:
-            books.halt(min(self._halt_at, now))
-        result.step = max(books.durable, books.step_at(now))
-        result.now, result.lost_ns, result.lost_steps = now, books.lost_ns, books.lost_steps
-        books.halt(now)  # what is not saved by now is booked as lost, but nobody has lost it yet
-        books.move("done", 0, now)
-        result.charged = self.policy.charged
-        result.cordoned = [self.scope.nodes[node] for node in self.seats.cordoned]
+        self.books.close(self.result, self._halt_at, now)
+        self.result.charged = self.policy.charged
+        self.result.cordoned = [self.scope.nodes[node] for node in self.seats.cordoned]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from flowdist.graph import WorkloadSpec
 from flowdist.sim.accounts import BUCKETS, Bucket
+from flowdist.sim.macro_result import MacroResult
 from flowdist.sim.network import LATENCY_NS
 
 ANSWER_NS = 2 * LATENCY_NS  # a checkpoint counts when the answer is there
@@ -98,3 +99,12 @@ class Books:
         cycles, rest = divmod(now - self.begun, self._cycle_ns)
         worked = cycles * self._load.checkpoint_every_ns + min(rest, self._load.checkpoint_every_ns)
         return min(self._load.steps, self._first + worked // self._load.step_ns)
+
+    def close(self, result: MacroResult, halts: int | None, now: int) -> None:
+        """Everything is booked up to now. Who is told to stop does so at `halts`."""
+        if self.begun is not None and halts is not None:
+            self.halt(min(halts, now))
+        result.step = max(self.durable, self.step_at(now))
+        result.now, result.lost_ns, result.lost_steps = now, self.lost_ns, self.lost_steps
+        self.halt(now)  # what is not saved by now is booked as lost, but nobody has lost it yet
+        self.move("done", 0, now)

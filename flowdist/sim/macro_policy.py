@@ -65,6 +65,14 @@ class Policy:
         self._step += 1
         return wait
 
+    def excuse(self, opened: int) -> None:
+        """The last counted incident, which opened then, had another cause."""
+        for times in self._spent.values():
+            if opened in times:
+                times.remove(opened)
+                self.charged -= 1
+                self._step = max(0, self._step - 1)
+
     def note_free(self, healthy: bool, *, chosen: bool) -> str:
         """A change of membership. Returns why it is one too many, if it is."""
         self.row = 1 if healthy else self.row + 1

@@ -130,6 +130,10 @@ class Seats:
         counts = Counter(past[1:] for past in self.failures)
         self.wary = max(counts.values()) >= self._options.move_after or any(self.on[node] for node in self.cordoned)
 
+    def forgive(self, at: int) -> None:
+        """A failure of then was none of the replica's."""
+        self.failures = [past for past in self.failures if past[0] != at]
+
     def _cordon(self, node: int) -> None:
         """Unless the minimum would have no room without it."""
         own = self.room[node] - len(self.on[node])
