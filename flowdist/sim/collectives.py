@@ -4,12 +4,12 @@ Where the workload of a role says so (`collective`), since what is true depends 
 
     fail    as with gloo: who is connected with a worker that is gone gets an error, some milliseconds later, and exits
             with code 1; often before anybody has proved the death of the other one's node
-    hang    as with NCCL: nobody notices. They do nothing more and hear no SIGTERM, since a handler runs when the
-            collective returns; SIGKILL ends them, or the process group's own timeout, with SIGABRT
+    hang    as with NCCL: nobody notices. They do nothing more and hear no SIGTERM, since a handler of theirs runs when
+            the collective returns; SIGKILL ends them, or the timeout of the process group, with SIGABRT
 
-A worker that hangs, stands still or is cut off makes its peers hang either way. Workers inside `worker.elastic()` hold an
-error back for a while, to be told to leave, and are freed when they are. `wait`, and nothing said: they stand still and
-do as they are told. Nothing of it is known to agents or controller: there are exits, of processes, and that is all.
+A worker that hangs, stands still or is cut off makes its peers hang either way. Workers inside `worker.elastic()` hold
+an error back for a while, to be told to leave, and are freed when they are. `wait`, and nothing said: they stand still
+and do as they are told. Agents and controller are told nothing of it: processes exit, or do not, and that is all.
 """
 
 from __future__ import annotations

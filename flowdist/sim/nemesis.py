@@ -22,6 +22,7 @@ from flowdist.graph import (
     offered,
     subtract,
 )
+from flowdist.sim.collectives import says_nothing
 from flowdist.sim.loading import load_model
 from flowdist.sim.streams import draw
 
@@ -29,6 +30,7 @@ FAULTS_MAX = 6
 DAMAGES = ("torn-checkpoint", "lost-checkpoint", "corrupt-checkpoint")
 ZOMBIES = 0.1  # of all faults, where user code saves
 DISK_FULL = "disk-full/1m"
+COLLECTIVES = ("", "fail", "hang")
 NODE_FAULTS_MAX = 3  # each may be two changes of membership in a row (R8)
 
 
@@ -53,11 +55,18 @@ def _budget(spec: RoleSpec) -> int:
     return policy.max_restarts + (policy.wider.max_restarts if policy.wider is not None else 0)
 
 
-def _action(policy: RestartPolicy, kind: str) -> str:
+def _action(policy: RestartPolicy, kind: str, exit: int | None = None) -> str:
     for rule in policy.rules:
-        if rule.kind in (None, kind) and rule.exit is None and rule.signal in (None, "KILL"):
+        if rule.kind in (None, kind) and rule.exit in (None, exit) and rule.signal in (None, "KILL"):
             return rule.do
     return "restart"
+
+
+def _bears_failing_peers(graph: RoleGraph, spec: RoleSpec) -> bool:
+    """Its workers may exit with code 1 because another of their world is gone."""
+    if spec.restart is None:  # they may go with a node; with a replica of another role that restarts they end the job
+        return graph.world_of(spec.name) is None
+    return _action(spec.restart, "exit", exit=1) == "restart"
 
 
 def _bears_a_lost_node(spec: RoleSpec) -> bool:
@@ -107,6 +116,15 @@ class Nemesis:
                 then = at + int(draw(seed, "nemesis", "read", n) * 8 * SECOND) // 1_000_000 * 1_000_000
                 faults += [parse_fault(killed.replace("{at}", format_duration(then)))] if killed else []
         return Plan(tuple(faults))
+
+    def collective(self, seed: int) -> str:
+        """What becomes of the peers of a dead worker in the run of that seed; nothing: as the topology says."""
+        silent = [spec for spec in self._graph.roles if says_nothing(spec)]
+        if not any(spec.gang for spec in silent):
+            return ""
+        drawn = COLLECTIVES[int(draw(seed, "nemesis", "collective") * len(COLLECTIVES))]
+        bears = all(_bears_failing_peers(self._graph, spec) for spec in silent)
+        return drawn if bears or drawn != "fail" else ""
 
     def _time(self, seed: int, n: int, before: list[Fault]) -> int:
         """Somewhere in the run; or, one time in three, right after the fault before: in the middle of its recovery."""

@@ -37,6 +37,7 @@ class Failure(NamedTuple):
     divergence: str = ""
     schedule: int = 0
     last: tuple[str, ...] = ()  # lines of its trace, up to where it failed
+    collective: str = ""  # what became of the peers of dead workers, where the topology does not say
 
 
 class Rules(NamedTuple):

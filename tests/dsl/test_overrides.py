@@ -122,6 +122,8 @@ def test_one_way_to_give_a_command_replaces_the_other_and_a_named_size_the_numbe
         ("data.depends_on=main", "FD117", "it waits for 'main'", "declare it before"),
         ("name=Other", "FD102", "cannot name a folder", "lower case"),
         ("lease=soon", "FD106", "lease='soon' cannot be read", "30s"),
+        ("main.workload.collective=fial", "FD131", "collective='fial' is unknown", 'did you mean "fail"?'),
+        ("main.workload.collective_timeout=0", "FD105", "collective_timeout='0' must be more than zero", "30s"),
         ("main.workload.steps=0", "FD105", "steps=0 is less than 1", "steps=1"),
         ("main.restart.scope=domain", "FD128", 'restarts its "domain"', "restart_together"),
         ("main.gang=true", "FD129", "a gang restarts as one", "gang=False"),
