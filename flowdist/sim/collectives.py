@@ -106,8 +106,7 @@ class Collectives:
 
     def is_deaf(self, replica: ReplicaId, attempt: int) -> bool:
         """Its workers are in a collective that does not end, and run no handler of a signal."""
-        role = self._sim.graph.role(replica.role)
-        if not _plays(role) or role.workload.rejoin_ns is not None:
+        if not _plays(self._sim.graph.role(replica.role)):
             return False
         model = self._sim.work.model_of(replica, attempt)
         return model is not None and self._is_blocked(model.members[replica].world, model)
@@ -118,13 +117,12 @@ class Collectives:
         return model.begun_ns is not None and (bool(model.holds) or self._sim.work.is_parted(model))
 
     def _time_out(self, world: str, blocked: Blocked, timeout_ns: int) -> None:
-        """The process group of those who still wait gives up; who does not move at all does not even do that."""
+        """The process group of those who still wait gives up."""
         if self._blocked.get(world) != blocked or self._models[world].generation != blocked.generation:
             return
         for start in self._models[world].members.values():
             role = self._sim.graph.role(start.replica.role)
-            is_stopped = (start.replica, start.attempt) in self._sim.nodes[start.node].hung
-            if _plays(role) and _timeout_ns(role) == timeout_ns and not is_stopped:
+            if _plays(role) and _timeout_ns(role) == timeout_ns:
                 self._fail_soon(start, 0, "a collective has timed out", aborts=role.workload.collective == "hang")
 
     def _fail_soon(self, start: StartReplica, delay_ns: int, why: str, *, aborts: bool = False) -> None:
@@ -141,7 +139,7 @@ class Collectives:
 
     def _fail(self, start: StartReplica, rank: int, why: str, aborts: bool) -> None:
         node, key = self._sim.nodes[start.node], (start.replica, start.attempt)
-        if key in node.parked or key in node.hung:  # it has left in time, or does not get there
+        if key in node.parked or key in node.hung:  # it has left in time, or does not move at all
             return
         if aborts:
             node.exit_worker(*key, rank, signal="ABRT", detail=why)

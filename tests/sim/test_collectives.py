@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flowdist import Node, On, Restart, Topology, Workload
-from flowdist.control.events import NodeGone, ReplicaExited, ReplicaStopped
+from flowdist.control.events import NodeGone, ReplicaElastic, ReplicaExited, ReplicaStopped
 from flowdist.control.history import Record
 from flowdist.graph import MINUTE, MS, SECOND, RoleGraph
 from flowdist.sim.collectives import NOTICES_NS, with_collective
@@ -18,10 +18,19 @@ LOAD: dict[str, Any] = {"steps": 300, "checkpoint_every": "30s"}
 AT = 100 * SECOND  # when the fault comes, in the middle of a step or two
 
 
-def gang(collective: Any = None, *, restart: Restart | None = None, lease: str = "4s", **load: Any) -> RoleGraph:
+def gang(
+    collective: Any = None,
+    *,
+    restart: Restart | None = None,
+    lease: str = "4s",
+    replicas: str = "2:4",
+    hang_after: str | None = None,
+    **load: Any,
+) -> RoleGraph:
     t = Topology("gang", nodes=4 * [Node(cpu=1)], lease=lease)
+    restart = restart or Restart(max_restarts=3)
     work = Workload(**LOAD, collective=collective, **load)
-    t.role("trainer", "true", replicas="2:4", restart=restart or Restart(max_restarts=3), workload=work)
+    t.role("trainer", "true", replicas=replicas, restart=restart, hang_after=hang_after, workload=work)
     return graph_of(t)
 
 
@@ -90,6 +99,17 @@ def test_a_worker_that_stands_still_for_less_than_the_timeout_is_waited_for() ->
     assert not failures(simulate(gang("fail", collective_timeout="10s"), *twice))
 
 
+def test_the_timeout_counts_from_when_the_first_of_them_stood_still() -> None:
+    result = simulate(gang("fail", collective_timeout="15s"), "trainer/1@100s:pause/20s", "trainer/2@105s:pause/20s")
+    assert {(who, at // SECOND) for who, _, at in failures(result)} == {("trainer/0", 15), ("trainer/3", 15)}
+
+
+def test_a_generation_after_one_that_hung_obeys_again() -> None:
+    result = simulate(gang("hang", hang_after="2m"), "trainer/1@100s:hang", "trainer@6m:scale=3")
+    stopped = [at for _, at in after_ns(result, ReplicaStopped) if at > 260 * SECOND]
+    assert len(stopped) == 4 and max(stopped) < 260 * SECOND + 200 * MS
+
+
 def test_a_timeout_of_a_generation_before_ends_nobody() -> None:
     graph = gang("hang", collective_timeout="1m")
     result = simulate(graph, "trainer/1@100s:hang", "trainer/1@101s")
@@ -97,12 +117,23 @@ def test_a_timeout_of_a_generation_before_ends_nobody() -> None:
 
 
 def test_who_is_at_the_end_of_its_work_leaves_no_collective_behind() -> None:
-    for seed in range(4):
-        assert not failures(simulate(gang("fail"), seed=seed))
+    nominal = simulate(gang())
+    for collective in ("fail", "hang"):
+        result = simulate(gang(collective))
+        assert (result.digest, result.handled) == (nominal.digest, nominal.handled)
+
+    def two(collective: Any) -> SimResult:
+        t = Topology("two", nodes=1)
+        for name, steps in (("short", 50), ("long", 90)):
+            t.role(name, "true", replicas=2, workload=Workload(steps=steps, collective=collective))
+        return simulate(t)
+
+    assert two("fail").handled == two("hang").handled == two("wait").handled, "nor where the job goes on"
 
 
 def test_workers_that_start_up_or_wait_for_a_service_are_in_no_collective() -> None:
-    assert not [how for _, how, _ in failures(simulate(gang("fail"), "trainer/1@3s")) if how == "exit 1"]
+    early = simulate(gang("fail"), "node2@2s:delay=500ms/10s", "trainer/1@3s").lines
+    assert not [line for line in early if isinstance(line, Record) and "exit_code=1" in str(line.event)]
     t = Topology("ps", nodes=4 * [Node(cpu=1)])
     ps = t.role(
         "ps", "true", kind="service", restart=Restart("replica", max_restarts=3), workload=Workload(startup="30s")
@@ -122,6 +153,9 @@ def test_workers_that_stay_in_place_hold_the_error_back_and_leave_when_they_are_
         stopped = [(e, at) for e, at in after_ns(result, ReplicaStopped) if at < 10 * SECOND]
         assert all(e.parked and at < 100 * MS for e, at in stopped) and len(stopped) == 3
         assert not failures(result) and result.job.outcome == "succeeded"
+    patient = simulate(gang("fail", rejoin_time="50ms", replicas="4"), "node1@100s/1m")
+    again = [str(e.replica) for e, at in after_ns(patient, ReplicaElastic) if at < 61 * SECOND]
+    assert again == ["trainer/0", "trainer/2", "trainer/3"], "those who have left wait for as long as it takes"
 
 
 def test_an_error_that_is_held_back_is_raised_when_nobody_says_anything_for_half_a_minute() -> None:
