@@ -22,12 +22,17 @@ from flowdist.graph import (
     offered,
     subtract,
 )
+from flowdist.sim.aiming import Aim
 from flowdist.sim.collectives import says_nothing
 from flowdist.sim.loading import load_model
 from flowdist.sim.streams import draw
 
 FAULTS_MAX = 6
 DAMAGES = ("torn-checkpoint", "lost-checkpoint", "corrupt-checkpoint")
+AIMED, READS = (
+    0.3,
+    0.6,
+)  # of the faults that come at any time, and of those that follow one, where gangs save or restore
 ZOMBIES = 0.1  # of all faults, where user code saves
 DISK_FULL = "disk-full/1m"
 COLLECTIVES = ("", "fail", "hang")
@@ -81,7 +86,7 @@ class Nemesis:
 
     def __init__(self, graph: RoleGraph, horizon_ns: int, saves: Sequence[tuple[int, int]] = ()) -> None:
         self._graph, self._horizon_ns, self._saves = graph, horizon_ns, saves
-        self._tolerance = tolerance_of(graph)
+        self._tolerance, self._aim = tolerance_of(graph), Aim(graph)
 
     def plan(self, seed: int) -> Plan:
         """That seed's, in the order of time."""
@@ -127,16 +132,23 @@ class Nemesis:
         return drawn if bears or drawn != "fail" else ""
 
     def _time(self, seed: int, n: int, before: list[Fault]) -> int:
-        """Somewhere in the run; or, one time in three, right after the fault before: in the middle of its recovery."""
+        """Somewhere in the run; or, one time in three, right after the fault before: in the middle of its recovery.
+
+        Of both some are aimed: at a checkpoint that is being written, or read.
+        """
         last = before[-1].when.at_ns if before else None
         if last is not None and draw(seed, "nemesis", "close", n) < 0.33:
             lasts = before[-1].duration_ns if self._saves and draw(seed, "nemesis", "after", n) < 0.5 else 0
             at = last + (lasts or 0) + int(draw(seed, "nemesis", "gap", n) * 8 * SECOND)
+            reads = self._aim.restoring(seed, n, before[-1]) if draw(seed, "nemesis", "reads", n) < READS else None
+            at = at if reads is None else reads
         elif self._saves and draw(seed, "nemesis", "aim", n) < 0.5:
             begin, end = self._saves[int(draw(seed, "nemesis", "save", n) * len(self._saves))]
             at = begin + int(draw(seed, "nemesis", "in it", n) * (end - begin))
         else:
-            at = int(draw(seed, "nemesis", "at", n) * self._horizon_ns)
+            is_aimed = draw(seed, "nemesis", "aimed", n) < AIMED
+            saves = self._aim.saving(seed, n, before[-1] if before else None) if is_aimed else None
+            at = int(draw(seed, "nemesis", "at", n) * self._horizon_ns) if saves is None else saves
         return at // 1_000_000 * 1_000_000
 
     def _kind(self, seed: int, n: int, favoured: float) -> str:
