@@ -197,7 +197,6 @@ def test_a_rule_about_the_exit_code_hears_of_the_peers_too() -> None:
     assert result.job.outcome == "failed" and "rule On(exit=1) says fail" in (result.job.ending_reason or "")
 
 
-@pytest.mark.xfail(strict=True, reason="control does not wait for the proof of the node's death")
 def test_r8_peers_that_fail_before_the_death_of_their_node_is_proven_cost_nothing() -> None:
     result = simulate(gang("fail"), "node1@100s/1m")
     assert result.job.outcome == "succeeded" and not result.job.roles["trainer"].charges
