@@ -220,3 +220,15 @@ def without_policy() -> RoleGraph:
     t = Topology("gang", nodes=4 * [Node(cpu=1)])
     t.role("trainer", "true", replicas="2:4", workload=Workload(**LOAD, collective="fail"))
     return graph_of(t)
+
+
+@pytest.mark.xfail(strict=True, raises=ValueError, reason="control takes the charge back twice: excuse_peers()")
+def test_r8_peers_of_a_silent_node_whose_server_fails_besides_are_excused_once() -> None:
+    t = Topology("ps", nodes=4 * [Node(cpu=4)])
+    ps = t.role("ps", "true", kind="service", replicas=2, restart=Restart("replica", max_restarts=3))
+    load = Workload(**LOAD, collective="fail")
+    t.role(
+        "t", "true", replicas="2:4", cpu=2, depends_on=[ps.started()], restart=Restart(max_restarts=1), workload=load
+    )
+    result = simulate(t, "node3@100s:lost/50s", "ps/1@103.3s")
+    assert result.job.outcome == "succeeded" and not result.job.roles["t"].charges
