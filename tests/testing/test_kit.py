@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from flowdist import Node, On, Restart, Topology, Workload
+from flowdist.control.controller import Controller
+from flowdist.control.effects import Effect
+from flowdist.control.events import Event, NodeGone
 from flowdist.control.state import JobState
 from flowdist.faults import FaultError
 from flowdist.sim.bounds import bounds_of
@@ -80,6 +83,21 @@ def test_a_broken_promise_is_found_and_made_small() -> None:
         report = campaign(graph_of(TOPOLOGIES / "ps.py"), range(1, 200), fail_fast=True)
     assert report.failures and report.failures[0].property == "split brain"
     assert len(report.failures[0].faults) == 1
+
+
+def test_a_controller_that_raises_is_a_failure_with_a_plan_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = Controller.handle
+
+    def raising(self: Controller, event: Event, now: int) -> list[Effect]:
+        if isinstance(event, NodeGone):
+            raise KeyError(event.node)
+        return handle(self, event, now)
+
+    monkeypatch.setattr(Controller, "handle", raising)
+    report = campaign(graph_of(GANG), range(1, 31))
+    assert report.seeds == 30 and {failure.property for failure in report.failures} == {"crash"}
+    failure = report.failures[0]
+    assert len(failure.faults) == 1 and "KeyError('node" in failure.text and "in raising" in failure.text
 
 
 def test_the_nemesis_stays_within_what_is_declared() -> None:
