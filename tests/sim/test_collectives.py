@@ -222,7 +222,6 @@ def without_policy() -> RoleGraph:
     return graph_of(t)
 
 
-@pytest.mark.xfail(strict=True, raises=ValueError, reason="control takes the charge back twice: excuse_peers()")
 def test_r8_peers_of_a_silent_node_whose_server_fails_besides_are_excused_once() -> None:
     t = Topology("ps", nodes=4 * [Node(cpu=4)])
     ps = t.role("ps", "true", kind="service", replicas=2, restart=Restart("replica", max_restarts=3))
