@@ -1,8 +1,8 @@
 """Where the time went: each nanosecond of each replica is in one bucket; together they are wall time x replicas.
 
-Accounts of a job, simulated or real: whoever sees a change moves the replica on, and what control decides is heard here.
-A stretch of work is split when it ends: only then it is known what of it was kept. The simulator knows when a world
-begins to step and when it halts; of a real run the record has to tell (`timesheet`).
+Accounts of a job, simulated or real: whoever sees a change moves the replica on, and what control decides is heard
+here. A stretch of work is split when it ends: only then it is known what of it was kept. The simulator knows when a
+world begins to step and when it halts; of a real run the record has to tell (`timesheet`).
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class Accounts:
         self.spent[replica.role][bucket] += at - since
         self._at[replica] = (to, at)
 
-    def works(self, replica: ReplicaId) -> bool:
-        """It is in a stretch of work."""
-        return self._at[replica][0] == "work"
+    def bucket_of(self, replica: ReplicaId) -> Bucket | Literal["work"]:
+        """Where it is now; `work` is split into buckets when it ends."""
+        return self._at[replica][0]
 
     def serves(self, replica: ReplicaId, now: int) -> None:
         """A service has started up."""

@@ -30,7 +30,9 @@ def halts(accounts: Accounts, job: JobState, model: WorldModel, now: int) -> Non
         "checkpoint": checkpoint,
         "stalled": stalled,
     }
-    members = [member for member in model.members if accounts.works(member)]  # not if its code fails as it begins
+    members = [
+        member for member in model.members if accounts.bucket_of(member) == "work"
+    ]  # not if its code fails as it begins
     accounts.halts(job, members, parts, now)
 
 
