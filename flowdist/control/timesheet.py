@@ -3,8 +3,8 @@
 What control decides is in the record; what the workers did has to be told by them. A world works from when all of it
 runs (or, where it reports progress, from the first step on) to the first sign that it cannot go on: the exit of a
 member, the last heartbeat of a lost node, the last sign of one that hangs, a fault that was injected just before. What
-of its work was lost is said in `stretches`. Saving and reading of checkpoints are told by nobody: they count as work and
-as start-up.
+of its work was lost is said in `stretches`. Saving and reading of checkpoints are told by nobody: they count as work
+and as start-up.
 
 One pass, and what is kept does not grow with the number of lines.
 """
@@ -277,7 +277,7 @@ class Timesheet:
             self._halt(replica.world, since)
 
     def _since(self, replica: ReplicaId, event: ev.Event, now: int) -> int:
-        """The first sign that it could not go on."""
+        """The first sign that it could not go on: a fault just before, or when there was no sign of it any more."""
         options, stretch = self._job.graph.options, self._work[self._job.replicas[replica].world].stretch
         first = now
         if isinstance(event, ev.NodeSilent):
@@ -287,7 +287,10 @@ class Timesheet:
         rank = event.local_rank if isinstance(event, ev.ReplicaExited) else 0
         targets = (str(replica), f"{replica}.{rank}", self._node[replica])
         hits = [self._hit[target] for target in targets if target in self._hit]
-        return max((at for at in hits if at >= first - options.cause_window_ns), default=first)
+        hits = [at for at in hits if at >= first - options.cause_window_ns]
+        if hits or stretch is None:
+            return max(hits, default=first)
+        return max(first, stretch.moved_ns)
 
     def _finish(self, replica: Replica, now: int) -> None:
         """Its work is done, and all of it was kept; the others may still be at theirs."""
@@ -307,7 +310,7 @@ class Timesheet:
         work = self._work[name]
         stretch = work.stretch
         assert stretch is not None
-        at = max(at, stretch.begun_ns, stretch.moved_ns)
+        at = max(at, stretch.begun_ns)
         end = stretch.position(at)
         stretch.stalled_since = None
         start = kept = self._begins_at(name, stretch, end)
