@@ -216,6 +216,39 @@ def test_members_that_are_stopped_in_order_work_until_they_end():
     assert seconds(read(talk)) == {"productive": 24}
 
 
+def test_who_starts_up_when_the_job_is_cancelled_is_done():
+    talk = trainers()
+    talk.auto = False
+    fail(talk, 5)
+    talk.tell(ev.StoreOpened("trainer", 2, 29500))
+    until(talk, 8)
+    talk.tell(ev.CancelRequested())
+    until(talk, 10)
+    assert seconds(read(talk)) == {"productive": 5, "start-up": 3, "done": 2}
+
+
+def test_who_finds_no_place_in_the_next_generation_waits():
+    talk = trainers(2, nodes=2, cpu=1.0, min_replicas=1)
+    until(talk, 10)
+    talk.gone("node1")
+    finish(talk, 30, "trainer/0")
+    assert seconds(read(talk)) == {"productive": 40, "waiting": 20}
+
+
+def test_who_has_not_begun_to_work_is_not_stalled():
+    talk = trainers(2)
+    talk.auto = False
+    fail(talk, 5)
+    talk.tell(ev.ReplicaStopped(r("trainer/1"), 1))
+    talk.tell(ev.StoreOpened("trainer", 2, 29500))
+    talk.tell(ev.ReplicaStarted(r("trainer/0"), 2))
+    stall(talk, 18, by="start")
+    talk.tell(ev.ReplicaStarted(r("trainer/1"), 2))
+    revive(talk, 19)
+    until(talk, 20)
+    assert seconds(read(talk)) == {"productive": 10 + 4, "start-up": 26}
+
+
 def test_a_worker_that_cannot_be_killed_takes_its_node_along():
     talk = trainers(2, nodes=2, cpu=2.0, gang=False, restart=restart("replica", 9))
     talk.auto = False

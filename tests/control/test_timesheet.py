@@ -1,4 +1,4 @@
-"""Where the time of a job went, by its record alone: what the workers tell, what they do not, what is lost after all."""
+"""Where the time of a job went, by its record alone: what workers tell, what they do not, what is lost after all."""
 
 from __future__ import annotations
 
