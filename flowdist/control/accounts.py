@@ -44,7 +44,7 @@ class Accounts:
         self._incidents = 0
         self._short: dict[str, None] = {}  # roles that are below their minimum
         self._over: dict[str, None] = {}  # worlds that are
-        self._is_ending = False
+        self._ending_ns: int | None = None  # when it was decided that the job ends
         self._pending = {name: Due("pending", name) for name in job.roles}
 
     def move(self, replica: ReplicaId, to: Bucket, at: int) -> None:
@@ -86,8 +86,8 @@ class Accounts:
                 self.spent[replica.role][part] += ns
             self._at[replica] = ("detection", at)
             number = job.worlds[job.replicas[replica].world].incident
-            if job.ending is not None:
-                self.move(replica, "done", at)
+            if self._ending_ns is not None:
+                self.move(replica, "done", self._ending_ns)
             elif number is not None:
                 self.move(replica, "re-formation", job.incident(number).opened_ns)
 
@@ -113,8 +113,8 @@ class Accounts:
         self._incidents = len(job.incidents)
         if isinstance(line.event, ReplicaExited | ReplicaStopped):
             self._note_end(job, line.event.replica, now)
-        if job.ending is not None and not self._is_ending:
-            self._is_ending = True
+        if job.ending is not None and self._ending_ns is None:
+            self._ending_ns = now
             for replica, (bucket, _) in list(self._at.items()):
                 if bucket in ("detection", "start-up", "re-formation"):
                     self.move(replica, "done", now)

@@ -278,14 +278,15 @@ class Timesheet:
 
     def _since(self, replica: ReplicaId, event: ev.Event, now: int) -> int:
         """The first sign that it could not go on: a fault just before, or when there was no sign of it any more."""
-        options, stretch = self._job.graph.options, self._work[self._job.replicas[replica].world].stretch
+        options, work = self._job.graph.options, self._work[self._job.replicas[replica].world]
+        stretch = work.stretch
         first = now
         if isinstance(event, ev.NodeSilent):
             first = max(0, now - options.lease_ns - options.lease_margin_ns)
         if stretch is not None and stretch.stalled_since is not None:
             first = min(first, stretch.stalled_since)
         rank = event.local_rank if isinstance(event, ev.ReplicaExited) else 0
-        targets = (str(replica), f"{replica}.{rank}", self._node[replica])
+        targets = (str(replica), f"{replica}.{rank}", self._node[replica], *map(str, work.stalled))
         hits = [self._hit[target] for target in targets if target in self._hit]
         hits = [at for at in hits if at >= first - options.cause_window_ns]
         if hits or stretch is None:

@@ -63,6 +63,18 @@ def test_a_hang_began_with_the_last_sign():
     assert seconds(read(talk)) == {"productive": 2 * 38, "detection": 2 * 12}
 
 
+def test_a_hang_that_fails_the_job_was_to_be_noticed_until_then():
+    talk = trainers(2, hang_after_ns=10 * SECOND, restart=None)
+    talk.auto = False
+    stall(talk, 30)
+    until(talk, 32)
+    assert talk.job.ending == "failed"
+    until(talk, 35)
+    talk.tell(ev.ReplicaStopped(r("trainer/0"), 1))
+    talk.tell(ev.ReplicaStopped(r("trainer/1"), 1))
+    assert seconds(read(talk)) == {"productive": 40, "detection": 24, "done": 6}
+
+
 def test_who_shows_a_sign_again_was_stalled():
     talk = trainers(2, hang_after_ns=100 * SECOND)
     stall(talk, 30)
