@@ -58,13 +58,15 @@ def command(run: str, base: str, as_json: bool) -> None:
 
 
 def _as_it_was_written(run_dir: Path) -> dict[str, Any] | None:
-    """By the run itself when it ended; None where it had no time to."""
+    """By the run itself when it ended; None where it had no time to, or did not know where its time went."""
     try:
         content = json.loads((run_dir / "summary.json").read_text())
     except (OSError, ValueError):
         return None
-    is_whole = isinstance(content, dict) and content.get("outcome") and {"root_cause", "time_ns"} <= content.keys()
-    return content if is_whole else None
+    if not isinstance(content, dict) or not content.get("outcome") or "root_cause" not in content:
+        return None
+    has_time = "time_ns" in content or not (run_dir / "journal.jsonl").exists()
+    return content if has_time else None
 
 
 def _from_journal(run_dir: Path) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def assert_adds_up(result: SimResult) -> None:
     ],
 )
 def test_the_record_of_a_simulation_tells_where_its_time_went(name: str, faults: tuple[str, ...]) -> None:
-    """But for what nobody tells: saving counts as work, reading a checkpoint as start-up. And messages take a moment."""
+    """But for what nobody tells: saving counts as work, reading a checkpoint as start-up; and messages take time."""
     result = simulate(load(name), *faults)
     header, *lines = result.lines
     assert isinstance(header, Header)
