@@ -267,14 +267,13 @@ class Timesheet:
 
     def _note_end(self, replica: Replica, event: ev.Event, now: int) -> None:
         """An attempt is over."""
-        since = self._since(replica.id, event, now)
-        work = self._work[replica.world]
-        if replica.id not in work.members:
-            self._accounts.stopped_working(replica.id, since)
-        elif replica.phase == "succeeded":
+        bucket = self._accounts.bucket_of(replica.id)
+        if bucket == "work" and replica.phase == "succeeded":
             self._finish(replica, now)
-        else:
-            self._halt(replica.world, since)
+        elif bucket == "work":
+            self._halt(replica.world, self._since(replica.id, event, now))
+        elif bucket == "productive":
+            self._accounts.stopped_working(replica.id, self._since(replica.id, event, now))
 
     def _since(self, replica: ReplicaId, event: ev.Event, now: int) -> int:
         """The first sign that it could not go on: a fault just before, or when there was no sign of it any more."""
