@@ -74,10 +74,7 @@ class Hosting(NamedTuple):
 
 @dataclass(slots=True)
 class RunResult:
-    """How a run ended. `job` is the state of the mirror, `faults` are the journal's lines about faults.
-
-    `sheet` knows where its time went.
-    """
+    """How a run ended. `job` is the state of the mirror, `faults` the journal's lines about faults, `sheet` its time."""
 
     outcome: str
     reason: str

@@ -223,8 +223,8 @@ class Macro:
     def _halt(self, now: int) -> None:
         """They stop stepping. Checkpoints that were offered by a node that is cut off do not count."""
         first = self._first() if self._cuts else None
-        heard_until = self._cuts.get(first, now) if first is not None else now
-        self.books.halt(now, heard_until=heard_until, is_known=self.phase == "stopping")
+        answered = self._cuts.get(first, now) if first is not None else now
+        self.books.halt(now, heard_until=answered, is_known=self.phase == "stopping")
 
     def _stop_short(self, now: int) -> None:
         """A member is gone: the others wait for it in vain, or it never gets up."""
