@@ -74,7 +74,7 @@ class Hosting(NamedTuple):
 
 @dataclass(slots=True)
 class RunResult:
-    """How a run ended. `job` is the state of the mirror, `faults` the journal's lines about faults, `sheet` its time."""
+    """How a run ended. `job` is the state of the mirror, `faults` are the journal's lines about them."""
 
     outcome: str
     reason: str
@@ -82,7 +82,7 @@ class RunResult:
     job: JobState
     faults: list[Line]
     unfired: list[Fault]
-    sheet: Timesheet
+    sheet: Timesheet  # where its time went
 
 
 class Supervisor:

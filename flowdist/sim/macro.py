@@ -428,8 +428,7 @@ class Macro:
 
     def _fail(self, reason: str, now: int) -> None:
         """All that still runs is stopped."""
-        if self.books.begun is None and self.books.bucket != "waiting":
-            self.books.move("done", self.books.active, now)
+        self.books.give_up(now)
         self._end("failed", reason, now + (self.times.stop if self.seats.taken else 0))
 
     def _end(self, outcome: str, reason: str, now: int) -> None:

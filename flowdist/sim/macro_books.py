@@ -43,6 +43,11 @@ class Books:
         self.move("start-up", members, now)
         self.progressed = False
 
+    def give_up(self, now: int) -> None:
+        """The job will fail: whoever was to work again will not."""
+        if self.begun is None and self.bucket != "waiting":
+            self.move("done", self.active, now)
+
     def begin(self, now: int) -> int:
         """It begins to step: the end of its start-up was the reading of its checkpoint. Returns when all is done."""
         if self.durable:

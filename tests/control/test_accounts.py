@@ -116,6 +116,16 @@ def test_a_member_that_was_moved_on_before_its_world_began_has_read_no_checkpoin
     assert goodput_of(talk.graph, accounts.spent) == 2 / 6
 
 
+def test_a_service_that_does_not_serve_cannot_stop_serving():
+    talk = trainers(1, role("ps", kind="service", restart=restart("replica")))
+    accounts = Accounts(talk.job)
+    accounts.stopped_working(r("ps/0"), SECOND)
+    assert accounts.bucket_of(r("ps/0")) == "waiting"
+    accounts.serves(r("ps/0"), 2 * SECOND)
+    accounts.stopped_working(r("ps/0"), 3 * SECOND)
+    assert accounts.bucket_of(r("ps/0")) == "detection"
+
+
 def test_work_that_does_not_add_up_is_refused():
     talk = trainers()
     accounts = Accounts(talk.job)
