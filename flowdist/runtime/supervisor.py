@@ -74,7 +74,7 @@ class Hosting(NamedTuple):
 
 @dataclass(slots=True)
 class RunResult:
-    """How a run ended. `job` is the state of the mirror, `faults` are the journal's lines about them."""
+    """How a run ended. `job` is the state of the mirror, `faults` are the journal's lines about faults."""
 
     outcome: str
     reason: str
