@@ -9,6 +9,7 @@ from flowdist.control import agent_io as io
 from flowdist.control.effects import StartReplica
 from flowdist.control.ids import ReplicaId
 from flowdist.graph import RoleSpec
+from flowdist.sim.accounts import begins, halts
 from flowdist.sim.checkpoints import Damage
 from flowdist.sim.collectives import Collectives
 from flowdist.sim.models import UserCode
@@ -97,7 +98,8 @@ class Work:
         model = self.models.get(start.world)
         if model is not None and model.is_up(start.replica, self._queue.now):
             self.code.begin(start.world, model)
-            self._sim.accounts.begins(model, self._queue.now)
+            if model.begun_ns is not None:
+                begins(self._sim.accounts, model, self._queue.now)
             self._check_parted(start.world)
             self._plan(start.world, model)
 
@@ -138,8 +140,14 @@ class Work:
     def _halt(self, model: WorldModel) -> None:
         self.code.halt(model)
         if model.begun_ns is not None:
-            self._sim.accounts.halts(model, self._queue.now)
+            halts(self._sim.accounts, self._sim.job, model, self._queue.now)
         model.halt(self._queue.now)
+
+    def leave_behind(self, start: StartReplica) -> None:
+        """A world starts anew whose last generation stands still, on a node that is paused: that one works no more."""
+        model = self.models.get(start.world)
+        if model is not None and model.begun_ns is not None and model.generation != start.generation:
+            self._halt(model)
 
     def worker_failed(self, replica: ReplicaId, attempt: int) -> None:
         """The others of its world wait for it in vain."""
