@@ -203,13 +203,11 @@ def test_r8_peers_that_fail_before_the_death_of_their_node_is_proven_cost_nothin
     assert simulate(without_policy(), "node1@100s/1m").job.outcome == "succeeded"
 
 
-@pytest.mark.xfail(strict=True, reason="control judges what fails in a world that it stops as if nothing had been")
 def test_r8_a_peer_whose_failure_arrives_after_the_proof_costs_nothing_either() -> None:
     result = simulate(without_policy(), "node3@99s:delay=300ms/10s", "node1@100s/1m")
     assert result.job.outcome == "succeeded"
 
 
-@pytest.mark.xfail(strict=True, reason="control judges what fails in a world that it stops as if nothing had been")
 def test_r16_a_peer_that_fails_over_a_stop_of_which_it_has_not_heard_yet_has_been_stopped() -> None:
     result = simulate(without_policy(), "node0@100s:delay=300ms/10s", "trainer@101s:scale=2")
     assert [(who, how) for who, how, _ in failures(result)] == [("trainer/0", "exit 1")], "before the order arrives"
