@@ -77,7 +77,7 @@ def test_a_misspelt_verb_is_answered_with_the_right_one() -> None:
 
 def test_check_says_ok_in_a_line() -> None:
     done = flowdist("check", GANG)
-    assert done.returncode == 0 and done.stdout == "gang: ok (1 roles, up to 4 replicas, 4 nodes)\n"
+    assert done.returncode == 0 and done.stdout == "gang: ok (1 role, up to 4 replicas, 4 nodes)\n"
 
 
 def test_plan_as_json_holds_the_graph() -> None:
