@@ -117,6 +117,16 @@ def test_a_users_mistake_is_told_in_words_with_exit_code_2(arguments: list[str],
     assert "help:" in done.stderr or "nope.toml" in text
 
 
+@pytest.mark.parametrize("encoding", ["latin-1:strict", "ascii:strict", "ascii:surrogateescape"])
+def test_what_the_terminal_cannot_encode_is_replaced(tmp_path: Path, encoding: str) -> None:
+    trace = str(tmp_path / "trace.jsonl")
+    assert flowdist("simulate", GANG, "--until", "1m", "--trace", trace).returncode == 0
+    run = [sys.executable, "-m", "flowdist", "timeline", trace, "--format", "text"]
+    limited = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
+    done = subprocess.run(run, capture_output=True, text=True, check=False, env=limited)
+    assert done.returncode == 0 and "trainer/0" in done.stdout and "?" in done.stdout, done.stderr
+
+
 def test_a_full_disk_is_told_in_words_and_what_flowdist_has_done_wrong_is_not(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
