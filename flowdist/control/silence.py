@@ -74,8 +74,9 @@ def excuse_peers(job: JobState, name: NodeName) -> list[WorldName]:
 
 
 def _is_of_peers(job: JobState, incident: Incident, name: NodeName) -> bool:
-    """Whether it was charged for the failure of something whose peers live on that node."""
-    if incident.phase != "stopping" or incident.root_role is None or incident.kind not in PEER_KINDS:
+    """Whether somebody is to pay for the failure of something whose peers live on that node."""
+    pays = incident.counted or Due("verdict", str(incident.number)) in job.due
+    if not pays or incident.phase != "stopping" or incident.kind not in PEER_KINDS:
         return False
     worlds = {job.replicas[replica].world for replica in incident.lost}
     others = [job.replicas[other] for other in job.nodes[name].replicas]
