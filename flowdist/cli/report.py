@@ -52,7 +52,8 @@ def command(run: str, base: str, as_json: bool) -> None:
         torch = f", torch {start.get('torch')}" if start.get("torch") else ""
         versions = f"flowdist {start.get('flowdist')}, Python {start.get('python')}{torch}"
         click.echo(f"started {start.get('started_at')} on {start.get('host')}: {versions}")
-    click.echo(mask(summary_text(summary)), nl=False)
+    so_far = {"outcome": "running"} if end.state == "running" and not summary["outcome"] else {}
+    click.echo(mask(summary_text({**summary, **so_far})), nl=False)
     if end.state == "died":
         click.echo(f"\nit died without an end, and nothing of it runs; {resume_help(run_dir)}")
     if summary["root_cause"]:

@@ -24,7 +24,7 @@ from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph
 from flowdist.runtime.asking import Decided, Describe, Described, read_answer
 from flowdist.runtime.environment import SecretMissing, read_secret
-from flowdist.runtime.folder import CONTROL, is_locked
+from flowdist.runtime.folder import CONTROL, JOINED, is_locked
 from flowdist.runtime.frames import Operate, Operation, encode
 from flowdist.runtime.secret_values import Mask
 
@@ -157,8 +157,9 @@ def _has_journal(run_dir: Path) -> bool:
 
 
 def resume_help(run_dir: Path) -> str:
-    """The command that goes on with a run that died; of one whose journal is on another host its logs are left."""
-    if not _has_journal(run_dir):
+    """The command that goes on with a run that died, or starts it; of one whose journal is on another host its logs are
+    left."""
+    if (run_dir / JOINED).is_file():
         return f"see flowdist logs --run {run_dir.name}"
     more = "" if run_dir.parent == Path("runs").resolve() else f" --runs {run_dir.parent}"
     return f"go on with it: flowdist run --resume {run_dir.name}{more}"

@@ -143,6 +143,11 @@ def test_logs_of_workers(runs: Path, arguments: list[str], lines: list[str]) -> 
     assert call(logs_command, *arguments).output.splitlines() == lines
 
 
+def test_logs_of_a_run_that_is_named_where_roles_are_is_helped_with(runs: Path) -> None:
+    told = call(logs_command, "gang-2", code=2).output
+    assert "gang-2 is a run, and logs takes roles" in told and "write flowdist logs --run gang-2" in told
+
+
 def test_events_are_the_journal(runs: Path) -> None:
     journal = (runs / "gang-1/journal.jsonl").read_text()
     assert call(logs_command, "--events").output == call(logs_command, "--events", "-f").output == journal

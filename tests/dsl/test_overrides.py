@@ -117,7 +117,7 @@ def test_one_way_to_give_a_command_replaces_the_other_and_a_named_size_the_numbe
         ("main.depends_on=", "FD133", "no role ''", "known: data"),
         ("main.evn.X=3", "FD132", "a role has no 'evn.X' to set", 'did you mean "env"?'),
         ("main.depends_on=date.ready", "FD133", "no role 'date'", 'did you mean "data"?'),
-        ("main.depends_on=main", "FD133", "no role 'main'", "known: data"),
+        ("main.depends_on=main", "FD133", "role 'main' cannot wait for itself", "starts before it"),
         ("main.depends_on=data.redy", "FD131", "condition 'redy' is unknown", 'did you mean "ready"?'),
         ("main.depends_on=data.started:again", "FD131", "on_restart='again' is unknown", "reconnect"),
         ("main.depends_on=data,data", "FD136", "two gates on role 'data'", "keep one gate"),
