@@ -29,7 +29,7 @@ from flowdist.control.state import Charge, Failure, Held, Incident, JobState, Re
 from flowdist.graph import RestartPolicy, format_duration
 
 
-def fail(job: JobState, failure: Failure) -> None:
+def fail(job: JobState, failure: Failure, *, was_told: bool = False) -> None:
     """A replica failed by itself. Judge it, then open an incident, join one, ignore it or fail the job.
 
     What may follow from the loss of a node that is in doubt is stopped, and judged when that is known (R8).
@@ -43,7 +43,7 @@ def fail(job: JobState, failure: Failure) -> None:
         close(job, inside, f"{replica.id} failed again")
         inside = None
     cause = upstream_incident(job, replica)
-    verdict = judge(job, failure, caused=inside is not None or cause is not None)
+    verdict = judge(job, failure, caused=inside is not None or cause is not None, was_told=was_told)
     reason = f"{replica.id} failed on {replica.node}: {failure.why}"
     in_doubt: list[NodeName] = []
     if verdict.action != "restart" or verdict.counted:  # somebody pays, or something ends

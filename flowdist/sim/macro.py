@@ -223,7 +223,8 @@ class Macro:
     def _halt(self, now: int) -> None:
         """They stop stepping. Checkpoints that were offered by a node that is cut off do not count."""
         first = self._first() if self.cuts else None
-        self.books.halt(now, heard_until=self.cuts.get(first, now) if first is not None else now)
+        answered = self.cuts.get(first, now) if first is not None else now
+        self.books.halt(now, heard_until=answered, is_known=self.phase == "stopping")
 
     def _stop_short(self, now: int) -> None:
         """A member is gone: the others wait for it in vain, or it never gets up."""
@@ -292,18 +293,15 @@ class Macro:
         verdict = self.policy.judge(kind, now, code, signal)
         reason = f"{self.role.name}/{replica} failed: {kind}"
         if verdict.fails:
-            hold(self, replica, kind, reason, now)
-            self.fail(f"{reason}; {verdict.fails}", now)
+            is_held = hold(self, replica, kind, reason, now)
+            self.fail(f"{reason}; {verdict.fails}", now, is_held=is_held)
         else:
             self._incident(kind, reason, now, level=verdict.level if verdict.counted else None)
 
     # What is decided.
 
     def _is_healthy(self, now: int) -> bool:
-        if self.books.has_progressed(now):
-            return True
-        formed = self.formed
-        return now - formed >= self.options.min_uptime_ns
+        return self.books.has_progressed(now) or now - self.formed >= self.options.min_uptime_ns
 
     def _incident(self, kind: str, reason: str, now: int, *, level: int | None = None) -> None:
         """One cause, and the gang restarts: all of it stops first (R6)."""
@@ -432,8 +430,10 @@ class Macro:
         waited = format_duration(self.role.pending_timeout_ns)
         self._end("failed", f"{self.role.name} was below its minimum for {waited}", now)
 
-    def fail(self, reason: str, now: int) -> None:
-        """All that still runs is stopped."""
+    def fail(self, reason: str, now: int, *, is_held: bool = False) -> None:
+        """All that still runs is stopped. While it is held, it may still work again."""
+        if not is_held:
+            self.books.give_up(now)
         self._end("failed", reason, now + (self.times.stop if self.seats.taken else 0))
 
     def _end(self, outcome: str, reason: str, now: int) -> None:

@@ -10,16 +10,17 @@ if TYPE_CHECKING:
     from flowdist.sim.macro import Macro
 
 
-def hold(macro: Macro, replica: int, kind: str, reason: str, now: int) -> None:
-    """What would end the job is judged when the nodes of the others have answered that they have stopped."""
+def hold(macro: Macro, replica: int, kind: str, reason: str, now: int) -> bool:
+    """What would end the job is judged when the nodes of the others have answered that they have stopped, if any."""
     seats, books = macro.seats, macro.books
     node = seats.node_of[replica]
     if kind not in PEER_KINDS or node is None or seats.taken == len(seats.on[node]):
-        return
+        return False
     macro.result.causes[kind] += 1
     macro.say(now, "incident", kind, reason)
     if books.begun is None:
         books.move("re-formation", books.active, now)
+    return True
 
 
 def is_excused(macro: Macro, node: int, why: str, now: int) -> bool:

@@ -18,8 +18,8 @@ from flowdist.sim.macro_books import ANSWER_NS
 from flowdist.streams import number, stream
 
 if TYPE_CHECKING:
+    from flowdist.control.accounts import Bucket
     from flowdist.faults import Fault, Rate
-    from flowdist.sim.accounts import Bucket
     from flowdist.sim.macro import Macro
 
 NEVER = 1 << 62
@@ -249,7 +249,7 @@ class Sprint:
         if now > self.begins:
             halts = now + times.stop - times.message  # they step until they are stopped
             self._halt(halts)
-            self.detection += active * (starts - halts)
+            self.reformation += active * (starts - halts)
         else:
             self.start_up += active * (now - self.since)
             self.reformation += active * (starts - now)
