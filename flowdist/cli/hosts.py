@@ -18,7 +18,7 @@ from flowdist.cli.console import LINES, Console, Shown, finish
 from flowdist.cli.run import EXIT_CODES, carry_out
 from flowdist.errors import FlowdistError
 from flowdist.faults import Plan
-from flowdist.graph import Cluster, NodeSpec, RoleGraph, encode_graph
+from flowdist.graph import NODE_PROCS, Cluster, NodeSpec, RoleGraph, encode_graph
 
 if TYPE_CHECKING:
     from flowdist.runtime.logs import OpenSink
@@ -165,16 +165,24 @@ async def _take_part(
     own = address_of(place.local_addr) if place.local_addr else joined.link.own_address
     open_sink = here.opener(run_dir, console.show) if here.opener is not None else None
     console.show("event", f"joined {place.endpoint} as {joined.welcome.node}; logs: {run_dir}")
-    spec, site = _spec(joined.welcome.node, gpus, place), Site(own, interface_of(own))
+    procs = own_procs(joined.welcome.graph, graph)
+    spec, site = _spec(joined.welcome.node, gpus, place, procs), Site(own, interface_of(own))
     return await JoinedHost(joined, place.token, spec, graph, site, gpus, run_dir, console.show, open_sink).run()
 
 
-def _spec(name: str, gpus: tuple[str, ...], place: Rendezvous) -> NodeSpec:
+def own_procs(theirs: RoleGraph, ours: RoleGraph) -> int:
+    """How many workers a replica has here, where that is another number than elsewhere; else 0."""
+    pairs = zip(theirs.roles, ours.roles, strict=True)
+    return next((here.procs for there, here in pairs if there.procs != here.procs), 0)
+
+
+def _spec(name: str, gpus: tuple[str, ...], place: Rendezvous, procs: int = 0) -> NodeSpec:
     """What this machine offers."""
     from flowdist.control.ids import NODE_RANK
     from flowdist.runtime.devices import machine_cpus, machine_memory
 
-    labels = ((NODE_RANK, place.node_rank),) if place.node_rank else ()
+    said = {NODE_RANK: place.node_rank, NODE_PROCS: str(procs or "")}
+    labels = tuple((key, value) for key, value in said.items() if value)
     return NodeSpec(name, cpu=machine_cpus(), gpu=len(gpus), memory=machine_memory(), labels=labels)
 
 

@@ -35,6 +35,7 @@ SKIPPED = {
         *("spec", "order", "need", "depth", "worlds", "replicas", "dependents", "upstream"),
         *("pending", "seated", "unseated", "seats", "portless", "shelf", "waiting", "leaving", "vacant"),
     ),
+    "Replica": ("procs",),
     "World": ("roles", "pool", "order", "counts", "stalls", "spoken"),
     "Incident": ("number", "root", "reason", "closed_ns", "result", "lost"),
     "Node": ("spec", "free", "order"),
