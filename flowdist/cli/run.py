@@ -103,16 +103,15 @@ def command(
         raise FlowdistError("--resume takes the topology of that run", help=f"write flowdist run --resume {resume}")
     if listen is None and job_id is not None:
         raise FlowdistError("--id goes with --listen", help="write --listen host0:29400, or leave --id out")
-    if listen is not None and (resume is not None or plan.faults or plan.rates or plan.adds or named.as_json):
-        message = "--listen goes with none of --resume, --fail, --add and --json"
+    if listen is not None and (plan.faults or plan.rates or plan.adds or named.as_json):
+        message = "--listen goes with none of --fail, --add and --json"
         raise FlowdistError(message, help="leave --listen out, or the others")
     graph = None if resume is not None else _load(named, replicas, max_restarts, args).graph
     shown = Shown(quiet, named.as_json, live=not plain)
     if listen is not None:
         from flowdist.cli.hosts import Here, listen_for_hosts  # it imports this module
 
-        assert graph is not None
-        here = Here(Path(base), shown=shown, detach=detach, metrics_port=metrics_port)
+        here = Here(Path(base), shown=shown, detach=detach, metrics_port=metrics_port, resume=resume or "")
         listen_for_hosts(graph, listen, job_id, here)
     carry_out(graph, plan, Path(base), resume=resume or "", shown=shown, detach=detach, metrics_port=metrics_port)
 

@@ -28,9 +28,13 @@ LENGTH_MAX = 64 << 20
 
 
 class Watch(msgspec.Struct, frozen=True, tag=True):
-    """The supervisor's first frame: send me every line of the journal but the first `skip`."""
+    """The supervisor's first frame: send me every line of the journal but the first `skip`.
+
+    `digest` is the SHA-256 of these lines, where they may be others by now: a crash of the machine may have taken some.
+    """
 
     skip: int = 0
+    digest: bytes = b""
 
 
 Operation = (

@@ -14,6 +14,7 @@ import signal
 import sys
 import uuid
 from errno import ECONNREFUSED
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -167,7 +168,7 @@ class JoinedHost:
         self._follower = Follower(run_dir, show, open_sink)
         self._teller = Teller(graph, self._follower, (self._name,), show)
         self._writer: asyncio.StreamWriter | None = joined.link.writer
-        self._seen = 0  # lines of the journal
+        self._seen, self._digest = 0, sha256()  # lines of the journal
         self._skip = True  # what happened before this host came
         self._lives = 0  # of the guardian
         self._guardian: asyncio.subprocess.Process | None = None
@@ -265,7 +266,7 @@ class JoinedHost:
         reader = self._joined.link.reader
         while True:
             if self._writer is not None:
-                self._writer.write(encode(Watch(self._seen)))
+                self._writer.write(encode(Watch(self._seen, self._digest.digest())))
             await self._read(reader)
             if self._writer is not None:
                 self._writer.close()
@@ -284,6 +285,7 @@ class JoinedHost:
             while (message := await read_from_controller(reader)) is not None:
                 match message:
                     case JournalLine():
+                        self._digest.update(message.line)
                         for line in decode_lines([message.line]):
                             self._hear(line)
                     case Farewell():

@@ -11,6 +11,7 @@ import msgspec
 from flowdist.control.ids import NodeName
 from flowdist.control.state import JobState
 from flowdist.graph import RoleGraph
+from flowdist.runtime.folder import Door
 from flowdist.runtime.frames import Arrive, Welcome, read_frame
 from flowdist.runtime.handshake import CALLED, FRAME_MAX, PATIENCE_S, Accepted, Porter, Refused, encode
 from flowdist.runtime.meeting import INCARNATIONS, keep_alive
@@ -28,9 +29,9 @@ def node_name(host: str, roles: set[str]) -> NodeName:
 class Listening(msgspec.Struct, frozen=True):
     """Where the controller listens for other hosts, and for which job. An empty address: every one of this machine."""
 
+    door: Door
     address: str
     port: int
-    job: str
     hosts: int  # that are expected, this one included
 
 

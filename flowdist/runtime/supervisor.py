@@ -106,7 +106,7 @@ class Supervisor:
         self._onlooker, self._metrics = onlooker, metrics
         self._graph, self._show, self._run_dir, self._run_id = graph, show, run_dir, run_dir.name
         self._lock = lock_run(run_dir, RESUME_WAIT_S)
-        self._past = past_of(run_dir)
+        self._past = past_of(run_dir, hosting.listening.door if hosting is not None else None)
         if ended := end_leftovers(run_dir):
             show("warning", f"worker processes that had outlived the run are killed: {ended}")
         nodes = [*graph.cluster.nodes, *(added_node(name, graph) for name in plan.new_nodes)]
@@ -119,7 +119,7 @@ class Supervisor:
         self._devices = dict(zip(self._nodes, share_devices(nodes, gpus), strict=True))
         self._hosting = hosting
         more = unnamed_nodes(len(self._nodes) + 1, hosting.listening.hosts) if hosting is not None else ()
-        self._known_nodes = (*(node.name for node in graph.cluster.nodes), *more)
+        self._known_nodes = self._past.known or (*(node.name for node in graph.cluster.nodes), *more)
         self._mirror = Controller(graph, self._known_nodes)
         self._seen = 0  # lines of the journal
         self._follower = Follower(self._run_dir, show, open_sink)
@@ -137,7 +137,7 @@ class Supervisor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._writer: asyncio.StreamWriter | None = None
         self._gone: dict[str, NodeGone] = {}  # nodes that are proven dead, until they are started again
-        lost = [name for name in self._past.added if name not in self._known_nodes]
+        lost = self._past.added if hosting is None else ()  # of another host nothing is proven: its lease will tell
         self._gone |= {name: NodeGone(name, "the run was killed, and it with it") for name in lost}
         self._disturbed: dict[tuple[str, str], Disturb] = {}  # connections, by node and fault
         self._unsent: list[msgspec.Struct] = []  # while no controller listens
