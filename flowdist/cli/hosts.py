@@ -44,6 +44,7 @@ class Here(NamedTuple):
     detach: bool = False
     metrics_port: int | None = None
     resume: str = ""  # the run to go on with
+    plan: Plan = Plan(())
 
 
 def meet(
@@ -122,7 +123,7 @@ def open_job(graph: RoleGraph, place: Rendezvous, here: Here, address: str, gpus
     listening = Listening(Door(str(place.endpoint), place.job_id), address, place.endpoint.port, place.hosts)
     carry_out(
         fresh if not here.resume else None,
-        Plan(()),
+        here.plan,
         here.base,
         resume=here.resume,
         shown=here.shown,

@@ -27,6 +27,7 @@ from flowdist.control.messages import Heartbeat, Join, Leave, Preempted, Report,
 from flowdist.control.status import Lately, Said, Status, status_of
 from flowdist.graph import RoleGraph, decode_graph
 from flowdist.runtime.asking import Decided, Describe, Described
+from flowdist.runtime.blows import Blow
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.disturbances import Disturb, Disturbances, Heal
 from flowdist.runtime.evidence import keep
@@ -251,6 +252,9 @@ class _ControllerProcess:
                 self._disturbances.disturb(message)
             case Heal():
                 self._disturbances.heal(message)
+            case Blow():
+                if (link := self._reception.link_of(message.node)) is not None:
+                    self._send(link, message)
             case Arrive():
                 self._send(writer, self._reception.welcome(message, self._controller.state, writer))
             case Gone():

@@ -84,6 +84,10 @@ class Reception:
         number = job.node_order.get(name, len(job.node_order) + list(self._hosts).index(name))
         return Welcome(name, number, first, self._run_id, self._graph, self._known_nodes)
 
+    def link_of(self, name: NodeName) -> asyncio.StreamWriter | None:
+        """To the command of its host, if that is connected."""
+        return self._hosts[name][1] if name in self._hosts else None
+
     def depart(self, writer: asyncio.StreamWriter) -> None:
         """A connection has ended: the name that it held is free, unless its node still counts as up."""
         for name in [name for name, (_, held) in self._hosts.items() if held is writer]:

@@ -27,6 +27,7 @@ from flowdist.control.state import JobState
 from flowdist.errors import JobFailed
 from flowdist.faults import Fault, Plan, added_node
 from flowdist.graph import NodeSpec, RoleGraph
+from flowdist.runtime.blows import Blow
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.controller_main import JOURNAL_LOST, ControllerConfig
 from flowdist.runtime.devices import share_devices
@@ -368,18 +369,27 @@ class Supervisor:
         else:
             self.operate(CancelRequested("interrupted", now=self._interrupts > 1))
 
+    def is_far(self, node: str) -> bool:
+        return node not in self._nodes
+
+    def strike_far(self, blow: Blow) -> None:
+        """By the command of its host, to which the controller has a connection."""
+        self._send(blow)
+
     def kill_node(self, name: str, back_after_ns: int | None) -> None:
-        guardian = self._guardians.get(name)
-        if guardian is not None and guardian.returncode is None:
-            self._back_after_ns[name] = back_after_ns
-            guardian.send_signal(KILL_NODE)
+        self._take_away(Blow(name, "kill", duration_ns=back_after_ns))
 
     def send_away(self, name: str, back_after_ns: int | None) -> None:
         """A polite end: its agent stops what runs there, and leaves."""
-        guardian = self._guardians.get(name)
-        if guardian is not None and guardian.returncode is None:
-            self._back_after_ns[name] = back_after_ns
-            guardian.terminate()
+        self._take_away(Blow(name, "leave", duration_ns=back_after_ns))
+
+    def _take_away(self, blow: Blow) -> None:
+        guardian = self._guardians.get(blow.node)
+        if self.is_far(blow.node):
+            self.strike_far(blow)
+        elif guardian is not None and guardian.returncode is None:
+            self._back_after_ns[blow.node] = blow.duration_ns
+            guardian.send_signal(KILL_NODE if blow.kind == "kill" else signal.SIGTERM)
 
     def add_node(self, name: str) -> None:
         self._show("event", f"{name}: its agent is started")
