@@ -89,6 +89,7 @@ class Supervisor:
 
     With `hosting` it lets nodes of other hosts into the job; those of the graph are this one's.
     `onlooker` is told what happens. `metrics` is a socket that listens, at which the controllers answer.
+    `seed` is that of the plan's rates.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class Supervisor:
         *,
         onlooker: Onlooker | None = None,
         metrics: int | None = None,
+        seed: int = 0,
     ) -> None:
         self._onlooker, self._metrics = onlooker, metrics
         self._graph, self._show, self._run_dir, self._run_id = graph, show, run_dir, run_dir.name
@@ -125,7 +127,7 @@ class Supervisor:
         self._seen = 0  # lines of the journal
         self._follower = Follower(self._run_dir, show, open_sink)
         self._teller = Teller(graph, self._follower, self._nodes, show)
-        self._injector = Injector(plan, graph, self._run_dir, self)
+        self._injector = Injector(plan, graph, self._run_dir, self, seed=seed, since_ns=self._past.last_ns)
         self._hooks = Hooks(graph, self._run_dir)
         self._guardians: dict[str, asyncio.subprocess.Process] = {}
         self._starts = {name: self._past.starts.get(name, 0) for name in self._nodes}
@@ -373,14 +375,12 @@ class Supervisor:
         return node not in self._nodes
 
     def strike_far(self, blow: Blow) -> None:
-        """By the command of its host, to which the controller has a connection."""
-        self._send(blow)
+        self._send(blow)  # the controller has a connection to the command of its host
 
     def kill_node(self, name: str, back_after_ns: int | None) -> None:
         self._take_away(Blow(name, "kill", duration_ns=back_after_ns))
 
     def send_away(self, name: str, back_after_ns: int | None) -> None:
-        """A polite end: its agent stops what runs there, and leaves."""
         self._take_away(Blow(name, "leave", duration_ns=back_after_ns))
 
     def _take_away(self, blow: Blow) -> None:
@@ -389,7 +389,7 @@ class Supervisor:
             self.strike_far(blow)
         elif guardian is not None and guardian.returncode is None:
             self._back_after_ns[blow.node] = blow.duration_ns
-            guardian.send_signal(KILL_NODE if blow.kind == "kill" else signal.SIGTERM)
+            guardian.send_signal(KILL_NODE if blow.kind == "kill" else signal.SIGTERM)  # which is a leave
 
     def add_node(self, name: str) -> None:
         self._show("event", f"{name}: its agent is started")

@@ -144,7 +144,6 @@ class Simulation:
 
     def run(self, until: int | None = None) -> SimResult:
         """To the end of the job, or to `until`. A job that neither ends nor can go on is a violation of liveness."""
-        violation = None
         self.until = until
         try:
             self.queue.run(until)
@@ -153,7 +152,11 @@ class Simulation:
             self._check(check_job)
             self._watching.close(self.job, self.queue.now)
         except Violation as error:
-            violation = error
+            return self.result(error)
+        return self.result(None)
+
+    def result(self, violation: Violation | None) -> SimResult:
+        """How far it has come."""
         self.accounts.close(self.work.models.values(), self.queue.now)
         return SimResult(
             spent=self.accounts.spent,
