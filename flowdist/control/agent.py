@@ -34,7 +34,7 @@ class Agent:
     """Times are the agent's own clock, in integer nanoseconds; it need not agree with the controller's."""
 
     def __init__(self, spec: NodeSpec, graph: RoleGraph, address: str = "127.0.0.1", incarnation: int = 1) -> None:
-        self.spec, self.graph, self.address, self.incarnation = spec, graph, address, incarnation
+        self.spec, self.graph, self.address, self.incarnation = spec, graph.on(spec), address, incarnation
         self.attempts: dict[ReplicaId, Attempt] = {}
         self.held: dict[ReplicaId, StartReplica] = {}  # until those who were parked here are gone
         self.stores: dict[tuple[WorldName, int], int | None] = {}  # port, once bound

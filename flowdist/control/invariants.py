@@ -198,7 +198,7 @@ def _check_stalls(world: World, silent: list[Replica]) -> None:
 def _check_running(job: JobState, world: World, members: list[Replica]) -> None:
     """One generation, no hole in it, ranks 0..N-1; whoever is lost has led to a decision."""
     undecided = job.ending is None and world.notice is None
-    size = sum([job.roles[id.role].spec.procs for id in world.members])
+    size = sum([job.replicas[id].procs for id in world.members])
     rank = 0
     for replica in members:
         if undecided:
@@ -208,7 +208,7 @@ def _check_running(job: JobState, world: World, members: list[Replica]) -> None:
         assert order is not None and order.generation == world.generation, f"{world.name} mixes generations"
         assert (order.rank, order.world_size) == (rank, size), f"{world.name}: ranks have holes"
         assert 0 <= order.source_rank < size, f"{world.name}: the source rank is nobody's"
-        rank += job.roles[replica.id.role].spec.procs
+        rank += replica.procs
 
 
 def check_incidents(job: JobState) -> None:

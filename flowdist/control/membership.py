@@ -222,7 +222,10 @@ def _open(job: JobState, world: World, members: list[Replica]) -> None:
     job.nodes[members[0].node].stores[world.name] = None
     world.grow_at_once = world.progressed = world.hangs = False
     roles = job.roles_of(world)
-    eager = roles[0].spec.kind == "task" and _workers(job, world.members) > 1
+    for replica in members:
+        assert replica.node is not None
+        replica.procs = job.role_of(replica.id).spec.procs_on(job.nodes[replica.node].spec)
+    eager = roles[0].spec.kind == "task" and _workers(members) > 1
     job.emit(OpenStore(members[0].node, world.name, world.generation, eager))
     if roles[0].spec.gang:
         many = f"{len(members)} replica{'s' * (len(members) != 1)}"
@@ -230,8 +233,8 @@ def _open(job: JobState, world: World, members: list[Replica]) -> None:
         job.notify(f"{world.name}: generation {world.generation} forms with {many} of at most {most}")
 
 
-def _workers(job: JobState, members: Iterable[ReplicaId]) -> int:
-    return sum(job.role_of(member).spec.procs for member in members)
+def _workers(members: Iterable[Replica]) -> int:
+    return sum(replica.procs for replica in members)
 
 
 def start_members(job: JobState, world: World) -> None:
@@ -242,16 +245,18 @@ def start_members(job: JobState, world: World) -> None:
     source = min(members, key=lambda replica: replica.member_since)  # the first of the oldest
     store = job.nodes[world.store_node] if world.store_node is not None else None
     assert store is not None and world.store_port is not None
-    rank, world_size = 0, _workers(job, world.members)
+    rank, world_size = 0, _workers(members)
     role_ranks: dict[str, int] = {}
+    role_sizes: dict[str, int] = {}
     first_ranks: dict[ReplicaId, int] = {}
     for replica in members:
         first_ranks[replica.id] = rank
-        rank += job.role_of(replica.id).spec.procs
+        rank += replica.procs
+        role_sizes[replica.id.role] = role_sizes.get(replica.id.role, 0) + replica.procs
     orders: list[StartReplica] = []  # of those who have only to go on
     for i, replica in enumerate(members):
         role = job.role_of(replica.id)
-        procs = role.spec.procs
+        procs = replica.procs
         assert replica.node is not None
         replica.told = addresses_for(job, role)
         goes_on = take_up(job, replica)
@@ -272,7 +277,7 @@ def start_members(job: JobState, world: World) -> None:
             group_rank=i,
             group_world_size=len(members),
             role_rank=role_rank,
-            role_world_size=(role.seats if role.spec.gang else role.target) * procs,
+            role_world_size=role_sizes[role.spec.name] if role.spec.gang else role.target * procs,
             source_rank=first_ranks[source.id],
             master_addr=store.address,
             master_port=world.store_port,

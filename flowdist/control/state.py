@@ -102,6 +102,7 @@ class Replica:
     world: WorldName
     phase: ReplicaPhase = "waiting"
     attempt: int = 0
+    procs: int = 0  # workers, in the generation that it was a member of last
     node: NodeName | None = None
     gpus: tuple[int, ...] = ()
     ports: tuple[tuple[str, int], ...] = ()

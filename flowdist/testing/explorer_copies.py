@@ -36,7 +36,7 @@ SKIPPED = {
         *("pending", "seated", "unseated", "seats", "portless", "shelf", "waiting", "leaving", "vacant"),
     ),
     "World": ("roles", "pool", "order", "counts", "stalls", "spoken"),
-    "Replica": ("stays",),
+    "Replica": ("procs", "stays"),
     "Incident": ("number", "root", "reason", "closed_ns", "result", "lost", "stayed"),
     "Node": ("spec", "free", "order"),
     "Notice": ("because",),
