@@ -7,10 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 Action = Callable[..., object]
+Entry = tuple[int, int, Action, tuple[Any, ...]]  # its time, its serial or its place among those of that time
 
 SERIALS = 40  # bits of a tie that tell two things apart which the schedule puts in the same place
 APART = 1 << (SERIALS - 1)  # the first serial of what comes from outside
 WORD = (1 << 64) - 1
+PLACED = 1 << (64 + SERIALS)  # a place is more than any serial
 
 
 class Queue:
@@ -23,7 +25,7 @@ class Queue:
     def __init__(self, schedule: int = 0) -> None:
         self.now = 0
         self.handled = 0
-        self._heap: list[tuple[int, int, Action, tuple[Any, ...]]] = []
+        self._heap: list[Entry] = []
         self._serial = self._apart = 0
         self._schedule = schedule
         self._is_stopped = False
@@ -31,8 +33,7 @@ class Queue:
     def at(self, time: int, action: Action, *args: Any) -> None:
         """Plan a call of `action`; what is planned for the past happens now."""
         self._serial += 1
-        tie = _place(self._schedule, self._serial) if self._schedule else self._serial
-        heapq.heappush(self._heap, (time if time > self.now else self.now, tie, action, args))
+        heapq.heappush(self._heap, (time if time > self.now else self.now, self._serial, action, args))
 
     def at_apart(self, time: int, action: Action, *args: Any) -> None:
         """The same for what comes from outside, such as a fault: the order of the others is the same without it."""
@@ -40,14 +41,12 @@ class Queue:
             self.at(time, action, *args)
             return
         self._apart += 1
-        tie = _place(self._schedule, APART + self._apart)
-        heapq.heappush(self._heap, (time if time > self.now else self.now, tie, action, args))
+        heapq.heappush(self._heap, (time if time > self.now else self.now, APART + self._apart, action, args))
 
     def after(self, delay: int, action: Action, *args: Any) -> None:
         """The same, so many nanoseconds from now."""
         self._serial += 1
-        tie = _place(self._schedule, self._serial) if self._schedule else self._serial
-        heapq.heappush(self._heap, (self.now + delay if delay > 0 else self.now, tie, action, args))
+        heapq.heappush(self._heap, (self.now + delay if delay > 0 else self.now, self._serial, action, args))
 
     @property
     def planned(self) -> int:
@@ -65,7 +64,7 @@ class Queue:
 
     def run(self, until: int | None = None) -> None:
         """Do one thing after the other up to `until`, or up to a `stop`."""
-        heap, pop = self._heap, heapq.heappop
+        heap, pop = self._heap, self._pop_by_schedule if self._schedule else heapq.heappop
         while heap and not self._is_stopped:
             if until is not None and heap[0][0] > until:
                 self.now = until
@@ -73,6 +72,17 @@ class Queue:
             self.now, _, action, args = pop(heap)
             self.handled += 1
             action(*args)
+
+    def _pop_by_schedule(self, heap: list[Entry]) -> Entry:
+        """Most things are alone at their time: only those that are not are given places.
+
+        Those that have none yet come up first, so that one that has is the first of all.
+        """
+        entry = heapq.heappop(heap)
+        while heap and heap[0][0] == entry[0] and entry[1] < PLACED:
+            time, serial, action, args = entry
+            entry = heapq.heappushpop(heap, (time, _place(self._schedule, serial), action, args))
+        return entry
 
     def stop(self) -> None:
         """What happens now is the last thing that does."""
@@ -84,4 +94,4 @@ def _place(schedule: int, serial: int) -> int:
     mixed = (schedule * 0x9E3779B97F4A7C15 + serial * 0xD1B54A32D192ED03) & WORD
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & WORD
     mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & WORD
-    return ((mixed ^ (mixed >> 31)) << SERIALS) | serial
+    return PLACED | ((mixed ^ (mixed >> 31)) << SERIALS) | serial
