@@ -14,8 +14,6 @@ from flowdist.control.effects import StartReplica
 from flowdist.control.ids import ReplicaId
 from flowdist.graph import RoleSpec
 
-AT_FULL_SPEED = Fraction(1)
-
 
 @dataclass(slots=True)
 class WorldModel:
@@ -177,7 +175,7 @@ class WorldModel:
         self.version += 1
 
     def _factor(self) -> Fraction:
-        return (max(self.slow.values()) if self.slow else AT_FULL_SPEED) * self.saving
+        return max(self.slow.values()) * self.saving if self.slow else self.saving
 
     def _position(self, now: int) -> int:
         if self.is_stalled or self.begun_ns is None:
