@@ -47,6 +47,7 @@ class Agent:
         self.is_leaving = False
         self.is_over = False
         self._now = 0
+        self._due_at_ns: int | None = None  # the first date of an attempt: `handle` alone changes them
         self._out: list[io.AgentOutput] = []
 
     def handle(self, event: io.AgentInput, now: int) -> list[io.AgentOutput]:
@@ -57,6 +58,8 @@ class Agent:
         self._keep_deadlines()
         self._record(event)
         self._settle()
+        dates = [date for attempt in self.attempts.values() if (date := attempt.deadline()) is not None]
+        self._due_at_ns = min(dates) if dates else None
         return self._out
 
     def deadline(self) -> int | None:
@@ -71,7 +74,7 @@ class Agent:
 
         A simulator that knows that the node is heard need not play each heartbeat: see `renew`.
         """
-        return min([time for attempt in self.attempts.values() for time in attempt.deadlines()], default=None)
+        return self._due_at_ns
 
     def renew(self, now: int, round_trip_ns: int) -> int | None:
         """As if every heartbeat that could be sent and answered by now had been. Returns when the last was sent."""
@@ -87,6 +90,11 @@ class Agent:
         if self.lease.beat_at_ns is not None and self.lease.beat_at_ns <= self._now:
             self._send(msg.Heartbeat(self.spec.name, self.incarnation, self._now))
             self.lease.beat(self._now)
+        if self._due_at_ns is not None and self._due_at_ns <= self._now:
+            self._keep_dates()
+
+    def _keep_dates(self) -> None:
+        """Of attempts."""
         for attempt in self.attempts.values():
             if attempt.kill_at_ns is not None and attempt.kill_at_ns <= self._now:
                 self._kill(attempt)
@@ -100,16 +108,30 @@ class Agent:
                 self._out.append(io.LookForSigns(attempt.order.replica, attempt.order.attempt))
 
     def _record(self, event: io.AgentInput) -> None:
-        match event:
+        match event:  # what comes most often is looked for first
+            case io.AgentTimePassed():
+                pass
+            case msg.Acked() | msg.Ordered() | msg.Rejoin() | msg.Dismissed():
+                self._hear(event)
+            case (
+                io.WorkerProgressed()
+                | io.WorkerOffered()
+                | io.WorkerReady()
+                | io.WorkerElastic()
+                | io.WorkerParked()
+                | io.ProbePassed()
+                | io.SignsSeen()
+                | io.WorkersAsked()
+                | io.WorkerLeftStep()
+            ):
+                self._record_news(event)
+            case io.WorkersSpawned() | io.SpawnFailed() | io.WorkerExited():
+                self._record_process(event)
             case io.Connected():
                 self.is_connected = True
                 self._join()
             case io.Disconnected():
                 self.is_connected, self.lease.beat_at_ns = False, None
-            case msg.Acked() | msg.Rejoin() | msg.Ordered() | msg.Dismissed():
-                self._hear(event)
-            case io.WorkersSpawned() | io.SpawnFailed() | io.WorkerExited():
-                self._record_process(event)
             case io.SpawnedCold():
                 self._report(ev.ReplicaStartsCold(event.replica, event.attempt, event.detail))
             case io.WarmedUp():
@@ -121,18 +143,6 @@ class Agent:
                 signs.note_gpu(self.bad_gpus, event, self.spec.name, self._report)
             case io.PreemptionNoticed():
                 self._send(msg.Preempted(self.spec.name, self.incarnation, event.notice_ns))
-            case (
-                io.WorkerReady()
-                | io.WorkerElastic()
-                | io.WorkerParked()
-                | io.ProbePassed()
-                | io.WorkerProgressed()
-                | io.WorkerOffered()
-                | io.SignsSeen()
-                | io.WorkersAsked()
-                | io.WorkerLeftStep()
-            ):
-                self._record_news(event)
             case io.StoreBound():
                 if (event.world, event.generation) in self.stores:
                     self.stores[event.world, event.generation] = event.port
@@ -146,8 +156,6 @@ class Agent:
                 self.is_leaving = True
                 for attempt in self.attempts.values():
                     self._stop(attempt, attempt.role.grace_ns)
-            case io.AgentTimePassed():
-                pass
             case _:
                 assert_never(event)
 
@@ -211,12 +219,12 @@ class Agent:
         match message:
             case msg.Acked():
                 self.lease.acked(message.sent_ns)
-            case msg.Rejoin():
-                if not self.is_fencing:
-                    self._fence()
             case msg.Ordered():
                 if not self.is_fencing and not self.is_leaving:
                     self._obey(message.order)
+            case msg.Rejoin():
+                if not self.is_fencing:
+                    self._fence()
             case msg.Dismissed():
                 for attempt in self.attempts.values():
                     self._stop(attempt, 0)
@@ -406,6 +414,8 @@ class Agent:
         if attempt is None or attempt.is_over or attempt.phase == "parked":
             return
         match event:
+            case io.WorkerProgressed():
+                signs.progressed(attempt, event, self._now, self.graph.options.heartbeat_ns, self._report)
             case io.WorkerReady():
                 attempt.ready_ranks[event.local_rank] = None
                 signs.check_ready(attempt, self._report)
@@ -420,8 +430,6 @@ class Agent:
             case io.ProbePassed():
                 attempt.is_probed = True
                 signs.check_ready(attempt, self._report)
-            case io.WorkerProgressed():
-                signs.progressed(attempt, event, self._now, self.graph.options.heartbeat_ns, self._report)
             case io.WorkerOffered():
                 offer = ev.CheckpointOffered(event.replica, event.attempt, event.generation, event.path, event.step)
                 attempt.offers[offer.path] = offer

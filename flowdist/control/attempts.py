@@ -91,9 +91,13 @@ class Attempt:
     def item(self) -> ev.InventoryItem:
         return ev.InventoryItem(self.order.replica, self.order.attempt, self.phase, self.ports, self.exited)
 
-    def deadlines(self) -> list[int]:
-        own = (self.kill_at_ns, self.unkillable_at_ns, self.tell_at_ns, self.look_at_ns)
-        return [time for time in own if time is not None]
+    def deadline(self) -> int | None:
+        """The first of its dates; None when it has none."""
+        first = None
+        for date in (self.kill_at_ns, self.unkillable_at_ns, self.tell_at_ns, self.look_at_ns):
+            if date is not None and (first is None or date < first):
+                first = date
+        return first
 
     def told_to_stop(self, grace_ns: int, now: int, *, dump: bool, stays: bool) -> bool:
         """Write down what it was told. Returns whether that is news: told again, only an earlier date counts.

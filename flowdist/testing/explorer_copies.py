@@ -40,7 +40,7 @@ SKIPPED = {
     "Node": ("spec", "free", "order"),
     "Notice": ("because",),
     "Attempt": ("role", "started_ns"),
-    "Agent": ("spec", "graph", "address", "_now", "_out"),
+    "Agent": ("spec", "graph", "address", "_now", "_out", "_due_at_ns"),
     "Lease": ("_options",),
 }
 
