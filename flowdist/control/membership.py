@@ -7,7 +7,6 @@ Its store is opened first; no replica starts before the store's port is known (R
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import get_args
 
 from flowdist.control.deadlines import Due
 from flowdist.control.effects import OpenStore, StartReplica
@@ -21,8 +20,6 @@ from flowdist.control.recovery import end_ignored, open_incident
 from flowdist.control.state import JobState, Replica, Role, World
 from flowdist.graph import format_duration
 from flowdist.graph.model import GateCondition
-
-CONDITIONS: tuple[GateCondition, ...] = get_args(GateCondition)
 
 
 def form_worlds(job: JobState, names: Iterable[WorldName]) -> None:
@@ -195,7 +192,7 @@ def tell_dependents(job: JobState, roles: Iterable[Role]) -> None:
     """Where a role has come so far, or is so far no longer, whoever has a gate on it may start."""
     for role in roles:
         if role.dependents:
-            shown = (*(is_so_far(role, condition) for condition in CONDITIONS), is_lost(role))
+            shown = (is_so_far(role, "started"), is_so_far(role, "ready"), is_so_far(role, "succeeded"), is_lost(role))
             if shown != role.shown:
                 role.shown = shown
                 for name, _ in role.dependents:
