@@ -60,7 +60,11 @@ class Queue:
 
     def next_but(self, *actions: Action) -> int | None:
         """When the first thing is planned that is none of these actions; None when there is none."""
-        return min((time for time, _, action, _ in self._heap if action not in actions), default=None)
+        first = None
+        for time, _, action, _ in self._heap:
+            if (first is None or time < first) and action not in actions:
+                first = time
+        return first
 
     def run(self, until: int | None = None) -> None:
         """Do one thing after the other up to `until`, or up to a `stop`."""

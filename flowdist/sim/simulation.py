@@ -20,7 +20,7 @@ from flowdist.control.history import FaultLine, Header, Record, record
 from flowdist.control.ids import NodeName, ReplicaId
 from flowdist.control.invariants import check_job
 from flowdist.control.links import Links
-from flowdist.control.messages import Heartbeat, ToAgent, ToController
+from flowdist.control.messages import Heartbeat, Report, ToAgent, ToController
 from flowdist.control.state import JobState
 from flowdist.control.waiting import waiting_for
 from flowdist.control.watching import Watch
@@ -197,8 +197,14 @@ class Simulation:
     def is_quiet(self) -> bool:
         """Nobody waits for any news, and everybody who may be missed is well."""
         awaited = self._watching.is_awake or self._faulting.is_waiting or self.work.is_awaited
-        calm = not self.is_down and not self.plays_heartbeats and self.links.deadline_of(self._unwell) is None
+        calm = not self.is_down and not self.plays_heartbeats and self._silent_at() is None
         return calm and not awaited
+
+    def _silent_at(self) -> int | None:
+        """When somebody will be overdue, or silent for too long; None while all are sure to be heard."""
+        if self.plays_heartbeats:
+            return self.links.deadline()
+        return self.links.deadline_of(self._unwell) if self._unwell else None
 
     def listen_for(self, node: SimNode) -> None:
         """Something about the node or its link has changed: is its silence something to wait for?"""
@@ -212,7 +218,8 @@ class Simulation:
     def hear(self, message: ToController) -> None:
         """A message of an agent arrives at the controller."""
         heard = self.links.hear(message, self.queue.now)
-        self.listen_for(self.nodes[message.node])
+        if not isinstance(message, Report):  # which is heard of a node that is watched, and makes it no better heard
+            self.listen_for(self.nodes[message.node])
         for answer in heard.answers:
             self._send(self.nodes[message.node], answer)
         for event in heard.events:
@@ -342,19 +349,26 @@ class Simulation:
         """Wake the controller at its deadline, or when somebody's silence may have become too long."""
         if self.is_down:
             return
-        due = self.controller.deadline()
-        silent = self.links.deadline() if self.plays_heartbeats else self.links.deadline_of(self._unwell)
-        if silent is not None and (due is None or silent < due):
-            due = silent
+        due = self._due_at()
         if due is None or (self._planned is not None and self.queue.now < self._planned <= due):
             return
         self._planned = due
         self.queue.at(due, self._wake, due)
 
-    def _wake(self, due: int) -> None:
-        if self._planned != due or self.is_down:
+    def _due_at(self) -> int | None:
+        due, silent = self.controller.deadline(), self._silent_at()
+        return silent if due is None or (silent is not None and silent < due) else due
+
+    def _wake(self, planned: int) -> None:
+        if self._planned != planned or self.is_down:
             return
         self._planned = None
+        due = self._due_at()
+        if due is not None and due <= self.queue.now:  # else it was put off: whoever was missed has been heard
+            self._pass_time()
+        self.plan()
+
+    def _pass_time(self) -> None:
         for node in self.nodes.values():
             node.renew()
         for silent in self.links.expire(self.queue.now):
@@ -363,7 +377,6 @@ class Simulation:
         deadline = self.controller.deadline()
         if deadline is not None and deadline <= self.queue.now:
             self.handle(TimePassed())
-        self.plan()
 
     def attempt_began(self, replica: ReplicaId, attempt: int) -> None:
         """Two attempts of one replica never run at the same time (R19)."""
