@@ -65,7 +65,7 @@ class Controller:
         job.effects = []
         if isinstance(event, ev.ControllerStarted):
             job.due.not_before(now + job.graph.options.lease_ns + job.graph.options.lease_margin_ns)
-        for due in job.due.pop_due(now):
+        while (due := job.due.pop_due(now)) is not None:
             if job.ending is None:
                 _expire(job, due)
         _record(job, event)
