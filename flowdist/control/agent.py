@@ -13,7 +13,7 @@ from flowdist.control import agent_io as io
 from flowdist.control import events as ev
 from flowdist.control import messages as msg
 from flowdist.control import parking, signs
-from flowdist.control.attempts import Attempt, exit_event
+from flowdist.control.attempts import Attempt, exit_event, first_date
 from flowdist.control.effects import (
     AnswerCheckpoint,
     AskStep,
@@ -57,9 +57,9 @@ class Agent:
         self._now, self._out = now, []
         self._keep_deadlines()
         self._record(event)
-        self._settle()
-        dates = [date for attempt in self.attempts.values() if (date := attempt.deadline()) is not None]
-        self._due_at_ns = min(dates) if dates else None
+        if self.held or self.is_leaving or self.is_fencing:
+            self._settle()
+        self._due_at_ns = first_date(self.attempts.values())
         return self._out
 
     def deadline(self) -> int | None:
@@ -84,17 +84,15 @@ class Agent:
         return None if self.is_fencing else self.lease.fence_at()
 
     def _keep_deadlines(self) -> None:
-        fence_at = self._fence_at_ns()
-        if fence_at is not None and fence_at <= self._now:
+        now, lease = self._now, self.lease
+        fence_at = None if self.is_fencing else lease.fence_at()
+        if fence_at is not None and fence_at <= now:
             self._fence()
-        if self.lease.beat_at_ns is not None and self.lease.beat_at_ns <= self._now:
-            self._send(msg.Heartbeat(self.spec.name, self.incarnation, self._now))
-            self.lease.beat(self._now)
-        if self._due_at_ns is not None and self._due_at_ns <= self._now:
-            self._keep_dates()
-
-    def _keep_dates(self) -> None:
-        """Of attempts."""
+        if lease.beat_at_ns is not None and lease.beat_at_ns <= now:
+            self._send(msg.Heartbeat(self.spec.name, self.incarnation, now))
+            lease.beat(now)
+        if self._due_at_ns is None or self._due_at_ns > now:
+            return
         for attempt in self.attempts.values():
             if attempt.kill_at_ns is not None and attempt.kill_at_ns <= self._now:
                 self._kill(attempt)

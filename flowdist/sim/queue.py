@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
+from heapq import heappop, heappush, heappushpop
 from typing import Any
 
 Action = Callable[..., object]
@@ -33,7 +33,7 @@ class Queue:
     def at(self, time: int, action: Action, *args: Any) -> None:
         """Plan a call of `action`; what is planned for the past happens now."""
         self._serial += 1
-        heapq.heappush(self._heap, (time if time > self.now else self.now, self._serial, action, args))
+        heappush(self._heap, (time if time > self.now else self.now, self._serial, action, args))
 
     def at_apart(self, time: int, action: Action, *args: Any) -> None:
         """The same for what comes from outside, such as a fault: the order of the others is the same without it."""
@@ -41,12 +41,12 @@ class Queue:
             self.at(time, action, *args)
             return
         self._apart += 1
-        heapq.heappush(self._heap, (time if time > self.now else self.now, APART + self._apart, action, args))
+        heappush(self._heap, (time if time > self.now else self.now, APART + self._apart, action, args))
 
     def after(self, delay: int, action: Action, *args: Any) -> None:
         """The same, so many nanoseconds from now."""
         self._serial += 1
-        heapq.heappush(self._heap, (self.now + delay if delay > 0 else self.now, self._serial, action, args))
+        heappush(self._heap, (self.now + delay if delay > 0 else self.now, self._serial, action, args))
 
     @property
     def planned(self) -> int:
@@ -68,7 +68,7 @@ class Queue:
 
     def run(self, until: int | None = None) -> None:
         """Do one thing after the other up to `until`, or up to a `stop`."""
-        heap, pop = self._heap, self._pop_by_schedule if self._schedule else heapq.heappop
+        heap, pop = self._heap, self._pop_by_schedule if self._schedule else heappop
         while heap and not self._is_stopped:
             if until is not None and heap[0][0] > until:
                 self.now = until
@@ -82,11 +82,15 @@ class Queue:
 
         Those that have none yet come up first, so that one that has is the first of all.
         """
-        entry = heapq.heappop(heap)
+        entry = heappop(heap)
         while heap and heap[0][0] == entry[0] and entry[1] < PLACED:
             time, serial, action, args = entry
-            entry = heapq.heappushpop(heap, (time, _place(self._schedule, serial), action, args))
+            entry = heappushpop(heap, (time, _place(self._schedule, serial), action, args))
         return entry
+
+    def forget(self) -> None:
+        """Nothing of what is planned will happen."""
+        self._heap.clear()
 
     def stop(self) -> None:
         """What happens now is the last thing that does."""

@@ -111,6 +111,7 @@ class Simulation:
         self.fast_forward = fast_forward
         seen: dict[str, int] = {}
         self.points, self._watching = Points(self, seen), Watching(properties, seen)
+        self._is_watched = not properties.is_empty
         self._watch = Watch() if checks == "changed" else None
         self._hits: Counter[tuple[str, str]] = Counter()
         self.work = Work(self, seed, play_steps=play_steps)
@@ -170,6 +171,11 @@ class Simulation:
             points=(*POINTS, *(point.name for point in self._watching.properties.sometimes)),
             played=self.work.code.close(),
         )
+
+    def take_apart(self) -> None:
+        """It is not asked any more. Its parts refer to each other: now they don't, and go without a search for cycles."""
+        self.queue.forget()
+        vars(self).clear()
 
     def add_one(self, name: NodeName) -> None:
         """One more node, as large as the first."""
@@ -252,7 +258,7 @@ class Simulation:
         else:
             self._watch.note(event)
         self.points.hear(job, line)
-        if not self._watching.properties.is_empty:
+        if self._is_watched:
             self._watching.hear(job, now)
         if job.outcome is not None:
             self.queue.stop()

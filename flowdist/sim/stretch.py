@@ -52,7 +52,7 @@ def _next_thing(sim: Simulation) -> int:
         for model in sim.work.models.values()
         if model.begun_ns is not None
     ]
-    times = [sim.queue.next_but(sim.work.checkpoint_moment), sim.until, *ends]
+    times = [sim.queue.next_but(sim.work.checkpoint), sim.until, *ends]
     return min(time for time in times if time is not None)
 
 

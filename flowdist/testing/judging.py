@@ -63,7 +63,9 @@ def judge(graph: RoleGraph, plan: Plan, seed: int, rules: Rules, *, quick: bool 
         checks: Checks = "changed" if quick else "all"
         asked = rules.properties
         sim = Simulation(graph, plan, seed=seed, schedule=seed, checks=checks, fast_forward=quick, properties=asked)
-        return sim.run(until)
+        result = sim.run(until)
+        sim.take_apart()
+        return result
 
     until = end_ns(graph, plan, rules.horizon_ns)
     result = run(until)
