@@ -66,8 +66,11 @@ class Agent:
         """When to call handle(AgentTimePassed(), now) at the latest."""
         if self.is_over:
             return None
-        times = [self.lease.beat_at_ns, self._fence_at_ns(), self.duty()]
-        return min((time for time in times if time is not None), default=None)
+        first = self.duty()
+        for time in (self.lease.beat_at_ns, self._fence_at_ns()):
+            if time is not None and (first is None or time < first):
+                first = time
+        return first
 
     def duty(self) -> int | None:
         """When something of a replica is due: the deadline without heartbeats and lease.
@@ -106,23 +109,15 @@ class Agent:
                 self._out.append(io.LookForSigns(attempt.order.replica, attempt.order.attempt))
 
     def _record(self, event: io.AgentInput) -> None:
-        match event:  # what comes most often is looked for first
+        if isinstance(event, msg.ToAgent):
+            self._hear(event)
+            return
+        if isinstance(event, io.WorkerNews):
+            self._record_news(event)
+            return
+        match event:
             case io.AgentTimePassed():
                 pass
-            case msg.Acked() | msg.Ordered() | msg.Rejoin() | msg.Dismissed():
-                self._hear(event)
-            case (
-                io.WorkerProgressed()
-                | io.WorkerOffered()
-                | io.WorkerReady()
-                | io.WorkerElastic()
-                | io.WorkerParked()
-                | io.ProbePassed()
-                | io.SignsSeen()
-                | io.WorkersAsked()
-                | io.WorkerLeftStep()
-            ):
-                self._record_news(event)
             case io.WorkersSpawned() | io.SpawnFailed() | io.WorkerExited():
                 self._record_process(event)
             case io.Connected():
@@ -396,18 +391,7 @@ class Agent:
         attempt.exited = exit_event(order, attempt.failure, is_parked)
         self._report(attempt.exited)
 
-    def _record_news(
-        self,
-        event: io.WorkerReady
-        | io.WorkerElastic
-        | io.WorkerParked
-        | io.ProbePassed
-        | io.WorkerProgressed
-        | io.WorkerOffered
-        | io.SignsSeen
-        | io.WorkersAsked
-        | io.WorkerLeftStep,
-    ) -> None:
+    def _record_news(self, event: io.WorkerNews) -> None:
         attempt = self._attempt(event.replica, event.attempt)
         if attempt is None or attempt.is_over or attempt.phase == "parked":
             return

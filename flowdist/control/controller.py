@@ -196,7 +196,7 @@ def settle(job: JobState) -> None:
         judge_success(job, roles)
         if job.ending is None:
             tell_dependents(job, roles)
-            form_worlds(job, job.in_order({**dict.fromkeys(names), **job.touched}))
+            form_worlds(job, job.in_order({**dict.fromkeys(names), **job.touched}) if job.touched else names)
         if job.ending is None:  # a world may have waited for what will never come
             update_addresses(job, roles)
     raise AssertionError("the job does not settle")

@@ -32,7 +32,7 @@ def form_worlds(job: JobState, names: Iterable[WorldName]) -> None:
         if world.phase not in ("waiting", "running"):
             continue
         roles = job.roles_of(world)
-        if any(role.outcome is not None for role in roles):
+        if any([role.outcome is not None for role in roles]):
             continue
         if world.phase == "waiting" and (gate := _lost_gate(job, roles)):
             end_ignored(job, world, gate)
@@ -180,19 +180,32 @@ def is_so_far(role: Role, condition: GateCondition) -> bool:
 
     Success counts as both: what has done its work has been up. Whatever failed or was ignored is neither.
     """
-    if role.outcome is not None or condition == "succeeded":
-        return role.outcome == "succeeded"
-    up = role.seated["ready"] + role.seated["succeeded"]
-    up += role.seated["running"] if condition == "started" else 0
-    over = role.unseated["succeeded"]
-    return up == role.seats and up + over >= role.spec.min_replicas
+    started, ready, succeeded = so_far(role)
+    match condition:
+        case "started":
+            return started
+        case "ready":
+            return ready
+        case "succeeded":
+            return succeeded
+
+
+def so_far(role: Role) -> tuple[bool, bool, bool]:
+    """Whether it is started, ready, and succeeded."""
+    if role.outcome is not None:
+        is_done = role.outcome == "succeeded"
+        return is_done, is_done, is_done
+    ready = role.seated["ready"] + role.seated["succeeded"]
+    started = ready + role.seated["running"]
+    wanted = role.spec.min_replicas - role.unseated["succeeded"]
+    return started == role.seats and started >= wanted, ready == role.seats and ready >= wanted, False
 
 
 def tell_dependents(job: JobState, roles: Iterable[Role]) -> None:
     """Where a role has come so far, or is so far no longer, whoever has a gate on it may start."""
     for role in roles:
         if role.dependents:
-            shown = (is_so_far(role, "started"), is_so_far(role, "ready"), is_so_far(role, "succeeded"), is_lost(role))
+            shown = (*so_far(role), is_lost(role))
             if shown != role.shown:
                 role.shown = shown
                 for name, _ in role.dependents:

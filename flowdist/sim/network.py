@@ -41,7 +41,7 @@ class Link:
         self._drawn: dict[tuple[Direction, str], int] = {}
 
     def is_cut(self, direction: Direction) -> bool:
-        return not self.is_quiet and any(direction in directions for directions in self._cuts.values())
+        return bool(self._cuts) and any(direction in directions for directions in self._cuts.values())
 
     @property
     def is_dead(self) -> bool:

@@ -173,7 +173,7 @@ class Simulation:
         )
 
     def take_apart(self) -> None:
-        """It is not asked any more. Its parts refer to each other: now they don't, and go without a search for cycles."""
+        """Nobody asks it any more. Its parts, which refer to each other, go without a search for garbage."""
         self.queue.forget()
         vars(self).clear()
 
