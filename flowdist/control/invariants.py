@@ -101,12 +101,15 @@ def check_role(job: JobState, role: Role) -> None:
     assert role.seats == sum(seated.values()), f"the seats of {name} are miscounted"
     assert vacant == role.vacant, f"of {name} {vacant} have no seat, not {role.vacant}"
     assert set(portless) == role.portless.keys(), f"{name}: {portless} have no ports, not {list(role.portless)}"
-    worlds = [job.worlds[world] for world in role.worlds]
-    waiting = {world.name for world in worlds if world.phase == "waiting"}
-    assert waiting == role.waiting.keys(), f"of {name} {waiting} wait, not {list(role.waiting)}"
-    leaving = {world.name for world in worlds if world.retiring == "ended"}
-    assert leaving == role.leaving.keys(), f"of {name} {leaving} leave, not {list(role.leaving)}"
-    ended = sum([world.phase == "ended" for world in worlds])
+    waiting, leaving, ended = [], [], 0
+    for world in job.worlds_of(role):
+        if world.phase == "waiting":
+            waiting.append(world.name)
+        if world.retiring == "ended":
+            leaving.append(world.name)
+        ended += world.phase == "ended"
+    assert set(waiting) == role.waiting.keys(), f"of {name} {waiting} wait, not {list(role.waiting)}"
+    assert set(leaving) == role.leaving.keys(), f"of {name} {leaving} leave, not {list(role.leaving)}"
     counted = role.spec.gang or job.ending is not None or ended == role.count("ended")
     assert counted, f"{ended} worlds of {name} have ended, not {role.count('ended')}"
 

@@ -63,12 +63,11 @@ class Watch:
         for world in worlds:
             check_world(job, world)
         there = {replica.role for name in moved for replica in job.nodes[name].replicas}
-        roles += [job.roles[name] for name in sorted(there) if job.roles[name] not in roles]
-        for role in roles:
-            check_role(job, role)
+        for name in sorted(there.union(role.spec.name for role in roles)):
+            check_role(job, job.roles[name])
         if is_other:
             check_budgets(job)
-        if is_other or roles or worlds:
+        if is_other or roles or there or worlds:
             check_sums(job)
             check_incidents(job)
 

@@ -67,26 +67,22 @@ class Queue:
         return first
 
     def run(self, until: int | None = None) -> None:
-        """Do one thing after the other up to `until`, or up to a `stop`."""
-        heap, pop = self._heap, self._pop_by_schedule if self._schedule else heappop
+        """Do one thing after the other up to `until`, or up to a `stop`.
+
+        What is alone at its time needs no place in the schedule. Of several, those that have none yet come up first:
+        one that has is the first of them all.
+        """
+        heap, schedule = self._heap, self._schedule
         while heap and not self._is_stopped:
             if until is not None and heap[0][0] > until:
                 self.now = until
                 return
-            self.now, _, action, args = pop(heap)
+            time, tie, action, args = heappop(heap)
+            while schedule and tie < PLACED and heap and heap[0][0] == time:
+                time, tie, action, args = heappushpop(heap, (time, _place(schedule, tie), action, args))
+            self.now = time
             self.handled += 1
             action(*args)
-
-    def _pop_by_schedule(self, heap: list[Entry]) -> Entry:
-        """Most things are alone at their time: only those that are not are given places.
-
-        Those that have none yet come up first, so that one that has is the first of all.
-        """
-        entry = heappop(heap)
-        while heap and heap[0][0] == entry[0] and entry[1] < PLACED:
-            time, serial, action, args = entry
-            entry = heappushpop(heap, (time, _place(self._schedule, serial), action, args))
-        return entry
 
     def forget(self) -> None:
         """Nothing of what is planned will happen."""

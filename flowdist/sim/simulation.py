@@ -347,7 +347,7 @@ class Simulation:
                 self._send(self.nodes[effect.node], self.links.order(effect))
 
     def _send(self, node: SimNode, message: ToAgent) -> None:
-        if not node.net.is_cut("down"):
+        if node.net.is_quiet or not node.net.is_cut("down"):
             for at in node.net.arrivals("down", self.queue.now):
                 self.queue.at(at, node.receive, message, node.link)
 
