@@ -41,7 +41,7 @@ SKIPPED = {
     "Notice": ("because",),
     "Attempt": ("role", "started_ns"),
     "Agent": ("spec", "graph", "address", "_now", "_out", "_due_at_ns"),
-    "Lease": ("_options",),
+    "Lease": ("_options", "_lasts_ns"),
 }
 
 
