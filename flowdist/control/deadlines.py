@@ -37,6 +37,9 @@ class Deadlines:
     def __contains__(self, due: Due) -> bool:
         return due in self._at
 
+    def __len__(self) -> int:
+        return len(self._at)
+
     def __iter__(self) -> Iterator[Due]:
         return iter(self._at)
 

@@ -105,7 +105,8 @@ class Accounts:
         self._incidents = len(job.incidents)
         if isinstance(line.event, ReplicaExited) and job.replicas[line.event.replica].phase == "succeeded":
             self._move(line.event.replica, "done", now)
-        self._note_short(job, now)
+        if self._short or len(job.due):
+            self._note_short(job, now)
 
     def _leave_out(self, job: JobState, world: str, now: int) -> None:
         """Whoever is no member of the generation that starts waits for a node."""

@@ -81,8 +81,9 @@ class Link:
     def arrivals(self, direction: Direction, now: int) -> list[int]:
         """When what is said now is there; twice, if it is doubled."""
         if self.is_quiet:
-            at = self._last[direction] = max(now + LATENCY_NS, self._last[direction] + self._apart_ns)
-            return [at]
+            at, next_at = now + LATENCY_NS, self._last[direction] + self._apart_ns
+            self._last[direction] = at if at > next_at else next_at
+            return [self._last[direction]]
         at = self._arrival(direction, now)
         copies = max(self._copies.values()) if self._copies else 0.0
         if not copies or self._draw(direction, "copy") >= copies:
