@@ -1,14 +1,14 @@
 """How torchrun and flowdist come back: one script, the same event, turn by turn in one run.
 
     python benchmarks/recovery.py [--rows A3,A1,...] [--modes torchrun,warm,...] [--trials 5] [--slow-trials 3]
-                                  [--save FILE] [--write-docs]
+                                  [--save FILE] [--load FILE] [--write-docs]
 
 The script is an endless loop of gloo all_reduces, one every 50 ms. When it runs at full size the event of the row
 comes, at a random phase; it has recovered when every rank of the new size has completed its first all_reduce. Modes:
 `torchrun` with its shared store switched off, without which it does not recover in torch 2.13; `defaults`, torchrun as
 it comes; `warm`, `cold` and `in-place`, flowdist. `--slow-trials` is for torchrun's rows that take half a minute and
-more. Measured, in seconds: from the event to the last rank's first all_reduce; for joins also how long no all_reduce
-completed.
+more. `--load` adds what another call has saved: what is measured again replaces it. Measured, in seconds: from the
+event to the last rank's first all_reduce; for joins also how long no all_reduce completed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torchrun_restart
 from launchers import Flowdist, Job, Size, Stamp, Torchrun, end_all, own_descendants
@@ -92,8 +92,10 @@ def main() -> None:
         pause = f", pause {trial.pause_s:.3f} s" if ROWS[name].joins else ""
         where = f"{i + 1}/{len(turns)}, {time.monotonic() - started:.0f} s"
         print(f"[{where}] {name} {mode}, trial {turn + 1}: {took}{pause}", file=sys.stderr, flush=True)
-    counts = torchrun_restart.count(options.restarts) if options.restarts else {}
+    counts = torchrun_restart.count(options.restarts, options.peer_restarts) if options.restarts else {}
     report(results, counts)
+    if options.load:
+        results, counts = merged(json.loads(options.load.read_text()), results, counts)
     if options.save:
         saved = {
             name: {mode: [t._asdict() for t in trials] for mode, trials in row.items()} for name, row in results.items()
@@ -103,6 +105,18 @@ def main() -> None:
         write_section("recovery", table(results, counts))
 
 
+def merged(
+    saved: dict[str, Any], results: dict[str, dict[str, list[Trial]]], counts: dict[str, tuple[int, int]]
+) -> tuple[dict[str, dict[str, list[Trial]]], dict[str, tuple[int, int]]]:
+    """What was measured in an earlier call, with what was measured now in its place."""
+    rows = {
+        name: {mode: [Trial(**trial) for trial in trials] for mode, trials in row.items()}
+        for name, row in saved["rows"].items()
+    }
+    both = {name: {**rows.get(name, {}), **results.get(name, {})} for name in ROWS if name in rows or name in results}
+    return both, counts or {who: (good, of) for who, (good, of) in saved["restarts"].items()}
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", default=",".join(ROWS), type=lambda text: text.split(","))
@@ -110,6 +124,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--trials", type=int, default=5)
     parser.add_argument("--slow-trials", type=int, default=None, help="of torchrun, where it takes half a minute")
     parser.add_argument("--restarts", type=int, default=0, help="also count so many restarts with all defaults")
+    parser.add_argument("--peer-restarts", type=int, default=5, help="the same under torchrun, where each takes long")
+    parser.add_argument("--load", type=Path, help="what an earlier call has saved: it is in the table, too")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--save", type=Path)
     parser.add_argument("--write-docs", action="store_true", help="replace the table of docs/benchmarks.md")

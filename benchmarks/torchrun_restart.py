@@ -72,16 +72,19 @@ def main() -> None:
         print(f"death to first all_reduce: {ours:.2f} s / {theirs:.2f} s = {ours / theirs:.2f} of torchrun's time")
 
 
-def count(trials: int) -> dict[str, tuple[int, int]]:
+def count(trials: int, peer_trials: int) -> dict[str, tuple[int, int]]:
     """How many restarts of so many come to a good end, each with all defaults."""
-    good = {"flowdist": 0, "torchrun": 0}
-    for trial in range(trials):
-        for name, command in (("flowdist", FLOWDIST), ("torchrun", TORCHRUN)):
+    contenders = {"flowdist": (FLOWDIST, trials), "torchrun": (TORCHRUN, peer_trials)}
+    good = dict.fromkeys(contenders, 0)
+    for trial in range(max(trials, peer_trials)):
+        for name, (command, of) in contenders.items():
+            if trial >= of:
+                continue
             recovered, seconds, *_ = run(command, {}, COUNT_TIMEOUT_S)
             good[name] += recovered
             said = "recovered" if recovered else "FAILED"
-            print(f"restart {trial + 1}/{trials}, {name}: {said} ({seconds:.1f} s)", file=sys.stderr, flush=True)
-    return {name: (found, trials) for name, found in good.items()}
+            print(f"restart {trial + 1}/{of}, {name}: {said} ({seconds:.1f} s)", file=sys.stderr, flush=True)
+    return {name: (good[name], of) for name, (_, of) in contenders.items()}
 
 
 def run(command: list[str], env: dict[str, str], timeout_s: float = TIMEOUT_S) -> tuple[bool, float, float | None, int]:

@@ -33,6 +33,14 @@ def blame(job: JobState, replica: Replica, kind: str, at_ns: int) -> None:
     cordon(job, replica.node, why)
 
 
+def forget_failure(job: JobState, replica: Replica, at_ns: int) -> None:
+    """It was no fault of its own: the failure of then tells against nothing."""
+    gone = [past for past in replica.failures if past.at_ns == at_ns]
+    replica.failures = [past for past in replica.failures if past not in gone]
+    for past in gone:
+        job.nodes[past.node].failures.remove(past)
+
+
 def note_loss(job: JobState, name: NodeName) -> None:
     """The node was lost with what ran on it, and nobody had asked for that."""
     node = job.nodes[name]

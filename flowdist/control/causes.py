@@ -6,10 +6,15 @@ Each role knows the incidents that it has a part in, so that only these are look
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable
 
-from flowdist.control.deadlines import Due
+from flowdist.control.deadlines import INCIDENT_DUES, Due
 from flowdist.control.ids import NodeName, ReplicaId
-from flowdist.control.state import Charge, Incident, JobState, Replica
+from flowdist.control.state import Charge, Failure, Incident, JobState, Replica
+from flowdist.graph.model import FailureKind
+
+# What a peer makes of it when a member of its world dies.
+PEER_KINDS: frozenset[FailureKind] = frozenset({"exit", "signal"})
 
 
 def note_lost(job: JobState, incident: Incident, lost: dict[ReplicaId, str]) -> None:
@@ -40,39 +45,72 @@ def upstream_incident(job: JobState, replica: Replica) -> Incident | None:
     return found
 
 
-def overdue_nodes(job: JobState, replica: Replica) -> list[NodeName]:
+def nodes_in_doubt(job: JobState, failure: Failure, part_of: Incident | None, *, is_final: bool) -> list[NodeName]:
+    """The nodes of which has to be known first whether they are lost: the failure may follow from that (R8).
+
+    For a charge alone, which can be dropped later, only those that are overdue are waited for.
+    """
+    replica = job.replicas[failure.replica]
+    nodes = dict.fromkeys(_overdue_nodes(job, replica))
+    if is_final and failure.kind in PEER_KINDS:
+        nodes.update(dict.fromkeys(_unanswered_nodes(job, replica)))
+    return list(nodes or (part_of.in_doubt if part_of is not None else ()))
+
+
+def _overdue_nodes(job: JobState, replica: Replica) -> list[NodeName]:
     """Nodes that are overdue, with something alive on them that it shares a world with, or depends on.
 
     An agent fences a moment before its node is called lost: whoever is connected with what ran there fails first.
     """
-    upstream = job.role_of(replica.id).upstream if job.quiet else {}
-    return [
-        name
-        for name in job.quiet
-        if name != replica.node
-        and any(
-            other.is_live and (other.world == replica.world or other.id.role in upstream)
-            for other in [job.replicas[id] for id in job.nodes[name].replicas]
-        )
-    ]
+    return [name for name in job.quiet if name != replica.node and _may_follow(job, replica, name)]
+
+
+def _may_follow(job: JobState, replica: Replica, name: NodeName) -> bool:
+    """Whether something lives on that node which the replica shares a world with, or depends on."""
+    upstream = job.role_of(replica.id).upstream
+    others = [job.replicas[other] for other in job.nodes[name].replicas]
+    return any(other.is_live and (other.world == replica.world or other.id.role in upstream) for other in others)
+
+
+def _unanswered_nodes(job: JobState, replica: Replica) -> list[NodeName]:
+    """Other nodes with something alive on them that it shares a world with: any of them may just have died.
+
+    What peers see of it reaches the controller as soon as the proof does, or sooner. A node that still runs what it is
+    told to stop says so.
+    """
+    members = job.members_of(job.worlds[replica.world])
+    nodes = {member.node: None for member in members if member.is_live and member.node != replica.node}
+    return [name for name in nodes if name is not None]
+
+
+def await_nodes(job: JobState, incident: Incident, nodes: Iterable[NodeName]) -> None:
+    """It may follow from the loss of one of these: until they answer, are heard, or are lost (R8)."""
+    incident.in_doubt.update(dict.fromkeys(nodes))
+    if not incident.in_doubt.keys() <= job.quiet.keys():
+        job.due.set_once(Due("answer", str(incident.number)), job.now + job.graph.options.quiet_after_ns)
+
+
+def excuse(job: JobState, incident: Incident) -> None:
+    """Its charge, made or to come, is dropped: it has another cause."""
+    if incident.root_role is not None:
+        role = job.roles[incident.root_role]
+        if incident.charged_to is not None:
+            role.charges.remove(Charge(incident.opened_ns, incident.level))
+        if incident.counted:
+            role.spent[incident.level].remove(incident.opened_ns)
+            role.backoff_step = max(0, role.backoff_step - 1)
+    incident.counted, incident.charged_to = False, None
+    incident.in_doubt.clear()
+    incident.held.clear()
+    job.touched.update(incident.worlds)
+    for what in INCIDENT_DUES:
+        job.due.clear(Due(what, str(incident.number)))
 
 
 def excuse_dependents(job: JobState, incident: Incident) -> None:
     """A dependent's failure was reported first: its charge, made or to come, is dropped (R7)."""
     for other in _of_dependents(job, {replica.role for replica in incident.lost}):
-        assert other.root_role is not None
-        role = job.roles[other.root_role]
-        if other.charged_to is not None:
-            role.charges.remove(Charge(other.opened_ns, other.level))
-        if other.counted:
-            role.spent[other.level].remove(other.opened_ns)
-            role.backoff_step = max(0, role.backoff_step - 1)
-        other.counted, other.charged_to = False, None
-        other.overdue.clear()
-        other.held.clear()
-        job.touched.update(other.worlds)
-        job.due.clear(Due("verdict", str(other.number)))
-        job.due.clear(Due("backoff", str(other.number)))
+        excuse(job, other)
         job.notify(f"incident {other.number} was caused by {incident.root}: not counted")
 
 

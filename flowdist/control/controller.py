@@ -34,7 +34,7 @@ from flowdist.control.operator import obey
 from flowdist.control.peers import update_addresses
 from flowdist.control.placement import explain, unplace
 from flowdist.control.recovery import advance, drop_notice, fail, leave_incident, lose, open_incident
-from flowdist.control.silence import note_heard, note_quiet
+from flowdist.control.silence import note_answer, note_answers_are_due, note_heard, note_quiet
 from flowdist.control.state import Failure, JobState, Replica, Role, World
 from flowdist.graph import RoleGraph, format_duration
 
@@ -64,7 +64,7 @@ class Controller:
             return []
         job.effects = []
         if isinstance(event, ev.ControllerStarted):
-            job.due.not_before(now + job.graph.options.lease_ns + job.graph.options.lease_margin_ns)
+            job.due.not_before(now + job.graph.options.silent_after_ns)
         while (due := job.due.pop_due(now)) is not None:
             if job.ending is None:
                 _expire(job, due)
@@ -99,7 +99,7 @@ def _record(job: JobState, event: ev.Event) -> None:
         case ev.NodeQuiet():
             note_quiet(job, event.node)
         case ev.NodeSilent():
-            silence = format_duration(job.graph.options.lease_ns + job.graph.options.lease_margin_ns)
+            silence = format_duration(job.graph.options.silent_after_ns)
             lose_node(job, event.node, f"{event.node} is lost: not heard for {silence}")
         case ev.GpuFailed():
             lose_gpu(job, event)
@@ -155,8 +155,10 @@ def _record_of_replica(job: JobState, replica: Replica, event: ev.AttemptEvent) 
             replica.is_elastic = True
         case ev.ReplicaExited():
             _exited(job, replica, event)
+            note_answer(job, replica)
         case ev.ReplicaStopped():
             _stopped(job, replica, event)
+            note_answer(job, replica)
         case ev.ReplicaUnkillable():
             give_up_node(job, replica)
         case ev.ReplicaStalled():
@@ -375,6 +377,8 @@ def _expire(job: JobState, due: Due) -> None:
         case "verdict":
             incident = job.incident(int(due.name))
             begin_ending(job, "failed", f"{incident.reason}; role {incident.root_role} has used up its budget")
+        case "answer":
+            note_answers_are_due(job, job.incident(int(due.name)))
         case "backoff":
             job.touched.update(job.incident(int(due.name)).worlds)
         case "cooldown":

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 What = Literal[
+    "answer",  # of an incident: whatever node is not overdue by then has been heard since it was opened (R8)
     "admission",  # the minima of all roles have to be placed by then (R2)
     "arrivals",  # the first wave starts without the nodes that did not come (R2)
     "backoff",  # of an incident: its worlds may start again (R10)
@@ -22,6 +23,8 @@ What = Literal[
     "ready",  # of a replica: it has to pass its readiness check
     "verdict",  # of an incident: nothing upstream has failed, so it fails the job (R7)
 ]
+
+INCIDENT_DUES: tuple[What, ...] = ("answer", "backoff", "verdict")  # named by the number of an incident
 
 
 class Due(NamedTuple):

@@ -23,7 +23,7 @@ def begin_ending(job: JobState, outcome: Outcome, reason: str) -> None:
     for number in list(job.open):
         incident = job.incident(number)
         incident.phase, incident.closed_ns, incident.result = "closed", job.now, "the job ended"
-        incident.overdue.clear()
+        incident.in_doubt.clear()
         incident.held.clear()
         for name in incident.worlds:
             job.worlds[name].incident = None

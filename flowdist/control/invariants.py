@@ -230,10 +230,11 @@ def check_incidents(job: JobState) -> None:
             if incident.phase == "stopping":
                 up = [str(replica.id) for replica in job.members_of(world) if replica.is_up]
                 assert not up, f"{up} are up while incident {incident.number} stops"
-        assert bool(incident.overdue) == bool(incident.held), f"incident {incident.number} waits for nobody, or nothing"
-        assert incident.overdue.keys() <= job.quiet.keys(), (
-            f"incident {incident.number} waits for who is heard, or lost"
-        )
+        waits = f"incident {incident.number} waits for {', '.join(incident.in_doubt) or 'nobody'}"
+        assert bool(incident.in_doubt) == bool(incident.held), f"{waits} to judge {incident.held}"
+        assert all(job.nodes[name].usable for name in incident.in_doubt), f"{waits}, which is lost"
+        is_bounded = Due("answer", str(incident.number)) in job.due
+        assert is_bounded or incident.in_doubt.keys() <= job.quiet.keys(), f"{waits}, which need not answer"
     for world in job.worlds.values():
         if world.incident is not None:
             assert world.name in job.incident(world.incident).worlds, f"{world.name} is not in its incident"

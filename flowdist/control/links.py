@@ -54,7 +54,7 @@ class Links:
     def __init__(self, options: JobOptions, epoch: int = 1) -> None:
         self.epoch = epoch
         self._options = options
-        self._liveness = Liveness(options.lease_ns, options.lease_margin_ns, options.heartbeat_ns)
+        self._liveness = Liveness(options.silent_after_ns, options.quiet_after_ns)
         self._incarnations: dict[NodeName, int] = {}
 
     def take_over(self, job: JobState, now: int) -> ControllerStarted:

@@ -15,14 +15,14 @@ from flowdist.control.ids import NodeName
 
 
 class Liveness:
-    """`lease_ns`, `margin_ns` and `heartbeat_ns` as in JobOptions. Times are the controller's.
+    """`silent_after_ns` and `quiet_after_ns` as in JobOptions. Times are the controller's.
 
     A heartbeat only writes a time down. The heap may hold an earlier one, which is looked up again when it comes up.
     """
 
-    def __init__(self, lease_ns: int, margin_ns: int, heartbeat_ns: int) -> None:
-        self._silent_after_ns = lease_ns + margin_ns
-        self._quiet_before_ns = max(0, self._silent_after_ns - (heartbeat_ns + lease_ns - margin_ns) // 2)
+    def __init__(self, silent_after_ns: int, quiet_after_ns: int) -> None:
+        self._silent_after_ns = silent_after_ns
+        self._quiet_before_ns = silent_after_ns - quiet_after_ns
         self._until_ns: dict[NodeName, int] = {}  # when it will have been silent for too long
         self._quiet: dict[NodeName, None] = {}  # of these: are overdue
         self._silent: dict[NodeName, None] = {}

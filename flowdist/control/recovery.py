@@ -10,9 +10,15 @@ from collections.abc import Iterable
 from typing import Literal
 
 from flowdist.control.bad_nodes import blame, moves_away
-from flowdist.control.causes import excuse_dependents, note_lost, overdue_nodes, upstream_incident
+from flowdist.control.causes import (
+    await_nodes,
+    excuse_dependents,
+    nodes_in_doubt,
+    note_lost,
+    upstream_incident,
+)
 from flowdist.control.closure import closure, scope_worlds
-from flowdist.control.deadlines import Due
+from flowdist.control.deadlines import INCIDENT_DUES, Due
 from flowdist.control.ending import begin_ending, close_store, stop
 from flowdist.control.health import CHOSEN_KINDS, limit_free
 from flowdist.control.ids import NodeName, ReplicaId, WorldName
@@ -26,7 +32,7 @@ from flowdist.graph import RestartPolicy, format_duration
 def fail(job: JobState, failure: Failure) -> None:
     """A replica failed by itself. Judge it, then open an incident, join one, ignore it or fail the job.
 
-    What may follow from the loss of a node that is overdue is stopped, and judged when that is known (R8).
+    What may follow from the loss of a node that is in doubt is stopped, and judged when that is known (R8).
     """
     replica = job.replicas[failure.replica]
     world = job.worlds[replica.world]
@@ -39,11 +45,13 @@ def fail(job: JobState, failure: Failure) -> None:
     cause = upstream_incident(job, replica)
     verdict = judge(job, failure, caused=inside is not None or cause is not None)
     reason = f"{replica.id} failed on {replica.node}: {failure.why}"
-    overdue = _overdue(job, verdict, replica, inside or cause)
-    if inside is None and cause is None and not overdue:
+    in_doubt: list[NodeName] = []
+    if verdict.action != "restart" or verdict.counted:  # somebody pays, or something ends
+        in_doubt = nodes_in_doubt(job, failure, inside or cause, is_final=verdict.action != "restart")
+    if inside is None and cause is None and not in_doubt:
         blame(job, replica, failure.kind, job.now)
-    if overdue:
-        _restart(job, failure, verdict, inside, cause, reason, overdue)
+    if in_doubt:
+        _restart(job, failure, verdict, inside, cause, reason, in_doubt)
     elif verdict.action == "fail" and not may_be_excused(job, verdict, failure):
         job.notify(f"{reason}; {verdict.because}", "error")
         begin_ending(job, "failed", f"{reason}; {verdict.because}")
@@ -66,13 +74,6 @@ def _hand_over(job: JobState, worlds: list[WorldName], reason: str) -> None:
         )
 
 
-def _overdue(job: JobState, verdict: Verdict, replica: Replica, part_of: Incident | None) -> list[NodeName]:
-    """The nodes whose silence has to be decided first; none where nobody would be charged, and nothing ends."""
-    if verdict.action == "restart" and not verdict.counted:
-        return []
-    return overdue_nodes(job, replica) or list(part_of.overdue if part_of is not None else ())
-
-
 def may_be_excused(job: JobState, verdict: Verdict, failure: Failure) -> bool:
     """A budget is not used up by what something upstream has caused: its failure may be reported a moment later."""
     upstream = [job.roles[name] for name in job.role_of(failure.replica).upstream]
@@ -88,20 +89,22 @@ def _restart(
     inside: Incident | None,
     cause: Incident | None,
     reason: str,
-    overdue: Iterable[NodeName] = (),
+    in_doubt: Iterable[NodeName] = (),
 ) -> None:
     seeds = scope_worlds(job, failure.replica, verdict.scope)
     joined = inside or (cause if cause is not None and cause.is_open else None)
-    held = [Held(failure, reason, inside is not None or cause is not None)] if overdue else []
+    held = [Held(failure, reason, inside is not None or cause is not None)] if in_doubt else []
     if joined is not None:
-        joined.overdue.update(dict.fromkeys(overdue))
+        await_nodes(job, joined, in_doubt)
         joined.held += held
         note_lost(job, joined, {failure.replica: failure.why})
         job.notify(f"{reason}; part of incident {joined.number} ({joined.root})", "warning")
         extend(job, joined, seeds)
         return
-    if overdue:
-        verdict = verdict._replace(because=f"to be judged when {', '.join(overdue)} is heard, or lost")
+    if in_doubt:
+        names = list(in_doubt)
+        which = " or ".join(names) if len(names) < 4 else f"one of {len(names)} nodes"
+        verdict = verdict._replace(because=f"to be judged when it is known whether {which} is lost")
     elif cause is not None:
         verdict = verdict._replace(because=f"caused by incident {cause.number} ({cause.root}), not counted")
     incident = open_incident(
@@ -111,14 +114,14 @@ def _restart(
         root_role=failure.replica.role if verdict.counted or verdict.exhausted else None,
         reason=reason,
         because=verdict.because,
-        counted=verdict.counted and not overdue,
+        counted=verdict.counted and not in_doubt,
         level=verdict.level,
         seeds=seeds,
         lost={failure.replica: failure.why},
-        overdue=overdue,
+        in_doubt=in_doubt,
         held=held,
     )
-    if verdict.exhausted and incident.is_open and not overdue:
+    if verdict.exhausted and incident.is_open and not in_doubt:
         job.due.set(Due("verdict", str(incident.number)), job.now + job.graph.options.cause_window_ns)
 
 
@@ -171,12 +174,13 @@ def open_incident(
     seeds: list[WorldName],
     level: int = 0,
     lost: dict[ReplicaId, str] | None = None,
-    overdue: Iterable[NodeName] = (),
+    in_doubt: Iterable[NodeName] = (),
     held: Iterable[Held] = (),
 ) -> Incident:
     """Open it, take in every open incident that it meets, and stop its whole restart set."""
     incident = Incident(len(job.incidents) + 1, job.now, kind, root, root_role, reason, counted, level)
-    incident.overdue, incident.held = dict.fromkeys(overdue), list(held)
+    incident.held += held
+    await_nodes(job, incident, in_doubt)
     note_lost(job, incident, lost or {})
     excuse_dependents(job, incident)
     job.incidents.append(incident)
@@ -190,7 +194,8 @@ def open_incident(
     names = ", ".join(incident.worlds) or "nothing"
     backoff = job.due.at(Due("backoff", str(incident.number)))
     wait = f", after a back-off of {format_duration(backoff - job.now)}" if backoff is not None else ""
-    job.notify(f"incident {incident.number}: {reason}; restarting {names}{wait} ({because})", "warning")
+    does = "stopping" if held else "restarting"
+    job.notify(f"incident {incident.number}: {reason}; {does} {names}{wait} ({because})", "warning")
     if not counted and not held:
         limit_free(job, incident)
     return incident
@@ -204,7 +209,7 @@ def extend(job: JobState, incident: Incident, seeds: list[WorldName]) -> None:
         if number is not None and number != incident.number and job.incident(number).is_open:
             other = job.incident(number)
             wanted.update(other.worlds)
-            incident.overdue.update(other.overdue)
+            await_nodes(job, incident, other.in_doubt)
             incident.held += [held._replace(caused=True) for held in other.held]
             close(job, other, f"became part of incident {incident.number}")
     new = job.in_order(name for name in wanted if name not in incident.worlds)
@@ -336,7 +341,7 @@ def advance(job: JobState, names: Iterable[WorldName]) -> None:
 
 def _advance_incident(job: JobState, incident: Incident, news: list[WorldName]) -> None:
     """Its worlds are awaited one by one: first to be gone, all of them (R6), then to run again."""
-    if incident.phase == "stopping" and not incident.overdue and Due("verdict", str(incident.number)) not in job.due:
+    if incident.phase == "stopping" and not incident.in_doubt and Due("verdict", str(incident.number)) not in job.due:
         while incident.awaited and not job.worlds[next(iter(incident.awaited))].live:
             incident.awaited.pop(next(iter(incident.awaited)))
         if not incident.awaited:
@@ -399,13 +404,13 @@ def close(job: JobState, incident: Incident, result: str) -> None:
     """The one place where a budget is charged (R7)."""
     incident.phase, incident.closed_ns, incident.result = "closed", job.now, result
     job.open.pop(incident.number, None)
-    job.due.clear(Due("backoff", str(incident.number)))
-    job.due.clear(Due("verdict", str(incident.number)))
+    for what in INCIDENT_DUES:
+        job.due.clear(Due(what, str(incident.number)))
     for name in incident.worlds:
         job.worlds[name].incident = None
         job.touch(job.worlds[name])
     incident.awaited.clear()
-    incident.overdue.clear()
+    incident.in_doubt.clear()
     incident.held.clear()
     if incident.root_role is not None:
         role = job.roles[incident.root_role]

@@ -1,21 +1,23 @@
-"""Nodes that are overdue: who fails meanwhile may fail because of them, and is judged when that is known (R8).
+"""Nodes that may be lost: who fails meanwhile may fail because of that, and is judged when it is known (R8).
 
-An agent fences a moment before its node is called lost, so that its peers fail first. That is no fault of theirs: a
-change of membership must not be charged to them, and must not fail the job.
+Peers see the death of one of them before its proof reaches the controller: by some milliseconds where a guardian
+proves it, by seconds where an agent fences because nobody hears it. That is no fault of theirs: a change of membership
+must not be charged to them, and must not fail the job.
 """
 
 from __future__ import annotations
 
 from bisect import insort
 
-from flowdist.control.bad_nodes import blame
+from flowdist.control.bad_nodes import blame, forget_failure
+from flowdist.control.causes import PEER_KINDS, excuse
 from flowdist.control.closure import scope_worlds
 from flowdist.control.deadlines import Due
 from flowdist.control.ending import begin_ending
 from flowdist.control.ids import NodeName, WorldName
 from flowdist.control.judge import Verdict, judge
 from flowdist.control.recovery import extend, ignore, may_be_excused, set_backoff
-from flowdist.control.state import Incident, JobState
+from flowdist.control.state import Incident, JobState, Replica
 
 
 def note_quiet(job: JobState, name: NodeName) -> None:
@@ -28,31 +30,67 @@ def note_heard(job: JobState, name: NodeName) -> None:
     """It was slow, not lost: what waits for no other node is judged after all."""
     job.quiet.pop(name, None)
     for incident in job.open_incidents():
-        if name in incident.overdue:
-            del incident.overdue[name]
-            if not incident.overdue:
-                _judge_held(job, incident, name)
+        if name in incident.in_doubt:
+            _clear(job, incident, [name], f"{name} is heard again")
+
+
+def note_answer(job: JobState, replica: Replica) -> None:
+    """It has ended. A node on which nothing else of its incident runs has done as it was told: it is not lost.
+
+    One that is overdue has to be heard all the same: this may have been on its way for long.
+    """
+    number, name = job.worlds[replica.world].incident, replica.node
+    if number is None or name is None or name in job.quiet or name not in job.incident(number).in_doubt:
+        return
+    incident = job.incident(number)
+    others = [job.replicas[other] for other in job.nodes[name].replicas]
+    if not any(other.is_live and other.world in incident.worlds for other in others):
+        _clear(job, incident, [name])
+
+
+def note_answers_are_due(job: JobState, incident: Incident) -> None:
+    """So long after it, a node that is not overdue has been heard since."""
+    _clear(job, incident, [name for name in incident.in_doubt if name not in job.quiet])
 
 
 def excuse_peers(job: JobState, name: NodeName) -> list[WorldName]:
     """It is lost, and what might have followed from that has. Returns the worlds that belong to its incident."""
+    options = job.graph.options
+    since = job.now - (options.silent_after_ns if name in job.quiet else options.cause_window_ns)
     job.quiet.pop(name, None)
     worlds: dict[WorldName, None] = {}
     for incident in job.open_incidents():
-        if name not in incident.overdue:
+        if name not in incident.in_doubt and not (incident.opened_ns >= since and _is_of_peers(job, incident, name)):
             continue
-        incident.overdue.clear()
-        incident.held.clear()
+        excuse(job, incident)
         if incident.root_role is not None:
             job.roles[incident.root_role].rooted.remove(incident.number)
             incident.root_role = None
+        for replica in incident.lost:
+            forget_failure(job, job.replicas[replica], incident.opened_ns)
         worlds.update(incident.worlds)
         job.notify(f"incident {incident.number} was caused by the loss of {name}: not counted")
     return list(worlds)
 
 
-def _judge_held(job: JobState, incident: Incident, heard: NodeName) -> None:
-    """As of when it happened."""
+def _is_of_peers(job: JobState, incident: Incident, name: NodeName) -> bool:
+    """Whether somebody is to pay for the failure of something whose peers live on that node."""
+    pays = incident.counted or Due("verdict", str(incident.number)) in job.due
+    if not pays or incident.phase != "stopping" or incident.kind not in PEER_KINDS:
+        return False
+    worlds = {job.replicas[replica].world for replica in incident.lost}
+    others = [job.replicas[other] for other in job.nodes[name].replicas]
+    return any(other.is_live and other.world in worlds for other in others)
+
+
+def _clear(job: JobState, incident: Incident, nodes: list[NodeName], because: str = "") -> None:
+    """These nodes are not lost. When it is known of all, the failures are judged, as of when they happened."""
+    for name in nodes:
+        del incident.in_doubt[name]
+    if incident.in_doubt:
+        return
+    job.due.clear(Due("answer", str(incident.number)))
+    says = f"{because}: " if because else ""
     held, incident.held = incident.held, []
     job.touched.update(incident.worlds)
     for failure, reason, caused in held:
@@ -63,14 +101,14 @@ def _judge_held(job: JobState, incident: Incident, heard: NodeName) -> None:
         if not caused and replica.node is not None:
             blame(job, replica, failure.kind, incident.opened_ns)
         if verdict.action == "fail" and not may_be_excused(job, verdict, failure):
-            job.notify(f"{reason}; {heard} is heard again, and {verdict.because}", "error")
+            job.notify(f"{reason}; {f'{because}, and ' if because else ''}{verdict.because}", "error")
             begin_ending(job, "failed", f"{reason}; {verdict.because}")
             return
         if verdict.action == "ignore":
-            job.notify(f"{reason}; {heard} is heard again: ignored: {verdict.because}", "warning")
+            job.notify(f"{reason}; {says}ignored: {verdict.because}", "warning")
             ignore(job, replica)
             continue
-        job.notify(f"incident {incident.number}: {heard} is heard again: {verdict.because}")
+        job.notify(f"incident {incident.number}: {says}{verdict.because}")
         extend(job, incident, scope_worlds(job, replica.id, verdict.scope))
         if not caused:
             _charge(job, incident, verdict)

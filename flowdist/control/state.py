@@ -187,7 +187,7 @@ class World:
 
 
 class Held(NamedTuple):
-    """A failure that is not judged before it is known whether a node that is overdue is lost (R8)."""
+    """A failure that is not judged before it is known whether a node that may have caused it is lost (R8)."""
 
     failure: Failure
     reason: str  # what people are told of it
@@ -262,8 +262,8 @@ class Incident:
     awaited: dict[WorldName, None] = field(default_factory=dict)  # of these, not known yet to be gone, or to run again
     lost: dict[ReplicaId, str] = field(default_factory=dict)  # replicas that failed or were lost in it, and how
     restarted: dict[ReplicaId, None] = field(default_factory=dict)  # replicas that it made start a new attempt
-    overdue: dict[NodeName, None] = field(default_factory=dict)  # it may follow from the loss of one of these nodes
-    held: list[Held] = field(default_factory=list)  # what is judged when these are heard again
+    in_doubt: dict[NodeName, None] = field(default_factory=dict)  # nodes: it may follow from the loss of one of these
+    held: list[Held] = field(default_factory=list)  # what is judged when these are heard, or answer
     phase: Literal["stopping", "starting", "closed"] = "stopping"
     closed_ns: int | None = None
     charged_to: str | None = None

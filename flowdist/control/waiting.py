@@ -31,8 +31,8 @@ def held_up_by(job: JobState) -> list[str]:
     lines += [f"{name} to get ready" for name in _named(job, "ready")]
     lines += [f"a failure upstream that would excuse incident {name}" for name in _named(job, "verdict")]
     for incident in job.open_incidents():
-        if incident.overdue:
-            names = ", ".join(incident.overdue)
+        if incident.in_doubt:
+            names = ", ".join(incident.in_doubt)
             lines.append(f"{names} to be heard, or lost: incident {incident.number} may follow from that")
     lines += [f"{name} to leave its nodes" for name in _named(job, "drain")]
     for world in job.worlds.values():

@@ -231,6 +231,16 @@ class JobOptions(msgspec.Struct, frozen=True):
     move_after: int = 2  # failures of one kind of a replica on one node, then elsewhere (R22)
     cordon_after: int = 3  # failures of one kind on one node, then it takes no more (R22)
 
+    @property
+    def silent_after_ns(self) -> int:
+        """A node that is not heard for so long is lost: its agent has fenced by then (R19)."""
+        return self.lease_ns + self.lease_margin_ns
+
+    @property
+    def quiet_after_ns(self) -> int:
+        """A node that is not heard for so long is overdue: halfway from a late heartbeat to when its agent fences."""
+        return min(self.silent_after_ns, (self.heartbeat_ns + self.lease_ns - self.lease_margin_ns) // 2)
+
 
 class RoleGraph(msgspec.Struct, frozen=True):
     """A compiled topology. Roles stand in the order of their declaration; gates point to earlier ones."""

@@ -126,6 +126,8 @@ def _strike(player: Player, model: Model, blow: Blow, replicas: int) -> list[tup
             attempt = player.controller.state.replicas[replica].attempt
             player.fail((replica, attempt), kind, code, signal)
         wait_ns = model.fail(player.now, kind, code, signal, len(hits), (hits[0], seats[hits[0]]))
+    if model.is_failed:
+        player.calm()  # the others do as they are told: then it is known that no node of theirs is lost
     job = player.controller.state
     if model.is_failed or job.ending is not None:
         if model.is_failed and job.ending == "failed":

@@ -102,8 +102,8 @@ def _never_fences(_: Any) -> Any:
 
 
 def _silent_too_soon(init: Any) -> Any:
-    def planted(liveness: Liveness, lease_ns: int, margin_ns: int, heartbeat_ns: int) -> None:
-        init(liveness, lease_ns, -2 * margin_ns, heartbeat_ns)
+    def planted(liveness: Liveness, silent_after_ns: int, quiet_after_ns: int) -> None:
+        init(liveness, silent_after_ns // 3, min(quiet_after_ns, silent_after_ns // 3))
 
     return planted
 

@@ -310,7 +310,10 @@ def _growth(facts: Facts, line: Record) -> Found:
 
 
 def _too_early(was_running: dict[ReplicaId, Run], facts: Facts, line: Record) -> Found:
-    """No failure ends the job while the node of one of its world is overdue: it may follow from its loss (R8)."""
+    """No failure ends the job while one of its world runs on a node that may be lost: it may follow from that (R8).
+
+    That is every other node where it exited or was killed, and else one that is overdue.
+    """
     event = line.event
     if not isinstance(event, ev.ReplicaExited) or event.replica not in was_running:
         return
@@ -318,8 +321,11 @@ def _too_early(was_running: dict[ReplicaId, Run], facts: Facts, line: Record) ->
     verdict = f"the job fails: {event.replica} failed on"
     if not any(isinstance(effect, Notify) and effect.text.startswith(verdict) for effect in line.effects):
         return
+    doubtful = facts.nodes.keys() - {failed.node}
+    if event.kind not in (None, "exit", "signal"):
+        doubtful &= facts.overdue.keys()
     for run in facts.members(failed.world):
-        if run.start.node in facts.overdue.keys() & facts.nodes.keys() - {failed.node}:
+        if run.start.node in doubtful:
             yield "R8", f"the job fails by {event.replica}, and {run.start.node}, with {run.start.replica}, may be lost"
 
 

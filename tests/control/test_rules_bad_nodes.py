@@ -254,6 +254,7 @@ def test_r22_a_node_that_was_given_up_is_not_cordoned_on_top_of_that():
     talk.auto = False
     talk.tell(ev.ScaleRequested("actor", 1))
     talk.fail("trainer/0")
+    talk.now += 30 * SECOND
     talk.tell(ev.ReplicaUnkillable(r("trainer/1"), 1))
     talk.fail("actor/1")  # it had failed before it was told to stop
     assert [str(failure.replica) for failure in talk.job.nodes["node0"].failures] == ["trainer/0", "actor/1"]

@@ -174,7 +174,7 @@ def test_r7_a_failure_upstream_takes_the_blame_from_one_that_waits_for_a_node():
     talk.fail("trainer/0")
     talk.fail("ps/0")
     assert "incident 1 was caused by ps/0: not counted" in talk.texts()
-    assert not talk.job.incidents[0].overdue
+    assert not talk.job.incidents[0].in_doubt
     hear(talk, "node2")
     assert talk.job.incidents[0].counted is False
 
@@ -206,13 +206,15 @@ def test_r7_a_silent_node_without_a_part_in_it_holds_nobody_up():
 def test_r7_a_replica_on_the_silent_node_that_is_heard_of_has_failed_by_itself():
     talk = gang(None)
     talk.fail("trainer/1")
+    assert list(talk.job.incidents[0].in_doubt) == ["node0"]
+    talk.tell(ev.ReplicaStopped(r("trainer/0"), 1))
     assert talk.job.ending == "failed"
 
 
 def test_r9_a_failure_that_is_not_counted_anyway_waits_for_nobody():
     talk = gang(restart("role", 3, rules=(Rule("restart", exit=1, counted=False),)))
     talk.fail("trainer/0")
-    assert talk.job.incidents[0].overdue == {} and charges(talk) == []
+    assert talk.job.incidents[0].in_doubt == {} and charges(talk) == []
 
 
 def test_r8_of_two_silent_nodes_one_that_is_lost_is_enough_and_one_that_is_heard_is_not():
@@ -220,14 +222,14 @@ def test_r8_of_two_silent_nodes_one_that_is_lost_is_enough_and_one_that_is_heard
         talk = gang(None, replicas=3)
         talk.tell(ev.NodeQuiet("node2"))
         talk.fail("trainer/0")
-        assert list(talk.job.incidents[0].overdue) == ["node1", "node2"]
+        assert list(talk.job.incidents[0].in_doubt) == ["node1", "node2"]
         if lost_first:
             lose(talk)
             hear_later = talk.tell(ev.NodeHeard("node2"))
             assert talk.job.ending is None and hear_later == []
         else:
             hear(talk)
-            assert talk.job.ending is None and list(talk.job.incidents[0].overdue) == ["node2"]
+            assert talk.job.ending is None and list(talk.job.incidents[0].in_doubt) == ["node2"]
             lose(talk, "node2")
         assert talk.job.ending is None
 
@@ -272,7 +274,7 @@ def test_r8_what_another_incident_takes_in_is_still_judged_and_not_charged(
     talk.now = 100 * SECOND + 1  # too late to have been the cause
     talk.fail("ps/0")
     first, second = talk.job.incidents
-    assert first.result == "became part of incident 2" and list(second.overdue) == ["node2"]
+    assert first.result == "became part of incident 2" and list(second.in_doubt) == ["node2"]
     hear(talk, "node2")
     assert talk.job.ending == ends and not second.held
     assert first.charged_to is None and talk.job.roles["trainer"].spent.get(0, []) == []
@@ -282,7 +284,7 @@ def test_r8_a_failure_that_joins_an_open_incident_waits_too():
     talk = gang(None, replicas=3)
     talk.gone("node2")  # the incident stops the others; trainer/0 had failed before it could be told
     talk.fail("trainer/0")
-    assert talk.job.ending is None and list(talk.job.incidents[0].overdue) == ["node1"]
+    assert talk.job.ending is None and list(talk.job.incidents[0].in_doubt) == ["node1"]
     hear(talk)
     assert talk.job.ending == "failed"
 
@@ -291,7 +293,7 @@ def test_r18_a_job_that_ends_waits_for_no_judgement():
     talk = gang()
     talk.fail("trainer/0")
     talk.tell(ev.CancelRequested())
-    assert not talk.job.incidents[0].overdue and talk.job.ending == "cancelled"
+    assert not talk.job.incidents[0].in_doubt and talk.job.ending == "cancelled"
     assert talk.tell(ev.NodeHeard("node1")) == []
 
 

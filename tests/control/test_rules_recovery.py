@@ -9,7 +9,7 @@ from flowdist.control.controller import Controller
 from flowdist.control.effects import AnswerCheckpoint, CloseStore, FinishJob, StartReplica, StopReplica, TellPeers
 from flowdist.control.links import Links
 from flowdist.control.liveness import Liveness
-from flowdist.graph import MINUTE, SECOND, Domain, Gate, JobOptions, RestartPolicy
+from flowdist.graph import MINUTE, MS, SECOND, Domain, Gate, JobOptions, RestartPolicy
 from tests.control.harness import TCP, Talk, graph, r, restart, role
 
 
@@ -221,7 +221,7 @@ def test_r19_a_checkpoint_of_a_former_generation_is_refused():
 
 
 def test_r19_a_silent_node_is_given_up_only_after_lease_and_margin():
-    liveness = Liveness(lease_ns=4 * SECOND, margin_ns=SECOND, heartbeat_ns=SECOND // 2)
+    liveness = Liveness(silent_after_ns=5 * SECOND, quiet_after_ns=1750 * MS)
     liveness.watch("node0", 0)
     liveness.heard("node0", SECOND)
     assert liveness.expire(6 * SECOND - 1) == [ev.NodeQuiet("node0")]
@@ -231,7 +231,7 @@ def test_r19_a_silent_node_is_given_up_only_after_lease_and_margin():
 
 
 def test_r19_how_long_some_nodes_may_still_be_silent_is_a_matter_of_these_alone():
-    liveness = Liveness(lease_ns=4 * SECOND, margin_ns=SECOND, heartbeat_ns=SECOND // 2)
+    liveness = Liveness(silent_after_ns=5 * SECOND, quiet_after_ns=1750 * MS)
     for i in range(3):
         liveness.watch(f"node{i}", i * SECOND)
     both, all = liveness.deadline_of(["node2", "node1"]), liveness.deadline()

@@ -172,7 +172,8 @@ def test_a_controller_that_takes_over_finds_the_link_cut(tmp_path: Path) -> None
         cut_ns = next(line.t_ns for line in lines if isinstance(line, FaultLine))
         joins = [line.t_ns for line in lines if isinstance(line, Record) and isinstance(line.event, NodeJoined)
                  and line.event.node == "node1"]  # fmt: skip
-        assert len(joins) == 2 and joins[1] - cut_ns >= 4e9
+        # The controller hears of a fault a moment after it has hit. Had it found no cut, the node would come at once.
+        assert len(joins) == 2 and joins[1] - cut_ns >= 3.5e9
         hit = [line.spec for line in lines if isinstance(line, FaultLine)]
         assert hit[:2] == list(faults[:2])  # where the agent has fenced meanwhile, the job is over before the third
 

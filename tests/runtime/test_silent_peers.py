@@ -1,8 +1,9 @@
-"""R8 on real processes: a node falls silent and fences; its peers in a process group fail before it is called lost."""
+"""R8 on real processes: a node is lost, and its peers in a process group fail before that is known."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 
 import pytest
@@ -45,3 +46,27 @@ def test_r8_peers_that_fail_with_a_node_that_falls_silent_do_not_fail_the_job(tm
     order = [type(event) for event in told if isinstance(event, kinds)]
     assert order == [*kinds, ReplicaExited], "overdue, then its peer fails, then it is lost; at last the other finishes"
     assert "incident 1 was caused by the loss of node1: not counted" in job.text
+
+
+CONNECTED = """
+import os, sys, time
+print("generation", os.environ["FLOWDIST_GENERATION"], "of", os.environ["WORLD_SIZE"], flush=True)
+if os.environ["WORLD_SIZE"] == "1":
+    sys.exit(0)
+if os.environ["RANK"] == "0":
+    open("pipe").read()
+    os._exit(1)  # the peer has died
+with open("pipe", "w"):
+    open("never").read()
+"""
+
+
+def test_r8_a_peer_that_is_faster_than_the_proof_of_a_nodes_death_does_not_fail_the_job(tmp_path: Path) -> None:
+    """What it read from ends with the other worker, before the guardian of that node has seen the last of it."""
+    for name in ("pipe", "never"):
+        os.mkfifo(tmp_path / name)
+    (tmp_path / "trainer.py").write_text(CONNECTED)
+    (tmp_path / "topology.py").write_text(TOPOLOGY)
+    with Job(tmp_path, "--fail", "node1@generation=trainer,1+1s:kill") as job:
+        assert job.finish() == 0 and job.alive() == [], job.text
+    assert "generation 2 of 1" in job.text

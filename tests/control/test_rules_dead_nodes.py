@@ -1,0 +1,259 @@
+"""R8 where a node dies at once: its peers see that, and fail, some milliseconds before the proof of it arrives."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from flowdist.control import events as ev
+from flowdist.control.waiting import waiting_for
+from flowdist.graph import MS, SECOND, Domain, Gate, JointWorld, RestartPolicy, Rule
+from tests.control.harness import Talk, graph, r, restart, role
+
+BUDGET = restart()
+RULE = restart("role", 3, rules=(Rule("fail", exit=1),))
+
+
+def gang(policy: RestartPolicy | None, nodes: int = 2, **options: int) -> Talk:
+    """One trainer a node, all running for 100 s."""
+    trainers = role("trainer", min_replicas=1, max_replicas=nodes, restart=policy)
+    talk = Talk(graph(trainers, nodes=nodes, cpu=1, **options))
+    talk.join(*(f"node{i}" for i in range(nodes)))
+    talk.now, talk.auto = 100 * SECOND, False
+    return talk
+
+
+def stopped(talk: Talk, *names: str) -> None:
+    for name in names:
+        talk.tell(ev.ReplicaStopped(r(name), talk.replica(name).attempt))
+
+
+@pytest.mark.parametrize("policy", [None, BUDGET, RULE, restart("role", 0), restart("role", 0, then="ignore")])
+@pytest.mark.parametrize("proof", [ev.NodeGone("node1"), ev.NodeLeft("node1")])
+def test_r8_a_node_that_dies_at_once_is_charged_to_none_of_its_peers(policy: RestartPolicy | None, proof: ev.Event):
+    talk = gang(policy)
+    talk.fail("trainer/0")
+    assert talk.job.ending is None and talk.world("trainer").phase == "stopping"
+    talk.now += 30 * MS
+    talk.tell(proof)
+    assert "incident 1 was caused by the loss of node1: not counted" in talk.texts()
+    role = talk.job.roles["trainer"]
+    assert (role.charges, role.spent.get(0, []), role.backoff_step) == ([], [], 0)
+    assert talk.replica("trainer/0").failures == talk.job.nodes["node0"].failures == []
+    talk.auto = True
+    talk.tell(ev.StoreOpened("trainer", 2, 1))
+    assert talk.up() == ["trainer/0"] and talk.job.incidents[-1].kind == "node_lost" and not talk.job.open
+
+
+@pytest.mark.parametrize(("policy", "ends"), [(None, True), (RULE, True), (BUDGET, False)])
+def test_r7_who_fails_by_itself_is_judged_as_soon_as_the_others_have_done_as_told(
+    policy: RestartPolicy | None, ends: bool
+) -> None:
+    talk = gang(policy, nodes=3)
+    talk.fail("trainer/0")
+    stopped(talk, "trainer/2")
+    assert talk.job.ending is None
+    stopped(talk, "trainer/1")
+    assert (talk.job.ending == "failed") == ends
+    assert not ends or talk.job.ending_reason.startswith("trainer/0 failed on node0: exit code 1; ")
+
+
+def test_r8_all_peers_may_fail_before_the_node_is_known_to_be_dead():
+    talk = gang(None, nodes=4)
+    for name in ("trainer/0", "trainer/3", "trainer/1"):
+        talk.fail(name)
+        talk.now += 5 * MS
+        assert talk.job.ending is None
+    talk.gone("node2")
+    assert talk.job.ending is None and talk.world("trainer").phase == "opening"
+
+
+def test_r7_when_all_have_failed_the_first_of_them_is_the_cause():
+    talk = gang(None, nodes=3)
+    for name in ("trainer/1", "trainer/0", "trainer/2"):
+        talk.fail(name)
+    assert talk.job.ending == "failed" and talk.job.ending_reason.startswith("trainer/1 failed on node1: ")
+
+
+def test_r7_where_nothing_of_its_world_runs_elsewhere_nobody_is_waited_for():
+    trainers = role("trainer", min_replicas=2, max_replicas=2)
+    talk = Talk(graph(trainers, nodes=2, cpu=2), known=1)
+    talk.join("node0", "node1")
+    assert [talk.replica(f"trainer/{i}").node for i in (0, 1)] == ["node0", "node0"]
+    talk.auto = False
+    talk.fail("trainer/0")
+    assert talk.job.ending == "failed"
+
+
+def test_r8_a_node_on_which_others_still_run_has_not_answered():
+    trainers = role("trainer", min_replicas=1, max_replicas=4)
+    talk = Talk(graph(trainers, nodes=2, cpu=2))
+    talk.join("node0", "node1")
+    talk.auto = False
+    talk.fail("trainer/0")
+    stopped(talk, "trainer/1", "trainer/2")
+    assert talk.job.ending is None and list(talk.job.incidents[0].in_doubt) == ["node1"]
+    stopped(talk, "trainer/3")
+    assert talk.job.ending == "failed"
+
+
+def test_r7_who_does_not_stop_is_waited_for_until_its_node_would_be_overdue():
+    talk = gang(None, nodes=3)
+    talk.fail("trainer/0")
+    stopped(talk, "trainer/1")
+    text = "node2 to be heard, or lost: incident 1 may follow from that"
+    assert text in waiting_for(talk.job)
+    assert talk.controller.deadline() == talk.now + 1750 * MS
+    talk.wait(1.75)
+    assert talk.job.ending == "failed"
+
+
+def test_r8_a_node_that_is_overdue_by_then_is_waited_for_until_it_is_lost_or_heard():
+    for is_lost in (True, False):
+        talk = gang(None, nodes=3)
+        talk.fail("trainer/0")
+        stopped(talk, "trainer/2")
+        talk.wait(1.7)
+        talk.tell(ev.NodeQuiet("node1"))
+        stopped(talk, "trainer/1")  # it can speak, or could long ago
+        talk.wait(1)
+        assert talk.job.ending is None and talk.world("trainer").phase == "stopping"
+        talk.tell(ev.NodeSilent("node1") if is_lost else ev.NodeHeard("node1"))
+        assert talk.job.ending == (None if is_lost else "failed")
+
+
+def test_r8_a_charge_is_dropped_when_a_node_that_says_nothing_is_lost_seconds_later():
+    talk = gang(BUDGET, nodes=3)
+    talk.fail("trainer/0")
+    stopped(talk, "trainer/2")
+    assert talk.job.roles["trainer"].spent == {0: [100 * SECOND]}
+    talk.wait(1.7)
+    talk.tell(ev.NodeQuiet("node1"))
+    talk.wait(3.2)
+    talk.tell(ev.NodeSilent("node1"))
+    assert talk.job.roles["trainer"].spent == {0: []} and talk.job.incidents[-1].kind == "node_lost"
+
+
+def test_r7_a_node_that_is_lost_long_after_a_failure_was_not_its_cause():
+    for policy, after_s in ((BUDGET, 2.1), (None, 1.8)):
+        talk = gang(policy, nodes=3)
+        talk.fail("trainer/0")
+        stopped(talk, "trainer/2")
+        talk.wait(after_s)  # trainer/1 takes its time to end
+        talk.gone("node1")
+        assert policy is None or talk.job.roles["trainer"].spent == {0: [100 * SECOND]}
+        assert (talk.job.ending == "failed") == (policy is None)
+
+
+def test_r7_a_node_that_is_lost_when_its_peers_have_long_been_started_anew_was_not_the_cause():
+    talk = gang(BUDGET)
+    talk.auto = True
+    talk.fail("trainer/0")
+    talk.now += SECOND
+    talk.gone("node1")
+    assert [incident.charged_to for incident in talk.job.incidents] == ["trainer", None]
+
+
+def test_r12_a_role_that_is_below_its_minimum_with_the_node_waits_for_another():
+    trainers = role("trainer", min_replicas=2, max_replicas=2)
+    talk = Talk(graph(trainers, nodes=3, cpu=1))
+    talk.join("node0", "node1")
+    talk.auto = False
+    talk.fail("trainer/0")
+    talk.gone("node1")
+    assert talk.job.ending is None and talk.job.outcome is None
+    talk.auto = True
+    talk.join("node2")
+    assert talk.up() == ["trainer/0", "trainer/1"] and talk.replica("trainer/1").node == "node2"
+
+
+def test_r8_a_failure_that_was_charged_to_a_wider_scope_is_dropped_there():
+    policy = restart("role", 1, wider=restart("role", 2))
+    talk = gang(policy)
+    talk.auto = True
+    talk.fail("trainer/0")
+    talk.auto = False
+    talk.fail("trainer/0")
+    assert list(talk.job.roles["trainer"].spent[1]) == [100 * SECOND]
+    talk.gone("node1")
+    assert talk.job.roles["trainer"].spent == {0: [100 * SECOND], 1: []}
+
+
+def test_r15_a_hang_is_nobody_elses_doing():
+    talk = gang(None)
+    talk.tell(ev.ReplicaExited(r("trainer/0"), 1, "hang"))
+    assert talk.job.ending == "failed"
+
+
+def test_r9_an_auxiliary_gang_that_is_ignored_when_it_fails_is_restarted_with_the_survivors():
+    policy = restart("role", 0, then="ignore")
+    helper = role("helper", min_replicas=1, max_replicas=2, restart=policy, primary=False)
+    talk = Talk(graph(role("main"), helper, nodes=3, cpu=1))
+    talk.join("node0", "node1", "node2")
+    talk.auto = False
+    seats = {talk.replica(f"helper/{i}").node: f"helper/{i}" for i in (0, 1)}
+    dead, alive = sorted(seats)
+    talk.fail(seats[alive])
+    assert talk.job.roles["helper"].outcome is None
+    talk.gone(dead)
+    assert talk.job.roles["helper"].outcome is None and talk.world("helper").phase == "opening"
+
+
+def test_r9_an_auxiliary_gang_whose_peers_are_well_is_ignored():
+    policy = restart("role", 0, then="ignore")
+    helper = role("helper", min_replicas=1, max_replicas=2, restart=policy, primary=False)
+    talk = Talk(graph(role("main"), helper, nodes=3, cpu=1))
+    talk.join("node0", "node1", "node2")
+    talk.fail("helper/0")
+    assert talk.job.roles["helper"].outcome == "ignored" and talk.up() == ["main/0"]
+
+
+def test_r7_an_upstream_that_fails_meanwhile_takes_the_blame():
+    ps = role("ps", kind="service", restart=restart("replica"))
+    trainers = role(
+        "trainer", min_replicas=2, max_replicas=2, restart=restart("role", 0), gates=(Gate("ps", "started"),)
+    )
+    for fails in (True, False):
+        talk = Talk(graph(ps, trainers, nodes=3, cpu=1))
+        talk.join("node0", "node1", "node2")
+        talk.now, talk.auto = 100 * SECOND, False
+        talk.fail("trainer/0")
+        stopped(talk, "trainer/1")
+        assert talk.job.ending is None, "its budget is used up, but its upstream may have failed"
+        if fails:
+            talk.fail("ps/0")
+        talk.wait(3)
+        assert talk.job.ending == (None if fails else "failed")
+
+
+@pytest.mark.parametrize("policy", [restart("role", 1), restart("role", 0)])
+def test_r8_what_an_upstream_has_taken_the_blame_for_is_not_excused_again(policy: RestartPolicy):
+    ps = role("ps", kind="service", restart=restart("replica"))
+    trainers = role("trainer", min_replicas=2, max_replicas=2, restart=policy, gates=(Gate("ps", "started"),))
+    talk = Talk(graph(ps, trainers, nodes=4, cpu=1))
+    talk.join("node0", "node1", "node2", "node3")
+    talk.now, talk.auto = 100 * SECOND, False
+    talk.fail("trainer/0")
+    talk.fail("ps/0")
+    talk.gone(talk.replica("trainer/1").node or "")
+    assert talk.job.ending is None and talk.job.roles["trainer"].spent.get(0, []) == []
+    assert sum("was caused by" in text for text in talk.texts()) == 1
+
+
+def test_r4_members_of_another_role_are_peers_too():
+    a, b = role("a", restart=BUDGET), role("b", restart=BUDGET)
+    drawn = graph(a, b, domains=(Domain("core", ("a", "b")),), nodes=2, cpu=1)
+    talk = Talk(msgspec.structs.replace(drawn, worlds=(JointWorld("core", ("a", "b")),)))
+    talk.join("node0", "node1")
+    talk.auto = False
+    talk.fail("a/0")
+    assert talk.job.roles["a"].spent == {0: [0]}
+    talk.gone(talk.replica("b/0").node or "")
+    assert talk.job.roles["a"].spent == {0: []}
+
+
+@pytest.mark.parametrize("options", [{}, {"heartbeat_ns": 4 * SECOND, "lease_ns": 3 * SECOND}])
+def test_r19_a_node_is_overdue_before_it_is_lost(options: dict[str, int]):
+    talk = gang(None, **options)
+    job = talk.graph.options
+    assert job.quiet_after_ns <= job.silent_after_ns == job.lease_ns + SECOND
