@@ -101,15 +101,15 @@ def check_role(job: JobState, role: Role) -> None:
     assert role.seats == sum(seated.values()), f"the seats of {name} are miscounted"
     assert vacant == role.vacant, f"of {name} {vacant} have no seat, not {role.vacant}"
     assert set(portless) == role.portless.keys(), f"{name}: {portless} have no ports, not {list(role.portless)}"
-    waiting, leaving, ended = [], [], 0
+    waiting, leaving, ended = set(), set(), 0
     for world in job.worlds_of(role):
         if world.phase == "waiting":
-            waiting.append(world.name)
+            waiting.add(world.name)
         if world.retiring == "ended":
-            leaving.append(world.name)
+            leaving.add(world.name)
         ended += world.phase == "ended"
-    assert set(waiting) == role.waiting.keys(), f"of {name} {waiting} wait, not {list(role.waiting)}"
-    assert set(leaving) == role.leaving.keys(), f"of {name} {leaving} leave, not {list(role.leaving)}"
+    assert waiting == role.waiting.keys(), f"of {name} {waiting} wait, not {list(role.waiting)}"
+    assert leaving == role.leaving.keys(), f"of {name} {leaving} leave, not {list(role.leaving)}"
     counted = role.spec.gang or job.ending is not None or ended == role.count("ended")
     assert counted, f"{ended} worlds of {name} have ended, not {role.count('ended')}"
 
