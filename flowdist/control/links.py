@@ -7,9 +7,7 @@ which was given up has to join anew, and what a controller that took over may ex
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import assert_never
-
-import msgspec
+from typing import NamedTuple, assert_never
 
 from flowdist.control.effects import Order
 from flowdist.control.events import (
@@ -41,7 +39,7 @@ from flowdist.control.state import JobState
 from flowdist.graph import JobOptions
 
 
-class Heard(msgspec.Struct, frozen=True):
+class Heard(NamedTuple):
     """What follows from a message: answers to the agent that sent it, then events for the controller."""
 
     answers: tuple[ToAgent, ...] = ()
