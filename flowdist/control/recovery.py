@@ -22,14 +22,14 @@ from flowdist.control.deadlines import INCIDENT_DUES, Due
 from flowdist.control.ending import begin_ending, close_store, stop
 from flowdist.control.health import CHOSEN_KINDS, limit_free
 from flowdist.control.ids import NodeName, ReplicaId, WorldName
-from flowdist.control.in_place import leaves_in_place, may_stay, recall
+from flowdist.control.in_place import leaves_in_place, may_stay, recall, staying
 from flowdist.control.judge import Verdict, judge
 from flowdist.control.placement import unplace
 from flowdist.control.state import Charge, Failure, Held, Incident, JobState, Replica, Role, World
 from flowdist.graph import RestartPolicy, format_duration
 
 
-def fail(job: JobState, failure: Failure) -> None:
+def fail(job: JobState, failure: Failure, *, was_told: bool = False) -> None:
     """A replica failed by itself. Judge it, then open an incident, join one, ignore it or fail the job.
 
     What may follow from the loss of a node that is in doubt is stopped, and judged when that is known (R8).
@@ -43,7 +43,7 @@ def fail(job: JobState, failure: Failure) -> None:
         close(job, inside, f"{replica.id} failed again")
         inside = None
     cause = upstream_incident(job, replica)
-    verdict = judge(job, failure, caused=inside is not None or cause is not None)
+    verdict = judge(job, failure, caused=inside is not None or cause is not None, was_told=was_told)
     reason = f"{replica.id} failed on {replica.node}: {failure.why}"
     in_doubt: list[NodeName] = []
     if verdict.action != "restart" or verdict.counted:  # somebody pays, or something ends
@@ -194,7 +194,10 @@ def open_incident(
     names = ", ".join(incident.worlds) or "nothing"
     backoff = job.due.at(Due("backoff", str(incident.number)))
     wait = f", after a back-off of {format_duration(backoff - job.now)}" if backoff is not None else ""
-    does = "stopping" if held else "restarting"
+    stay = staying(job, incident)
+    does = "stopping" if held else "re-forming" if stay else "restarting"
+    if stay:
+        names += f", of which {stay} replica{'s' * (stay > 1)} can stay in place"
     job.notify(f"incident {incident.number}: {reason}; {does} {names}{wait} ({because})", "warning")
     if not counted and not held:
         limit_free(job, incident)

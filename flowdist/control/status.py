@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from flowdist.control.accounts import Spent, goodput_of
 from flowdist.control.effects import Level, Notify, Outcome, StartReplica
 from flowdist.control.events import ReplicaProgressed
 from flowdist.control.history import Record
@@ -123,6 +124,8 @@ class Status(msgspec.Struct, frozen=True):
     restarts: tuple[RestartCount, ...]
     held_up_by: tuple[str, ...]
     said: tuple[Said, ...]
+    time_ns: Spent = {}  # of all replicas, by role and bucket; empty: not known here
+    goodput: float | None = None  # of the time of tasks, 0 to 1
 
 
 class Lately:
@@ -156,10 +159,17 @@ class Lately:
         return (last - first) / ((until - first_ns) / SECOND) if until > first_ns else None
 
 
-def status_of(job: JobState, lately: Lately, run_id: str = "", now: int | None = None) -> Status:
-    """The job as it is. `now` is later than its last event when that was a while ago."""
+def status_of(
+    job: JobState, lately: Lately, run_id: str = "", now: int | None = None, spent: Spent | None = None
+) -> Status:
+    """The job as it is. `now` is later than its last event when that was a while ago; `spent` is up to then."""
     now = job.now if now is None else max(now, job.now)
-    counts = Counter((each.role, incident.kind) for incident in job.incidents for each in incident.restarted)
+    counts = Counter(
+        (each.role, incident.kind)
+        for incident in job.incidents
+        for each in incident.restarted
+        if each not in incident.stayed
+    )
     return Status(
         name=job.graph.name,
         run_id=run_id,
@@ -192,6 +202,8 @@ def status_of(job: JobState, lately: Lately, run_id: str = "", now: int | None =
         restarts=tuple(RestartCount(role, cause, count) for (role, cause), count in sorted(counts.items())),
         held_up_by=tuple(held_up_by(job)),
         said=tuple(lately.said),
+        time_ns=spent or {},
+        goodput=goodput_of(job.graph, spent) if spent is not None else None,
     )
 
 
@@ -224,7 +236,7 @@ def _role(job: JobState, role: Role, steps_per_s: float | None) -> RoleStatus:
         generation=max(world.generation for world in worlds),
         step=max(world.step for world in worlds),
         steps_per_s=steps_per_s if role.outcome is None else None,
-        restarts=sum(max(0, replica.attempt - 1) for replica in job.replicas_of(role)),
+        restarts=sum(replica.restarts for replica in job.replicas_of(role)),
         charged=len(role.charges),
         budget=spec.restart.max_restarts if spec.restart is not None else None,
     )

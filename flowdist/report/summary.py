@@ -12,6 +12,7 @@ from typing import Any
 from flowdist.control.history import FaultLine, Line
 from flowdist.control.state import Incident, JobState
 from flowdist.graph import format_duration
+from flowdist.report.spending import goodput_line, not_reported_lines
 from flowdist.report.table import table
 
 
@@ -34,7 +35,7 @@ def _role(job: JobState, name: str) -> dict[str, Any]:
     replicas = job.replicas_of(role)
     return {
         "outcome": role.outcome,
-        "restarts": sum(max(0, replica.attempt - 1) for replica in replicas),
+        "restarts": sum(replica.restarts for replica in replicas),
         "incidents": sum(any(w.name in i.worlds for w in worlds) for i in job.incidents),
         "charged": len(role.charges),
         "budget": role.spec.restart.max_restarts if role.spec.restart is not None else None,
@@ -52,15 +53,16 @@ def _incident(incident: Incident) -> dict[str, Any]:
         "kind": incident.kind,
         "root": incident.root,
         "reason": incident.reason,
-        "restarted": [str(replica) for replica in incident.restarted],
+        "restarted": [str(replica) for replica in incident.restarted if replica not in incident.stayed],
+        "stayed_in_place": [str(replica) for replica in incident.stayed],
         "charged_to": incident.charged_to,
         "result": incident.result or "still open",
         "took_s": None if closed is None else (closed - incident.opened_ns) / 1e9,
     }
 
 
-def summary_text(summary: dict[str, Any]) -> str:
-    """For people. Shown at the end of `run` and `simulate`."""
+def summary_text(summary: dict[str, Any], *, brief: bool = False) -> str:
+    """For people. Shown at the end of `run` and `simulate`; `brief`: where the time went in one line."""
     lines = [f"{(summary['outcome'] or 'unfinished').upper()} after {rounded(summary['lasted_s'])}"]
     if summary["reason"]:
         lines[0] += f": {summary['reason']}"
@@ -74,8 +76,13 @@ def summary_text(summary: dict[str, Any]) -> str:
         lost = rounded(role["lost_work_s"]) if "lost_work_s" in role else "-"
         rows.append((*row, lost) if simulated else row)
     lines += ["", *table(rows)]
-    if "time_s" in summary:
-        lines += ["", "Where the time went", *table(_time_rows(summary["time_s"]))]
+    if "rates" in summary:
+        lines += ["", f"Faults at random: {', '.join(summary['rates'])}; the same with --seed {summary['seed']}"]
+    goodput = goodput_line(summary) if "time_ns" in summary else ""
+    if goodput:
+        lines += ["", goodput]
+    if "time_s" in summary and not brief:
+        lines += ["", "Where the time went", *table(_time_rows(summary["time_s"])), *not_reported_lines(summary)]
     if summary["incidents"]:
         causes = ", ".join(f"{count} {kind}" for kind, count in summary["causes"].items())
         lines += ["", f"Incidents, by cause: {causes}"]
@@ -102,9 +109,11 @@ def _incident_lines(incident: dict[str, Any]) -> list[str]:
         took += f", steps again after {rounded(incident['steps_again_s'])}"
     charge = f", charged to {incident['charged_to']}" if incident["charged_to"] else ", not counted"
     restarted = ", ".join(incident["restarted"]) or "nothing"
+    # a summary that an earlier version has written has none
+    stayed = f"; {', '.join(names)} stayed in place" if (names := incident.get("stayed_in_place")) else ""
     return [
         f"  {incident['number']}. at {rounded(incident['t_s'])}: {incident['reason']}",
-        f"     restarted {restarted}; {incident['result']}{took}{charge}",
+        f"     restarted {restarted}{stayed}; {incident['result']}{took}{charge}",
     ]
 
 

@@ -10,9 +10,9 @@ import json
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -24,9 +24,12 @@ from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph
 from flowdist.runtime.asking import Decided, Describe, Described, read_answer
 from flowdist.runtime.environment import SecretMissing, read_secret
-from flowdist.runtime.folder import CONTROL, is_locked
+from flowdist.runtime.folder import CONTROL, JOINED, is_locked
 from flowdist.runtime.frames import Operate, Operation, encode
 from flowdist.runtime.secret_values import Mask
+
+if TYPE_CHECKING:
+    from flowdist.control.timesheet import Timesheet
 
 RunState = Literal["running", "succeeded", "failed", "cancelled", "died"]
 STATUS = "status.json"
@@ -154,8 +157,9 @@ def _has_journal(run_dir: Path) -> bool:
 
 
 def resume_help(run_dir: Path) -> str:
-    """The command that goes on with a run that died; of one whose journal is on another host its logs are left."""
-    if not _has_journal(run_dir):
+    """The command that goes on with a run that died, or starts it; of one whose journal is on another host its logs are
+    left."""
+    if (run_dir / JOINED).is_file():
         return f"see flowdist logs --run {run_dir.name}"
     more = "" if run_dir.parent == Path("runs").resolve() else f" --runs {run_dir.parent}"
     return f"go on with it: flowdist run --resume {run_dir.name}{more}"
@@ -164,23 +168,27 @@ def resume_help(run_dir: Path) -> str:
 def replayed(run_dir: Path, lines: list[Line]) -> Status:
     """How the job was when its journal ended, for one that cannot be asked."""
     from flowdist.control.controller import Controller  # all decisions: who only asks does without
+    from flowdist.control.timesheet import Timesheet
 
     header = lines[0]
     assert isinstance(header, Header)
     controller, lately = Controller(header.graph, header.known_nodes), Lately()
+    sheet = Timesheet(controller.state)
     for line in lines[1:]:
         if isinstance(line, Record):
             controller.handle(line.event, line.t_ns)
             lately.hear(line)
-    return status_of(controller.state, lately, header.run_id or run_dir.name)
+        sheet.hear(line)
+    return status_of(controller.state, lately, header.run_id or run_dir.name, spent=sheet.spent())
 
 
-def write_status(run_dir: Path, job: JobState) -> None:
+def write_status(run_dir: Path, job: JobState, sheet: Timesheet) -> None:
     """Keep how the job has ended: a long journal takes its time to be read."""
     lately = Lately()
     for line in _last_records(run_dir):
         lately.hear(line)
-    (run_dir / STATUS).write_bytes(msgspec.json.format(msgspec.json.encode(status_of(job, lately, run_dir.name))))
+    status = status_of(job, lately, run_dir.name, spent=sheet.spent())
+    (run_dir / STATUS).write_bytes(msgspec.json.format(msgspec.json.encode(status)))
 
 
 def written_status(run_dir: Path) -> Status | None:
@@ -193,14 +201,24 @@ def written_status(run_dir: Path) -> Status | None:
 
 def known_mask(graph: RoleGraph, base: Mapping[str, str]) -> Mask:
     """Hides the values of those secrets that can be read here and now: the folder of a run has none of them."""
-    values = []
+    return Mask(value for _, value, _ in _secrets_here(graph, base) if value is not None)
+
+
+def not_hidden(graph: RoleGraph, base: Mapping[str, str]) -> str:
+    """Which secrets `known_mask` cannot hide, and why; empty when there is none."""
+    missing = [f"{name} ({why})" for name, value, why in _secrets_here(graph, base) if value is None]
+    return f"not hidden, since their values cannot be read here: {', '.join(missing)}" if missing else ""
+
+
+def _secrets_here(graph: RoleGraph, base: Mapping[str, str]) -> Iterator[tuple[str, str | None, str]]:
+    """Of each secret who it is, its value, and why it has none."""
     for role in graph.roles:
         for secret in role.secrets:
+            name = f"{secret.name} of role {role.name!r}"
             try:
-                values.append(read_secret(secret, base))
-            except SecretMissing:
-                continue
-    return Mask(values)
+                yield name, read_secret(secret, base), ""
+            except SecretMissing as error:
+                yield name, None, str(error)
 
 
 def environment_of(run_dir: Path) -> list[dict[str, Any]]:

@@ -23,6 +23,10 @@ def gang(policy: RestartPolicy | None, nodes: int = 2, **options: int) -> Talk:
     return talk
 
 
+def charges(talk: Talk) -> list[tuple[int, int]]:
+    return list(talk.job.roles["trainer"].charges)
+
+
 def stopped(talk: Talk, *names: str) -> None:
     for name in names:
         talk.tell(ev.ReplicaStopped(r(name), talk.replica(name).attempt))
@@ -66,6 +70,25 @@ def test_r8_all_peers_may_fail_before_the_node_is_known_to_be_dead():
         assert talk.job.ending is None
     talk.gone("node2")
     assert talk.job.ending is None and talk.world("trainer").phase == "opening"
+
+
+@pytest.mark.parametrize("why", [ev.NodeGone("node2"), ev.ScaleRequested("trainer", 2)])
+def test_r16_who_fails_before_it_hears_that_it_is_to_stop_has_been_stopped(why: ev.Event):
+    talk = gang(None, nodes=3)
+    talk.tell(why)
+    assert talk.replica("trainer/0").phase == "stopping"
+    talk.fail("trainer/0")  # its peers were faster
+    assert talk.job.ending is None
+    stopped(talk, "trainer/1", *(["trainer/2"] if talk.replica("trainer/2").is_live else []))
+    assert talk.world("trainer").phase == "opening" and charges(talk) == []
+
+
+def test_r9_a_rule_of_its_own_decides_about_who_was_about_to_be_stopped_too():
+    talk = gang(RULE, nodes=3)
+    talk.gone("node2")
+    talk.fail("trainer/0")
+    stopped(talk, "trainer/1")
+    assert talk.job.ending == "failed"
 
 
 def test_r7_when_all_have_failed_the_first_of_them_is_the_cause():
