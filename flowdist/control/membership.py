@@ -7,7 +7,6 @@ Its store is opened first; no replica starts before the store's port is known (R
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import get_args
 
 from flowdist.control.deadlines import Due
 from flowdist.control.effects import OpenStore, StartReplica
@@ -21,8 +20,6 @@ from flowdist.control.recovery import end_ignored, open_incident
 from flowdist.control.state import JobState, Replica, Role, World
 from flowdist.graph import format_duration
 from flowdist.graph.model import GateCondition
-
-CONDITIONS: tuple[GateCondition, ...] = get_args(GateCondition)
 
 
 def form_worlds(job: JobState, names: Iterable[WorldName]) -> None:
@@ -183,19 +180,32 @@ def is_so_far(role: Role, condition: GateCondition) -> bool:
 
     Success counts as both: what has done its work has been up. Whatever failed or was ignored is neither.
     """
-    if role.outcome is not None or condition == "succeeded":
-        return role.outcome == "succeeded"
-    up = role.seated["ready"] + role.seated["succeeded"]
-    up += role.seated["running"] if condition == "started" else 0
-    over = role.unseated["succeeded"]
-    return up == role.seats and up + over >= role.spec.min_replicas
+    started, ready, succeeded = so_far(role)
+    match condition:
+        case "started":
+            return started
+        case "ready":
+            return ready
+        case "succeeded":
+            return succeeded
+
+
+def so_far(role: Role) -> tuple[bool, bool, bool]:
+    """Whether it is started, ready, and succeeded."""
+    if role.outcome is not None:
+        is_done = role.outcome == "succeeded"
+        return is_done, is_done, is_done
+    ready = role.seated["ready"] + role.seated["succeeded"]
+    started = ready + role.seated["running"]
+    wanted = role.spec.min_replicas - role.unseated["succeeded"]
+    return started == role.seats and started >= wanted, ready == role.seats and ready >= wanted, False
 
 
 def tell_dependents(job: JobState, roles: Iterable[Role]) -> None:
     """Where a role has come so far, or is so far no longer, whoever has a gate on it may start."""
     for role in roles:
         if role.dependents:
-            shown = (*(is_so_far(role, condition) for condition in CONDITIONS), is_lost(role))
+            shown = (*so_far(role), is_lost(role))
             if shown != role.shown:
                 role.shown = shown
                 for name, _ in role.dependents:

@@ -378,17 +378,17 @@ class JobState:
         if replica.stalled and phase not in UP_PHASES:
             self.set_stalled(replica, "")
         role, world = self.roles[replica.id.role], self.worlds[replica.world]
-        counts = role.seated if replica.node is not None else role.unseated
-        counts[replica.phase] -= 1
+        counts, was = role.seated if replica.node is not None else role.unseated, replica.phase
+        counts[was] -= 1
         counts[phase] += 1
-        world.counts[replica.phase] -= 1
+        world.counts[was] -= 1
         world.counts[phase] += 1
-        if replica.node is None and (phase in OVER_PHASES) != (replica.phase in OVER_PHASES):
+        if replica.node is None and (phase in OVER_PHASES) != (was in OVER_PHASES):
             if phase in OVER_PHASES:
                 del role.vacant[bisect_left(role.vacant, replica.id.index)]
             else:
                 insort(role.vacant, replica.id.index)
-        self.live_at[role.depth] += (phase in LIVE_PHASES) - (replica.phase in LIVE_PHASES)
+        self.live_at[role.depth] += (phase in LIVE_PHASES) - (was in LIVE_PHASES)
         replica.phase = phase
         self.touch(world)
 

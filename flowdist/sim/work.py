@@ -46,7 +46,6 @@ class Work:
         self._stops: dict[str, list[_Stop]] = {}  # of worlds that are to stop at a step
         self._stopped: dict[str, int] = {}  # the generation in which a world has reached that step
         self._step_waits: list[tuple[str, int]] = []  # steps of roles that a fault waits for
-        self.checkpoint_moment = self._checkpoint  # the same each time: the queue is asked for what is none of these
 
     def wait_for_step(self, role: str, step: int) -> None:
         """Have the role report that step when it gets there: something waits for it."""
@@ -300,7 +299,7 @@ class Work:
         at, is_checkpoint = model.next_moment()
         if at is None:
             return
-        do = self.checkpoint_moment if is_checkpoint else self._work_done
+        do = self.checkpoint if is_checkpoint else self._work_done
         self._queue.at(at, do, world, model, model.version)
         begins = model.next_save() if self.code.plays(world) or model.pace.name in self._slow_disk else None
         if begins is not None:
@@ -344,7 +343,8 @@ class Work:
         """Somebody waits for a step, a role cannot save or takes long to, or user code does: each moment matters."""
         return bool(self._step_waits or self.code.disk.full or self._slow_disk or self.code.plays_any)
 
-    def _checkpoint(self, world: str, model: WorldModel, version: int) -> None:
+    def checkpoint(self, world: str, model: WorldModel, version: int) -> None:
+        """One is complete."""
         if model.version != version or model.begun_ns is None:
             return
         if self._sim.fast_forward and skip_quiet(self._sim, model):

@@ -41,8 +41,8 @@ SKIPPED = {
     "Node": ("spec", "free", "order"),
     "Notice": ("because",),
     "Attempt": ("role", "started_ns"),
-    "Agent": ("spec", "graph", "address", "_now", "_out"),
-    "Lease": ("_options",),
+    "Agent": ("spec", "graph", "address", "_now", "_out", "_due_at_ns"),
+    "Lease": ("_options", "_lasts_ns"),
 }
 
 
