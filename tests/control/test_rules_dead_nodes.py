@@ -367,6 +367,19 @@ def test_r18_a_failure_before_that_ends_nothing_is_not_named():
     assert talk.job.ending_reason.startswith("c/0 failed on")
 
 
+def test_r6_who_leaves_in_place_on_a_node_that_was_given_up_meanwhile_ends():
+    talk = Talk(graph(role("trainer", min_replicas=1, max_replicas=4), nodes=2, cpu=2))
+    talk.join("node0", "node1")
+    talk.elastic("trainer/0", "trainer/3")
+    talk.auto = False
+    talk.tell(ev.StoreLost("trainer", 1))
+    talk.tell(ev.ReplicaUnkillable(r("trainer/1"), 1))
+    first = talk.tell(ev.ReplicaStopped(r("trainer/3"), 1, parked=True))
+    assert talk.stops(first) == {"trainer/3": False} and talk.parked() == []
+    talk.tell(ev.ReplicaStopped(r("trainer/0"), 1, parked=True))
+    assert talk.parked() == ["trainer/0"]
+
+
 def test_r8_when_a_large_world_fails_at_once_the_nodes_are_asked_for_once():
     talk = Talk(graph(role("trainer", min_replicas=1, max_replicas=4), nodes=2, cpu=2))
     talk.join("node0", "node1")
