@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 BUCKET_BYTES = 64 << 20  # tensors of one type travel together, up to so much
 SMALL_BYTES = 1 << 10  # a tensor of no more travels with what is no tensor
+SHARDED = ("DTensor", "ShardedTensor", "FullyShardedDataParallel", "ZeroRedundancyOptimizer")
+SHARDS = ("_is_flat_param", "_fsdp_flattened")  # what FSDP calls parameters of which this rank has a part
 
 
 class ElasticState(SimpleNamespace):
@@ -28,6 +30,7 @@ class ElasticState(SimpleNamespace):
 
     Raises:
         ValueError: for a name that begins with an underscore, or is that of a method.
+        TypeError: for what is sharded over the ranks, as far as its type tells, here and at each commit.
     """
 
     def __init__(self, **values: Any) -> None:
@@ -36,7 +39,7 @@ class ElasticState(SimpleNamespace):
                 raise ValueError(f"ElasticState cannot hold a value of the name {name!r}: choose another")
         super().__init__(**values)
         self._commits = 0  # how many there were, on whatever rank: it travels with the state
-        self._kept = {name: _snapshot(value) for name, value in values.items()}
+        self._kept = {name: _snapshot(name, value) for name, value in values.items()}
         self._on_commit: Callable[[], None] | None = None
 
     def commit(self) -> None:
@@ -45,8 +48,11 @@ class ElasticState(SimpleNamespace):
         It copies all tensors in memory, on the device where they are. Call it on every rank after the same steps; the
         work since the last commit is what a re-formation costs. Inside `elastic()`, while a re-formation is under way,
         it does not return: training begins again with the values that it has just kept.
+
+        Raises:
+            TypeError: for what is sharded over the ranks.
         """
-        self._kept = {name: _snapshot(value) for name, value in self._values().items()}
+        self._kept = {name: _snapshot(name, value) for name, value in self._values().items()}
         self._commits += 1
         if self._on_commit is not None:
             self._on_commit()
@@ -89,8 +95,52 @@ def _has_state_dict(value: object) -> bool:
     return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
 
 
-def _snapshot(value: Any) -> Any:
-    return _copied(value.state_dict() if _has_state_dict(value) else value)
+def _snapshot(name: str, value: Any) -> Any:
+    _refuse_shards(name, _parts(name, value))  # first: the state_dict() of what is sharded may be a collective
+    found = value.state_dict() if _has_state_dict(value) else value
+    _refuse_shards(name, _leaves(name, found))
+    return _copied(found)
+
+
+def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The value, and of a module or an optimizer what it consists of, each with its name."""
+    yield name, value
+    if not _has_state_dict(value) or "torch" not in sys.modules:
+        return
+    for what in ("modules", "parameters"):
+        if callable(named := getattr(value, f"named_{what}", None)):
+            yield from ((f"{name}.{path}" if path else name, part) for path, part in named())
+    groups = getattr(value, "param_groups", None)
+    for group in groups if isinstance(groups, list) else ():
+        yield from ((f"a parameter of {name}", parameter) for parameter in group["params"])
+
+
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """What stands in dicts, lists and tuples, each with where it does."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _leaves(f"{name}[{key!r}]", item)
+    elif type(value) in (list, tuple):
+        for index, item in enumerate(value):
+            yield from _leaves(f"{name}[{index}]", item)
+    else:
+        yield name, value
+
+
+def _refuse_shards(name: str, parts: Iterator[tuple[str, Any]]) -> None:
+    """A re-formation would lose the shards of who is gone, and give a newcomer that of another rank."""
+    for where, part in parts:
+        kinds = [kind.__name__ for kind in type(part).__mro__ if kind.__module__.partition(".")[0] == "torch"]
+        kind = next((kind for kind in kinds if kind in SHARDED), "")
+        if not kind and any(getattr(part, mark, False) is True for mark in SHARDS):
+            kind = "part of a parameter that FSDP has split"
+        if kind:
+            raise TypeError(
+                f"ElasticState({name}=...) cannot hold {where}, a {kind}: its shards are on all ranks, "
+                "and those of a rank that is lost would be lost with it. Train without elastic(), so that the workers "
+                "restart: save with torch.distributed.checkpoint, publish by worker.commit(), and load what "
+                "worker.latest() says"
+            )
 
 
 def _copied(value: Any) -> Any:

@@ -6,9 +6,10 @@ import json
 import os
 import select
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import monotonic
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import click
@@ -96,15 +97,20 @@ def _to_nowhere(*streams: TextIO) -> None:
             os.close(nowhere)
 
 
-def finish(result: Any, as_json: bool, mask: Callable[[str], str]) -> None:
-    """Write the summary down and show it, with what was the root cause where the job has failed."""
+def finish(
+    result: Any, as_json: bool, mask: Callable[[str], str], drawn: Mapping[str, Any] = MappingProxyType({})
+) -> None:
+    """Write the summary down and show it, with what was the root cause where the job has failed.
+
+    `drawn` are the rates of faults and their seed, if there are any.
+    """
     from flowdist.report.summary import summary_of, summary_text  # after the run: it delays nothing
     from flowdist.runtime.root_cause import root_cause_text
     from flowdist.runtime.runs import write_status
 
     run_dir = Path(result.run_dir)
     summary = summary_of(result.job, result.faults)
-    summary["run_dir"] = result.run_dir
+    summary |= {"run_dir": result.run_dir, **drawn}
     cause = mask(root_cause_text(result.job, run_dir)) if result.outcome == "failed" else ""
     (run_dir / "summary.json").write_text(json.dumps({**summary, "root_cause": cause}, indent=2) + "\n")
     write_status(run_dir, result.job)

@@ -16,7 +16,9 @@ from flowdist.graph import RoleGraph
 
 @click.command(name="explain")
 @topology_options
-@click.option("--fail", "fails", multiple=True, metavar="TARGET[:KIND]", help="ps/0, ps, node1, ps/0:oom, ps/0:exit=2")
+@click.option(
+    "--fail", "fails", multiple=True, metavar="TARGET[:KIND]", help="ps/0, ps, node1, zone=a, ps/0:oom, ps/0:exit=2"
+)
 @guarded
 def command(named: Named, fails: tuple[str, ...]) -> None:
     """Explain an error code; or tell what a failure restarts, in which order, who pays, and why.
@@ -26,8 +28,9 @@ def command(named: Named, fails: tuple[str, ...]) -> None:
     flowdist explain jobs.py --fail ps/0       a replica is killed; ps stands for all of them
     flowdist explain --fail node1 --fail ps/0:oom      each by itself, in topology.py of this folder
 
-    Nothing is run. TARGET is a replica, a role or a node; KIND is kill (default), exit=CODE, signal=NAME, oom, hang,
-    start_failed or unready, for nodes kill, lost, leave, drain or preempt.
+    Nothing is run. TARGET is a replica, a worker, a role, all, a node, a label of nodes (zone=a) or the controller;
+    KIND is kill (default), exit=CODE, signal=NAME, oom, hang, start_failed or unready, for nodes kill, lost, leave,
+    drain or preempt.
     """
     if named.target is not None and _looks_like_code(named.target):
         _explain_code(named, fails)
@@ -57,11 +60,11 @@ def _explain_code(named: Named, fails: tuple[str, ...]) -> None:
 def _explain_failures(named: Named, fails: tuple[str, ...]) -> None:
     graph = load(named).graph
     from flowdist.report.explain import explanation_of  # networkx: only where the graph is analysed
-    from flowdist.report.failing import parse_failing
+    from flowdist.report.failing import parse_failings
     from flowdist.report.telling import explanation_text
 
-    failings = [parse_failing(text, graph) for text in fails]
-    seats = _seats(graph) if any(failing.node for failing in failings) else {}
+    failings = [failing for text in fails for failing in parse_failings(text, graph)]
+    seats = _seats(graph) if any(failing.nodes for failing in failings) else {}
     told = [explanation_of(graph, failing, seats) for failing in failings]
     if named.as_json:
         print_json("explanation", failures=told)

@@ -58,14 +58,16 @@ def command(
     flowdist logs ps --attempt 1        of an earlier attempt
     flowdist logs --events -f           what happens and is decided, as JSON lines
 
-    Values of secrets that can be read here are masked.
+    Values of secrets that can be read here are masked; of others it is said that they are not.
     """
     from flowdist.runtime.folder import find_run  # msgspec and the runtime: not for --help
     from flowdist.runtime.reading import Follow, find_logs, latest_attempts, lines_of, parse_target
-    from flowdist.runtime.runs import known_mask
+    from flowdist.runtime.runs import known_mask, not_hidden
 
     run_dir, graph = find_run(Path(base), run, of_one_host=True)
     mask = known_mask(graph, os.environ)
+    if said := not_hidden(graph, os.environ):
+        click.echo(f"warning: {said}", err=True)
     if events:
         if targets or attempt is not None or all_attempts or only_out or only_err:
             raise FlowdistError("--events is about the whole run", help="leave the other options out")

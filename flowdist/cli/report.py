@@ -30,14 +30,17 @@ def command(run: str, base: str, as_json: bool) -> None:
     """
     from flowdist.report.summary import summary_text  # msgspec and the runtime: not for --help
     from flowdist.runtime.folder import find_run
-    from flowdist.runtime.runs import environment_of, known_mask, resume_help, state_of
+    from flowdist.runtime.runs import environment_of, known_mask, not_hidden, resume_help, state_of
 
     run_dir, graph = find_run(Path(base), run)
     end = state_of(run_dir)
     mask = known_mask(graph, os.environ)
     over = end.state not in ("running", "died")
-    summary = (_as_it_was_written(run_dir) if over else None) or _from_journal(run_dir)
+    written = _as_it_was_written(run_dir) if over else None
+    summary = written or _from_journal(run_dir)
     summary |= {"root_cause": mask(summary["root_cause"])}
+    if summary["root_cause"] and written is None and (said := not_hidden(graph, os.environ)):
+        click.echo(f"warning: {said}", err=True)  # lines of a worker's own log; the summary of the run itself is masked
     starts = environment_of(run_dir)
     if as_json:
         more = {"run": run_dir.name, "run_dir": str(run_dir), "state": end.state, "starts": starts}

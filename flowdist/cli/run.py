@@ -18,6 +18,7 @@ from flowdist.cli.console import LINES, Console, Shown, finish
 from flowdist.dsl.load import DEFAULT_FILE, Loaded, looks_like_topology
 from flowdist.errors import FlowdistError
 from flowdist.fault_files import parse_plan
+from flowdist.fault_rates import entities, expected
 from flowdist.faults import Plan
 from flowdist.graph import RoleGraph
 
@@ -52,6 +53,7 @@ class _Run(click.Command):
 @click.option("--add", "adds", multiple=True, metavar="NODE@WHEN", help="A node joins, like the first one: node5@90s.")
 @click.option("--drain", "drains", multiple=True, metavar="NODE@WHEN", help="Drain a node: node1@2m.")
 @click.option("--rate", "rates", multiple=True, metavar="RATE", help="Faults at random: trainer-kill=6/replica-hour.")
+@click.option("--seed", type=int, help="Of --rate: another seed, other faults. Default: 0, as in simulate.")
 @click.option("--faults", "files", multiple=True, metavar="FILE", help="Faults from a file, one a line, or TOML.")
 @click.option("--resume", metavar="RUN", help="Go on with a run that was killed: its folder, or its name under --runs.")
 @click.option("--runs", "base", default="runs", metavar="DIR", help="Where the folders of runs are (default: runs).")
@@ -74,6 +76,7 @@ def command(
     adds: tuple[str, ...],
     drains: tuple[str, ...],
     rates: tuple[str, ...],
+    seed: int | None,
     files: tuple[str, ...],
     resume: str | None,
     base: str,
@@ -101,6 +104,8 @@ def command(
     plan = parse_plan(fails, scales, adds, drains, rates, files)
     if resume is not None and (named.target or named.params or named.sets or named.nodes):
         raise FlowdistError("--resume takes the topology of that run", help=f"write flowdist run --resume {resume}")
+    if seed is not None and not plan.rates:
+        raise FlowdistError(f"--seed {seed}: there is no --rate", help="nothing else in a run is drawn: leave it out")
     if listen is None and job_id is not None:
         raise FlowdistError("--id goes with --listen", help="write --listen host0:29400, or leave --id out")
     if listen is not None and (resume is not None or plan.faults or plan.rates or plan.adds or named.as_json):
@@ -114,7 +119,16 @@ def command(
         assert graph is not None
         here = Here(Path(base), shown=shown, detach=detach, metrics_port=metrics_port)
         listen_for_hosts(graph, listen, job_id, here)
-    carry_out(graph, plan, Path(base), resume=resume or "", shown=shown, detach=detach, metrics_port=metrics_port)
+    carry_out(
+        graph,
+        plan,
+        Path(base),
+        resume=resume or "",
+        shown=shown,
+        detach=detach,
+        metrics_port=metrics_port,
+        seed=seed or 0,
+    )
 
 
 def needs_linux(verb: str) -> None:
@@ -131,6 +145,7 @@ def carry_out(
     shown: Shown = LINES,
     detach: bool = False,
     metrics_port: int | None = None,
+    seed: int = 0,
     prefix: str = "",
     opener: Callable[[Path, Show], OpenSink] | None = None,
     hosting: Hosting | None = None,
@@ -141,6 +156,7 @@ def carry_out(
         base: Where the folders of runs are.
         detach: Go on in the background, and end with 0 once the job has started.
         metrics_port: Where to answer with metrics; 0: any that is free.
+        seed: Of the faults at random.
         prefix: What the name of the run's folder begins with, if not with that of the topology.
         opener: Makes, for the folder and the terminal, what says where the workers' output goes.
         hosting: Lets other hosts in; the graph has the node of this one.
@@ -171,7 +187,7 @@ def carry_out(
     fd = metrics.fileno() if metrics is not None else None
 
     def supervise(console: Console) -> int:
-        return EXIT_CODES[_supervise(graph, gpus, plan, run_dir, console, mask, opener, fd, hosting)]
+        return EXIT_CODES[_supervise(graph, gpus, plan, seed, run_dir, console, mask, opener, fd, hosting)]
 
     if detach:
         from flowdist.cli.detaching import detached  # as above
@@ -184,6 +200,7 @@ def _supervise(
     graph: RoleGraph,
     gpus: Sequence[str],
     plan: Plan,
+    seed: int,
     run_dir: Path,
     console: Console,
     mask: Callable[[str], str],
@@ -198,9 +215,14 @@ def _supervise(
     open_sink = opener(run_dir, console.show) if opener is not None else None
     onlooker = console.onlooker(run_dir.name)
     supervisor = Supervisor(
-        graph, gpus, plan, run_dir, console.show, open_sink, hosting, onlooker=onlooker, metrics=metrics
+        graph, gpus, plan, run_dir, console.show, open_sink, hosting, onlooker=onlooker, metrics=metrics, seed=seed
     )
     console.show("event", f"run {run_dir}")
+    drawn = {"rates": [rate.spec for rate in plan.rates], "seed": seed} if plan.rates else {}
+    if drawn:
+        nodes = [node.name for node in graph.cluster.nodes] + plan.new_nodes
+        rates = "; ".join(expected(rate, len(entities(rate, graph, nodes))) for rate in plan.rates)
+        console.show("event", f"faults at random, by --seed {seed}: {rates}")
     write_environment(run_dir, graph, mask, __version__)
     try:
         result = asyncio.run(supervisor.run())
@@ -208,7 +230,7 @@ def _supervise(
         console.close()
     for fault in result.unfired:
         console.show("warning", f"fault {fault.spec} never fired")
-    finish(result, console.shown.as_json, mask)
+    finish(result, console.shown.as_json, mask, drawn)
     return result.outcome
 
 

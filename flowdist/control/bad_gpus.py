@@ -12,7 +12,7 @@ from flowdist.control.membership import abandon_opening
 from flowdist.control.placement import unplace, update_free
 from flowdist.control.recovery import lose
 from flowdist.control.state import Failure, JobState, Node, Replica
-from flowdist.control.xid import is_bad
+from flowdist.control.xid import why_kept
 from flowdist.graph import without
 
 
@@ -28,9 +28,8 @@ def lose_gpu(job: JobState, event: GpuFailed) -> None:
     if node is None or not node.usable or event.gpu in node.bad_gpus or not 0 <= event.gpu < node.spec.gpu:
         return
     cause = f"GPU {event.gpu} of {event.node} is bad: {event.reason}"
-    if not is_bad(event.xid):
-        text = f"GPU {event.gpu} of {event.node}: {event.reason}; that is an error of a program, the GPU stays in use"
-        job.notify(text, "warning")
+    if why := why_kept(event.xid):
+        job.notify(f"GPU {event.gpu} of {event.node}: {event.reason}; {why}, the GPU stays in use", "warning")
         return
     node.bad_gpus[event.gpu] = event.reason
     node.free = without(node.free, (event.gpu,))

@@ -66,9 +66,13 @@ def shun_if_it_flaps(job: JobState, name: NodeName) -> None:
 
 
 def is_needed(job: JobState, name: NodeName) -> str:
-    """The first role whose minimum has no room without the node; empty when all have."""
+    """The first role whose minimum has no room without the node; empty when all have.
+
+    Nor are those counted that still run on a node which is being left: they need a seat, too.
+    """
     roles = [role for role in job.roles.values() if role.outcome is None]
-    leaving = [replica for replica in job.nodes[name].replicas if job.role_of(replica).outcome is None]
+    nodes = [job.nodes[each] for each in {**job.leaving, name: None}]
+    leaving = [replica for node in nodes for replica in node.replicas if job.role_of(replica).outcome is None]
     short = short_of_room(job, roles, without=[name], leaving=leaving)
     return short.spec.name if short is not None else ""
 
@@ -83,6 +87,7 @@ def uncordon(job: JobState, name: NodeName) -> None:
     """Whatever it was cordoned for is forgotten."""
     node = job.nodes[name]
     node.cordoned, node.habit, node.is_leaving = "", "", False
+    job.leaving.pop(name, None)
     for failed in {past.replica: None for past in node.failures if past.replica is not None}:
         replica = job.replicas[failed]
         replica.failures = [past for past in replica.failures if past.node != name]

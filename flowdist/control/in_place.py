@@ -62,3 +62,21 @@ def take_up(job: JobState, replica: Replica) -> bool:
     job.parked.pop(replica.id, None)
     replica.is_elastic = replica.in_place = False
     return goes_on
+
+
+def note_start(job: JobState, replica: Replica, world: World, goes_on: bool) -> None:
+    """Whether its workers are new ones. Where one of them had failed it has restarted, whoever else of it stayed."""
+    incident = job.incident(world.incident) if world.incident is not None else None
+    stays = goes_on and (incident is None or replica.id not in incident.lost)
+    replica.stays += stays
+    if incident is not None:
+        incident.restarted[replica.id] = None
+        incident.stayed.pop(replica.id, None)
+        if stays:
+            incident.stayed[replica.id] = None
+
+
+def staying(job: JobState, incident: Incident) -> int:
+    """How many replicas of its worlds are to stay in place, or wait there already."""
+    members = (member for name in incident.worlds for member in job.members_of(job.worlds[name]))
+    return sum(member.in_place or member.id in job.parked for member in members)

@@ -62,6 +62,8 @@ def check_room(job: JobState) -> None:
     usable = sorted((node.order, name) for name, node in job.nodes.items() if node.usable)
     assert usable == job.usable, f"{usable} are usable, not {job.usable}"
     assert all(job.nodes[name].usable for name in job.warming), f"{list(job.warming)} warm up, and are not all up"
+    leaving = {name for name, node in job.nodes.items() if node.usable and node.is_leaving}
+    assert leaving == set(job.leaving), f"{sorted(job.leaving)} are being left, and {sorted(leaving)} say so"
     assert all(job.nodes[name].usable for name in job.quiet), f"{list(job.quiet)} are overdue, and are not all up"
     for shelf in job.shelves:
         found = [candidate(job, shelf, name, free) for name, free in job.free.items()]

@@ -49,6 +49,7 @@ def _leave(job: JobState, name: NodeName, kind: str, because: str, notice_ns: in
     if node.is_leaving and notice_ns is None:
         return
     node.is_leaving, node.cordoned = True, node.cordoned or because
+    job.leaving[name] = None
     update_free(job, name)
     job.notify(because, "warning")
     for world_name in job.in_order({job.replicas[replica].world for replica in node.replicas}):

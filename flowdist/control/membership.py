@@ -14,7 +14,7 @@ from flowdist.control.effects import OpenStore, StartReplica
 from flowdist.control.ending import close_store
 from flowdist.control.health import was_healthy
 from flowdist.control.ids import ReplicaId, WorldName
-from flowdist.control.in_place import take_up
+from flowdist.control.in_place import note_start, take_up
 from flowdist.control.peers import addresses_for
 from flowdist.control.placement import admit, before_success, explain, fill, seated, short_of_room, unplace
 from flowdist.control.recovery import end_ignored, open_incident
@@ -279,8 +279,7 @@ def start_members(job: JobState, world: World) -> None:
             gpus=replica.gpus,
             addresses=replica.told,
         )
-        if world.incident is not None:
-            job.incident(world.incident).restarted[replica.id] = None
+        note_start(job, replica, world, goes_on)
         if goes_on:
             orders.append(replica.order)
         else:

@@ -175,6 +175,7 @@ def lose_node(job: JobState, name: NodeName, cause: str, *, asked: bool = False)
 def _give_up(job: JobState, name: NodeName) -> None:
     node = job.nodes[name]
     job.warming.pop(name, None)
+    job.leaving.pop(name, None)
     if node.usable:
         node.usable = False
         del job.usable[bisect_left(job.usable, (node.order, name))]

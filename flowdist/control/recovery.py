@@ -25,7 +25,7 @@ from flowdist.control.deadlines import INCIDENT_DUES, Due
 from flowdist.control.ending import begin_ending, close_store, stop
 from flowdist.control.health import CHOSEN_KINDS, limit_free
 from flowdist.control.ids import NodeName, ReplicaId, WorldName
-from flowdist.control.in_place import leaves_in_place, may_stay, recall
+from flowdist.control.in_place import leaves_in_place, may_stay, recall, staying
 from flowdist.control.judge import Verdict, judge, may_be_excused
 from flowdist.control.placement import unplace
 from flowdist.control.state import Charge, Failure, Held, Incident, JobState, Replica, Role, World
@@ -191,7 +191,10 @@ def open_incident(
     names = ", ".join(incident.worlds) or "nothing"
     backoff = job.due.at(Due("backoff", str(incident.number)))
     wait = f", after a back-off of {format_duration(backoff - job.now)}" if backoff is not None else ""
-    does = "stopping" if held else "restarting"
+    stay = staying(job, incident)
+    does = "stopping" if held else "re-forming" if stay else "restarting"
+    if stay:
+        names += f", of which {stay} replica{'s' * (stay > 1)} can stay in place"
     job.notify(f"incident {incident.number}: {reason}; {does} {names}{wait} ({because})", "warning")
     if not counted and not held:
         limit_free(job, incident)

@@ -117,7 +117,7 @@ def say_again(attempt: Attempt, now: int, say: Say) -> None:
 
 
 def note_gpu(bad: dict[int, str], event: io.GpuFaulted, node: NodeName, say: Say) -> None:
-    """What is bad stays so, and is said again whenever the node joins; an error of a program is told and forgotten."""
+    """What is bad stays so, and is said again whenever the node joins; what the GPU outlives is told and forgotten."""
     if event.gpu in bad:
         return
     if is_bad(event.xid):

@@ -113,12 +113,18 @@ class Replica:
     started_ns: int = 0  # when that was given
     stop_grace_ns: int = 0  # of the stop that it was told last
     is_elastic: bool = False  # its workers can leave their generation and stay what they are
+    stays: int = 0  # how many of its attempts its workers came to in place
     in_place: bool = False  # that is what the stop that it was told last wants of them
     stalled: str = ""  # what was missed of it: progress, output or start (R15)
     stalled_ns: int = 0  # when that was reported
     has_spoken: bool = False  # there was output of it before it stalled
     told: Addresses = ()  # addresses that it was started with or told since
     failures: list[PastFailure] = field(default_factory=list)
+
+    @property
+    def restarts(self) -> int:
+        """How often its workers were started again; who stays in place is not."""
+        return max(0, self.attempt - 1 - self.stays)
 
     @property
     def is_live(self) -> bool:
@@ -264,6 +270,7 @@ class Incident:
     awaited: dict[WorldName, None] = field(default_factory=dict)  # of these, not known yet to be gone, or to run again
     lost: dict[ReplicaId, str] = field(default_factory=dict)  # replicas that failed or were lost in it, and how
     restarted: dict[ReplicaId, None] = field(default_factory=dict)  # replicas that it made start a new attempt
+    stayed: dict[ReplicaId, None] = field(default_factory=dict)  # of these, whose workers came to it in place
     in_doubt: dict[NodeName, None] = field(default_factory=dict)  # nodes: it may follow from the loss of one of these
     asked: dict[WorldName, NodeName] = field(default_factory=dict)  # worlds whose nodes are in doubt, but for this one
     held: list[Held] = field(default_factory=list)  # what is judged when these are heard, or answer
@@ -291,6 +298,7 @@ class JobState:
     usable: list[tuple[int, NodeName]] = field(default_factory=list)  # nodes that are, in their order
     free: dict[NodeName, Capacity] = field(default_factory=dict)  # of nodes that take more
     quiet: dict[NodeName, None] = field(default_factory=dict)  # usable nodes that are overdue
+    leaving: dict[NodeName, None] = field(default_factory=dict)  # usable nodes that are drained or preempted
     warming: dict[NodeName, None] = field(default_factory=dict)  # nodes that still import what workers will want
     shelves: list[Shelf] = field(default_factory=list)  # of these nodes, by what roles ask for
     incidents: list[Incident] = field(default_factory=list)

@@ -159,7 +159,12 @@ class Lately:
 def status_of(job: JobState, lately: Lately, run_id: str = "", now: int | None = None) -> Status:
     """The job as it is. `now` is later than its last event when that was a while ago."""
     now = job.now if now is None else max(now, job.now)
-    counts = Counter((each.role, incident.kind) for incident in job.incidents for each in incident.restarted)
+    counts = Counter(
+        (each.role, incident.kind)
+        for incident in job.incidents
+        for each in incident.restarted
+        if each not in incident.stayed
+    )
     return Status(
         name=job.graph.name,
         run_id=run_id,
@@ -224,7 +229,7 @@ def _role(job: JobState, role: Role, steps_per_s: float | None) -> RoleStatus:
         generation=max(world.generation for world in worlds),
         step=max(world.step for world in worlds),
         steps_per_s=steps_per_s if role.outcome is None else None,
-        restarts=sum(max(0, replica.attempt - 1) for replica in job.replicas_of(role)),
+        restarts=sum(replica.restarts for replica in job.replicas_of(role)),
         charged=len(role.charges),
         budget=spec.restart.max_restarts if spec.restart is not None else None,
     )

@@ -16,6 +16,7 @@ from flowdist.dsl.env import read_env
 from flowdist.dsl.fields import NAME, Fields
 from flowdist.dsl.models import check_model, model_of
 from flowdist.dsl.parallel import check_parallel, read_parallel
+from flowdist.dsl.places import COMMAND_LINE
 from flowdist.dsl.placing import read_placement
 from flowdist.dsl.policy import compile_restart
 from flowdist.dsl.preload import read_preload, warn_if_cold
@@ -39,6 +40,7 @@ from flowdist.graph import (
     RoleGraph,
     RoleSpec,
     WorkloadSpec,
+    format_duration,
 )
 from flowdist.graph import Gate as GateSpec
 
@@ -67,6 +69,7 @@ def compile_topology(topology: Topology, problems: Problems) -> RoleGraph:
         top.error("FD102", "name", "its name cannot name a folder", "use lower case letters, digits and hyphens")
     compiler = _RoleCompiler(topology, folder, shared, cluster, problems)
     roles = tuple(compiler.compile(role) for role in topology.roles)
+    beat_ns, lease_ns = _beat_and_lease(top)
     graph = RoleGraph(
         name=topology.name,
         roles=roles,
@@ -77,8 +80,8 @@ def compile_topology(topology: Topology, problems: Problems) -> RoleGraph:
         ),
         cluster=cluster,
         options=JobOptions(
-            heartbeat_ns=top.duration("heartbeat", 500 * MS, zero=False),
-            lease_ns=top.duration("lease", 4 * SECOND, zero=False),
+            heartbeat_ns=beat_ns,
+            lease_ns=lease_ns,
             cause_window_ns=top.duration("cause_window", 2 * SECOND),
             min_uptime_ns=top.duration("min_uptime", MINUTE),
             controller_outage_ns=top.duration("controller_outage", 10 * MINUTE, zero=False),
@@ -93,6 +96,31 @@ def compile_topology(topology: Topology, problems: Problems) -> RoleGraph:
     check_parallel(topology, graph, problems)
     check_graph(topology, graph, problems)
     return graph
+
+
+def _beat_and_lease(top: Fields) -> tuple[int, int]:
+    """`heartbeat=` and `lease=`. An agent fences a margin before the end of its lease: by then it has to be heard."""
+    usual = JobOptions()
+    margin = usual.lease_margin_ns
+    given = [top.duration(name, 0, zero=False) for name in ("heartbeat", "lease")]
+    beat, lease = given[0] or usual.heartbeat_ns, given[1] or usual.lease_ns
+    is_read = all(ns or top.values.get(name) is None for ns, name in zip(given, ("heartbeat", "lease"), strict=True))
+    if not is_read or lease - margin > beat:
+        return beat, lease
+    words = {"lease": format_duration(lease), "heartbeat": format_duration(beat)}
+    words |= {name: top.values[name] for name in words if top.values.get(name) is not None}
+    message = (
+        f"lease={words['lease']!r} and heartbeat={words['heartbeat']!r}: "
+        f"a node stops its workers {format_duration(margin)} before its lease is over, "
+        "and no heartbeat would renew it before that"
+    )
+    help = f'write lease="{format_duration(margin + 2 * beat)}" or more'
+    if (most := (lease - margin) // 2) >= MS:
+        help += f', or heartbeat="{format_duration(most)}" or less'
+    on_command_line = [top.place(name).file == COMMAND_LINE for name in ("heartbeat", "lease")]
+    is_of_beat = lease == usual.lease_ns or on_command_line == [True, False]
+    top.error("FD156", "heartbeat" if is_of_beat else "lease", message, help)
+    return usual.heartbeat_ns, usual.lease_ns
 
 
 def _cluster(top: Fields, problems: Problems) -> Cluster:

@@ -46,8 +46,12 @@ def model_of(fields: Fields, folder: Path, kind: str) -> str:
 def check_model(fields: Fields, spec: RoleSpec) -> None:
     """It fits what else the role says."""
     if spec.simulate and spec.workload.rejoin_ns is not None:
-        message = "its model is made anew in each generation, and rejoin_time= says that its workers stay"
-        fields.error("FD149", "simulate", message, "leave out simulate=, or rejoin_time= of the workload")
+        message = (
+            "its model is made anew in each generation, for real by worker.run() as well, and goes on from what it "
+        )
+        message += "restores: nothing of it stays in place, as rejoin_time= says"
+        help = "leave out rejoin_time= of the workload; or simulate=, to see what staying in place saves"
+        fields.error("FD149", "simulate", message, help)
 
 
 def _check_text(fields: Fields, text: str, folder: Path, kind: str) -> None:

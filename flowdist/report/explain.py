@@ -36,14 +36,17 @@ def explanation_of(graph: RoleGraph, failing: Failing, seats: Mapping[str, str])
         failing: What fails.
         seats: By replica, the node that it is on; asked only when a node is lost.
     """
-    cause: Cause = "node_lost" if failing.node else "failure"
+    if failing.kind == "controller":
+        return _taken_over(graph, failing)
+    cause: Cause = "node_lost" if failing.nodes else "failure"
+    needed: list[str] = []
+    if failing.kind == "drained":
+        failing, needed = _drained(graph, failing, seats)
+    if needed and not failing.nodes:
+        return _found(graph, failing, {}, "refused", needed)
     hits = _hits(graph, failing, seats)
-    needed_by = short_without(graph, failing.node, seats) if failing.kind == "drained" and hits else ""
-    if needed_by:
-        note = f"{failing.node} is needed: {room_note(graph, graph.role(needed_by), failing.node, seats)}"
-        return _found(graph, failing, {}, "refused", [note.partition(": it waits")[0]])
     outcome = _outcome(graph, hits)
-    found = _found(graph, failing, hits, outcome, _notes(graph, failing, hits, outcome, seats))
+    found = _found(graph, failing, hits, outcome, needed + _notes(graph, failing, hits, outcome, seats))
     everything: dict[str, Extent] = {spec.name: "role" for spec in graph.roles}
     if outcome == "fail":
         return found | {"stops": _stops(graph, everything, hits, failing)}
@@ -54,9 +57,9 @@ def explanation_of(graph: RoleGraph, failing: Failing, seats: Mapping[str, str])
     stops = {name: extent for name, extent in extents.items() if name not in spared and name not in gone}
     ifs = uncertain(graph, scopes, extents, cause)
     stuck = _stuck(graph, stops, hits)
-    needed = [name for name in stuck if graph.role(name).primary and graph.role(name).kind == "task"]
-    if needed:
-        note = f"the job cannot do without {', '.join(needed)}: {stuck[needed[0]]}"
+    missing = [name for name in stuck if graph.role(name).primary and graph.role(name).kind == "task"]
+    if missing:
+        note = f"the job cannot do without {', '.join(missing)}: {stuck[missing[0]]}"
         stopped = _stops(graph, everything, hits, failing)
         return found | {"outcome": "fail", "ended": [], "stops": stopped, "notes": [*found["notes"], note]}
     found["notes"] += _late_notes(graph, stuck, hits)
@@ -109,16 +112,40 @@ def _found(graph: RoleGraph, failing: Failing, hits: Hits, outcome: str, notes: 
     }
 
 
+def _taken_over(graph: RoleGraph, failing: Failing) -> dict[str, Any]:
+    """The controller is no part of what it controls (R21)."""
+    outage = format_duration(graph.options.controller_outage_ns)
+    because = f"agents keep their workers for {outage} while no controller listens"
+    going_on = [{"role": spec.name, "who": spec.name, "told": False, "because": because} for spec in graph.roles]
+    notes = ["the next controller reads the journal; what has happened since then it hears from the agents"]
+    return _found(graph, failing, {}, "takeover", notes) | {"goes_on": going_on}
+
+
+def _drained(graph: RoleGraph, failing: Failing, seats: Mapping[str, str]) -> tuple[Failing, list[str]]:
+    """The nodes that may go, one after the other, and why the others may not."""
+    may_go: list[str] = []
+    needed = []
+    for node in failing.nodes:
+        is_used = node in seats.values()
+        role = short_without(graph, [*may_go, node], seats) if is_used else ""
+        if role:
+            note = f"{node} is needed: {room_note(graph, graph.role(role), [*may_go, node], seats)}"
+            needed.append(note.partition(": it waits")[0])
+        else:
+            may_go.append(node)
+    return failing._replace(nodes=tuple(may_go)), needed
+
+
 def _hits(graph: RoleGraph, failing: Failing, seats: Mapping[str, str]) -> Hits:
     """Each replica is judged after those before it: a role without gang pays for each of its replicas.
 
     Once one of them restarts the whole role, the others are part of that incident.
     """
-    cause: Cause = "node_lost" if failing.node else "failure"
+    cause: Cause = "node_lost" if failing.nodes else "failure"
     hits: Hits = {}
     for spec in graph.roles:
-        if failing.node:
-            indices = [i for i in range(spec.max_replicas) if seats.get(f"{spec.name}/{i}") == failing.node]
+        if failing.nodes:
+            indices = [i for i in range(spec.max_replicas) if seats.get(f"{spec.name}/{i}") in failing.nodes]
         elif spec.name == failing.role:
             indices = list(range(spec.max_replicas)) if failing.number is None else [failing.number]
         else:
@@ -338,11 +365,16 @@ def _untouched(graph: RoleGraph, name: str, alive: Iterable[str]) -> str:
 
 def _notes(graph: RoleGraph, failing: Failing, hits: Hits, outcome: str, seats: Mapping[str, str]) -> list[str]:
     """What has no place elsewhere: an excuse; how a node's loss is noticed, and whether there is room without it."""
-    if not failing.node:
+    if not failing.nodes:
         notes = [note for role, those in hits.items() if (note := _excuse(graph, role, those))]
         return notes + (_hang_notes(graph.role(failing.role)) if failing.kind == "hang" else [])
     options = graph.options
     notes = _order_notes(graph, failing, hits)
+    if len(failing.nodes) > 1 and any(verdict.rule for those in hits.values() for _, verdict in those):
+        notes.append(
+            "such losses are noticed one after the other: whom the first has stopped no rule is asked about at "
+            "the next, and each that is an incident of its own pays for itself"
+        )
     if failing.spec.endswith(":lost"):
         silence, margin = format_duration(options.lease_ns + options.lease_margin_ns), options.lease_margin_ns
         notes.append(
@@ -352,7 +384,7 @@ def _notes(graph: RoleGraph, failing: Failing, hits: Hits, outcome: str, seats: 
     if outcome != "restart":
         return notes
     short = [role for role, those in hits.items() if any(verdict.action == "restart" for _, verdict in those)]
-    notes += [room_note(graph, graph.role(role), failing.node, seats) for role in short]
+    notes += [room_note(graph, graph.role(role), failing.nodes, seats) for role in short]
     if len(short) > 1:
         notes.append("that room is counted for each role alone")
     payers = _payers(graph, failing, hits)
@@ -382,7 +414,8 @@ def _order_notes(graph: RoleGraph, failing: Failing, hits: Hits) -> list[str]:
     text = "before that, where every rank of a world asks should_stop(step), all of them stop at one step"
     if failing.kind == "drained":
         return [f"{text}, for which they have {drain}; where nobody asks, it goes on at once"]
-    return [f"{text}; at the latest {grace} before {failing.node} is taken away"]
+    are = "is" if len(failing.nodes) == 1 else "are"
+    return [f"{text}; at the latest {grace} before {', '.join(failing.nodes)} {are} taken away"]
 
 
 def _excuse(graph: RoleGraph, role: str, those: list[tuple[int, Verdict]]) -> str:

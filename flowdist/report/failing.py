@@ -1,6 +1,6 @@
 """What `flowdist explain --fail` names: something that fails, and how, but not when.
 
-    TARGET[:KIND[=ARG]]        ps/0   ps   node1   ps/0:oom   ps/0:exit=2   ps/0:signal=SEGV   node1:drain
+    TARGET[:KIND[=ARG]]        ps/0   ps   all   node1   zone=a   controller   ps/0:oom   ps/0:exit=2   zone=a:drain
 
 The words are those of the fault grammar and of `On(...)`. What is read is plain data; nothing is decided here.
 """
@@ -22,16 +22,16 @@ SIGNALS |= {12: "USR2", 13: "PIPE", 14: "ALRM", 15: "TERM", 24: "XCPU", 31: "SYS
 
 
 class Failing(NamedTuple):
-    """`role` is empty for a node; `number` None stands for every replica of the role. `how` is for people.
+    """`role` is empty for nodes, `number` None stands for every replica of the role. `how` is for people.
 
-    A node that is drained has not failed: no rule is asked.
+    A node that is drained has not failed: no rule is asked. Of the controller's own death no role is told.
     """
 
     spec: str
     role: str
     number: int | None
-    node: str
-    kind: FailureKind | Literal["drained"]
+    nodes: tuple[str, ...]  # one, or all with a label, in the order of the cluster
+    kind: FailureKind | Literal["drained", "controller"]
     exit: int
     signal: str | None
     how: str
@@ -41,6 +41,14 @@ class Failing(NamedTuple):
     def is_announced(self) -> bool:
         """The node is left in order (R14): what runs there is asked to stop."""
         return self.kind in ("drained", "preempted")
+
+
+def parse_failings(text: str, graph: RoleGraph) -> list[Failing]:
+    """What `parse_failing` reads; `all` is every role, each by itself."""
+    target, colon, kind = text.partition(":")
+    if target != "all":
+        return [parse_failing(text, graph)]
+    return [parse_failing(f"{spec.name}{colon}{kind}", graph)._replace(spec=text) for spec in graph.roles]
 
 
 def parse_failing(text: str, graph: RoleGraph) -> Failing:
@@ -57,38 +65,65 @@ def parse_failing(text: str, graph: RoleGraph) -> Failing:
         raise _wrong(text, "how long it lasts makes no difference here", f"write {text.rpartition('/')[0]}")
     nodes = [node.name for node in graph.cluster.nodes] if graph.cluster.given else ["node0"]
     kind, equals, argument = (kind_text if colon else "kill").partition("=")
-    if target in nodes:
-        return _node(text, target, kind, argument if equals else None)
+    if target == "controller":
+        return _controller(text, kind_text if colon else "kill")
+    if target in nodes or "=" in target:
+        hit = (target,) if target in nodes else _labelled(text, target, graph)
+        return _nodes(text, target, hit, kind, argument if equals else None)
     name, slash, number = target.partition("/")
     roles = {spec.name: spec for spec in graph.roles}
     if name in nodes:
         raise _wrong(text, f"{name} is a node: it has no replicas", f"write {name}")
     if name not in roles:
-        raise _wrong(text, f"there is no {name!r}", did_you_mean(name, [*roles, *nodes]))
+        raise _wrong(text, f"there is no {name!r}", did_you_mean(name, [*roles, *nodes, "all", "controller"]))
     index = _index(text, roles[name], number) if slash else None
     return _replica(text, roles[name], index, kind, equals, argument)
 
 
-def _node(text: str, node: str, kind: str, argument: str | None) -> Failing:
+def _controller(text: str, kind: str) -> Failing:
+    name, _, argument = kind.partition("=")
+    if name in ("partition", "cut-to") and argument:
+        other = argument.partition(",")[0]
+        raise _wrong(text, f"the controller goes on; {argument} fall silent", f"write {other}:lost")
+    if kind != "kill":
+        raise _wrong(text, f"the controller does not fail by {kind!r}", "write controller")
+    return Failing(text, "", None, (), "controller", 0, None, "the controller is killed")
+
+
+def _labelled(text: str, label: str, graph: RoleGraph) -> tuple[str, ...]:
+    """The nodes with that label, `zone=a`."""
+    found = tuple(node.name for node in graph.cluster.nodes if label in map("=".join, node.labels))
+    if not found:
+        known = dict.fromkeys("=".join(each) for node in graph.cluster.nodes for each in node.labels)
+        raise _wrong(text, f"no node is {label}", did_you_mean(label, known))
+    return found
+
+
+def _nodes(text: str, target: str, nodes: tuple[str, ...], kind: str, argument: str | None) -> Failing:
     if kind not in NODE_KINDS:
         raise _wrong(text, f"a node does not fail by {kind!r}", did_you_mean(kind, NODE_KINDS))
+    if argument is not None and kind != "preempt":
+        raise _wrong(text, f"{kind} takes no argument", f"write {target}:{kind}")
+    many = len(nodes) > 1
+    who = ", ".join(nodes) + (f" ({target})" if "=" in target else "")
+    are = "are" if many else "is"
     if kind == "preempt":
-        notice_ns = _notice(text, node, argument) if argument is not None else None
+        notice_ns = _notice(text, target, argument) if argument is not None else None
         after = f" in {format_duration(notice_ns)}" if notice_ns is not None else ""
-        return Failing(text, "", None, node, "preempted", 0, None, f"{node} is taken away{after}", notice_ns)
-    if argument is not None:
-        raise _wrong(text, f"{kind} takes no argument", f"write {node}:{kind}")
+        return Failing(text, "", None, nodes, "preempted", 0, None, f"{who} {are} taken away{after}", notice_ns)
     if kind == "drain":
-        return Failing(text, "", None, node, "drained", 0, None, f"{node} is drained by the operator")
-    how = {"kill": "is gone", "lost": "falls silent", "leave": "leaves"}[kind]
-    return Failing(text, "", None, node, "node_lost", 0, None, f"{node} {how}")
+        each = ", one by one" if many else ""
+        return Failing(text, "", None, nodes, "drained", 0, None, f"{who} {are} drained by the operator{each}")
+    one = {"kill": "is gone", "lost": "falls silent", "leave": "leaves"}[kind]
+    several = {"kill": "are gone", "lost": "fall silent", "leave": "leave"}[kind]
+    return Failing(text, "", None, nodes, "node_lost", 0, None, f"{who} {several if many else one}")
 
 
-def _notice(text: str, node: str, argument: str) -> int:
+def _notice(text: str, target: str, argument: str) -> int:
     try:
         return parse_duration(argument)
     except ValueError:
-        raise _wrong(text, f"{argument!r} is no duration", f"write {node}:preempt=30s") from None
+        raise _wrong(text, f"{argument!r} is no duration", f"write {target}:preempt=30s") from None
 
 
 def _index(text: str, spec: RoleSpec, number: str) -> int:
@@ -116,7 +151,7 @@ def _replica(text: str, spec: RoleSpec, index: int | None, kind: str, equals: st
     who = text.partition(":")[0] if index is not None else f"every replica of {spec.name}"
 
     def failing(kind: FailureKind, how: str, exit: int = 0, signal: str | None = None) -> Failing:
-        return Failing(text, spec.name, index, "", kind, exit, signal, f"{who} {how}")
+        return Failing(text, spec.name, index, (), kind, exit, signal, f"{who} {how}")
 
     if kind == "exit":
         if not (argument.isdecimal() and 1 <= int(argument) <= 255):

@@ -27,7 +27,7 @@ class Verdict(NamedTuple):
 
 def judge(spec: RoleSpec, failing: Failing, used: int) -> Verdict:
     """The verdict about one replica of the role when `used` restarts of its budgets are used."""
-    policy, free = spec.restart, bool(failing.node)
+    policy, free = spec.restart, bool(failing.nodes)
     if failing.kind == "drained":
         return Verdict("restart", False, "who leaves because the operator says so has not failed: that costs nothing")
     lost = "a node that is taken away" if failing.kind == "preempted" else "a lost node"

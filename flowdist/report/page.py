@@ -103,7 +103,8 @@ def page_data(timeline: Timeline) -> dict[str, Any]:
         "incidents": [
             [
                 *(i.number, _us(i.opened_ns), _us(i.closed_ns), i.kind, i.root, i.reason, i.result),
-                *(i.charged_to or "", len(i.restarted), decisions.get(timeline.opened_by.get(i.number, 0), NEVER)),
+                *(i.charged_to or "", len(i.restarted) - len(i.stayed)),
+                *(decisions.get(timeline.opened_by.get(i.number, 0), NEVER), len(i.stayed)),
             ]
             for i in job.incidents
         ],

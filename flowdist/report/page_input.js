@@ -18,7 +18,7 @@ function describe(item) {
       const result = `${item.result || "still open"}${item.t1 < end || item.result ? ` after ${span(item.t1 - item.t0)}` : ""}`;
       const paid = item.charged ? `charged to ${item.charged}` : "not counted";
       return [`Incident ${item.number}: ${item.root}`, [["At", from], ["Reason", item.reason], ["Kind", item.cause],
-        ["Result", `${result}, ${paid}; ${item.restarted} restarted`], ...decision(item.decision)]];
+        ["Result", `${result}, ${paid}; ${item.restarted} restarted${item.stayed ? `, ${item.stayed} stayed in place` : ""}`], ...decision(item.decision)]];
     }
     default: return [`Fault ${item.spec}`, [["At", from], ["Hits", item.target]]];
   }

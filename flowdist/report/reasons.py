@@ -51,7 +51,7 @@ def _reasons(graph: RoleGraph, role: str, cause: Cause, scope: Scope) -> dict[st
 def _seeds(graph: RoleGraph, spec: RoleSpec, cause: Cause, scope: Scope) -> dict[str, str]:
     """What restarts by the scope of the policy alone."""
     if cause == "node_lost":
-        return {spec.name: "it was on that node" + (", and a gang re-forms as one" if spec.gang else "")}
+        return {spec.name: "it was there" + (", and a gang re-forms as one" if spec.gang else "")}
     of = "the policy" if spec.restart is None or scope == spec.restart.scope else "the wider policy"
     text = f'the scope of {of} of {spec.name} is "{scope}"'
     if scope == "replica" and spec.gang:

@@ -1,8 +1,8 @@
-"""Whether there is room for what a node takes with it: seats, labels and neighbours, from the graph alone."""
+"""Whether there is room for what nodes take with them: seats, labels and neighbours, from the graph alone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from flowdist.graph import (
     Capacity,
@@ -20,11 +20,11 @@ from flowdist.graph import (
 Seats = Mapping[str, str]  # by replica, the node that it is on
 
 
-def room_note(graph: RoleGraph, spec: RoleSpec, node: str, seats: Seats) -> str:
+def room_note(graph: RoleGraph, spec: RoleSpec, lost: Collection[str], seats: Seats) -> str:
     """Whether the role goes on with those that are left, or needs a seat elsewhere, and whether there is one."""
-    left = _left(spec, node, seats)
+    left = _left(spec, lost, seats)
     least = spec.min_replicas
-    room = min(_room(graph, spec, node, seats), spec.max_replicas - left)
+    room = min(_room(graph, spec, lost, seats), spec.max_replicas - left)
     left_text = f"{spec.name} has {left} of {spec.max_replicas} left, and needs {least}"
     room_text = f"the other nodes have room for {room} more" if room else "the other nodes have no room for more"
     if left >= least:
@@ -37,47 +37,47 @@ def room_note(graph: RoleGraph, spec: RoleSpec, node: str, seats: Seats) -> str:
     return f"{left_text}; {room_text}: it waits up to {wait} for a node, then the job fails"
 
 
-def short_without(graph: RoleGraph, node: str, seats: Seats) -> str:
-    """The first role whose minimum has no room without the node; empty when all have, each beside the others."""
-    trial = {replica: seat for replica, seat in seats.items() if seat != node}
+def short_without(graph: RoleGraph, lost: Collection[str], seats: Seats) -> str:
+    """The first role whose minimum has no room without these nodes; empty when all have, each beside the others."""
+    trial = {replica: seat for replica, seat in seats.items() if seat not in lost}
     for spec in graph.roles:
-        for number in range(spec.min_replicas - _left(spec, node, seats)):
-            found = _best(graph, spec, node, trial)
+        for number in range(spec.min_replicas - _left(spec, lost, seats)):
+            found = _best(graph, spec, lost, trial)
             if found is None:
                 return spec.name
             trial[f"{spec.name}/new{number}"] = found
     return ""
 
 
-def _left(spec: RoleSpec, node: str, seats: Seats) -> int:
-    return sum(_role(replica) == spec.name and seat != node for replica, seat in seats.items())
+def _left(spec: RoleSpec, lost: Collection[str], seats: Seats) -> int:
+    return sum(_role(replica) == spec.name and seat not in lost for replica, seat in seats.items())
 
 
 def _role(replica: str) -> str:
     return replica.partition("/")[0]
 
 
-def _room(graph: RoleGraph, spec: RoleSpec, lost: str, seats: Seats) -> int:
+def _room(graph: RoleGraph, spec: RoleSpec, lost: Collection[str], seats: Seats) -> int:
     """How many replicas of the role fit beside what is seated on the other nodes."""
     counts = _slots(graph, spec, lost, seats)
     return sum(min(count, 1) if spec.name in spec.placement.apart else count for count in counts.values())
 
 
-def _best(graph: RoleGraph, spec: RoleSpec, lost: str, seats: Seats) -> str | None:
+def _best(graph: RoleGraph, spec: RoleSpec, lost: Collection[str], seats: Seats) -> str | None:
     """The node that would be taken next: the first of those with most room, or with least."""
     counts = {name: count for name, count in _slots(graph, spec, lost, seats).items() if count}
     sign = 1 if spec.placement.strategy == "pack" else -1
     return min(counts, key=lambda name: sign * counts[name], default=None)
 
 
-def _slots(graph: RoleGraph, spec: RoleSpec, lost: str, seats: Seats) -> dict[str, int]:
-    """How many fit on each node but the lost one."""
+def _slots(graph: RoleGraph, spec: RoleSpec, lost: Collection[str], seats: Seats) -> dict[str, int]:
+    """How many fit on each node but the lost ones."""
     nodes = graph.cluster.nodes if graph.cluster.given else ()
     need, found = needed(spec.resources), {}
     for node in nodes:
         there = [_role(replica) for replica, seat in seats.items() if seat == node.name]
         free = _free(graph, node, there)
-        if node.name != lost and fits(need, free) and _admits(spec, node, there):
+        if node.name not in lost and fits(need, free) and _admits(spec, node, there):
             found[node.name] = slots(need, free)
     return found
 

@@ -93,7 +93,7 @@ _MARKS: dict[type[ev.Event], str] = {
 def _followed(line: Record) -> str:
     """The two things that matter most of what followed."""
     kinds = {type(effect) for effect in line.effects}
-    found = "I" if ": restarting " in line.reason or "; restarting " in line.reason else ""
+    found = "I" if any(f"; {does} " in line.reason for does in ("restarting", "re-forming", "stopping")) else ""
     letters = {FinishJob: "E", OpenStore: "G", StartReplica: "S", StopReplica: "X"}
     found += "".join(letter for kind, letter in letters.items() if kind in kinds)
     return found[:2]

@@ -34,7 +34,7 @@ def _role(job: JobState, name: str) -> dict[str, Any]:
     replicas = job.replicas_of(role)
     return {
         "outcome": role.outcome,
-        "restarts": sum(max(0, replica.attempt - 1) for replica in replicas),
+        "restarts": sum(replica.restarts for replica in replicas),
         "incidents": sum(any(w.name in i.worlds for w in worlds) for i in job.incidents),
         "charged": len(role.charges),
         "budget": role.spec.restart.max_restarts if role.spec.restart is not None else None,
@@ -52,7 +52,8 @@ def _incident(incident: Incident) -> dict[str, Any]:
         "kind": incident.kind,
         "root": incident.root,
         "reason": incident.reason,
-        "restarted": [str(replica) for replica in incident.restarted],
+        "restarted": [str(replica) for replica in incident.restarted if replica not in incident.stayed],
+        "stayed_in_place": [str(replica) for replica in incident.stayed],
         "charged_to": incident.charged_to,
         "result": incident.result or "still open",
         "took_s": None if closed is None else (closed - incident.opened_ns) / 1e9,
@@ -74,6 +75,8 @@ def summary_text(summary: dict[str, Any]) -> str:
         lost = rounded(role["lost_work_s"]) if "lost_work_s" in role else "-"
         rows.append((*row, lost) if simulated else row)
     lines += ["", *table(rows)]
+    if "rates" in summary:
+        lines += ["", f"Faults at random: {', '.join(summary['rates'])}; the same with --seed {summary['seed']}"]
     if "time_s" in summary:
         lines += ["", "Where the time went", *table(_time_rows(summary["time_s"]))]
     if summary["incidents"]:
@@ -102,9 +105,11 @@ def _incident_lines(incident: dict[str, Any]) -> list[str]:
         took += f", steps again after {rounded(incident['steps_again_s'])}"
     charge = f", charged to {incident['charged_to']}" if incident["charged_to"] else ", not counted"
     restarted = ", ".join(incident["restarted"]) or "nothing"
+    # a summary that an earlier version has written has none
+    stayed = f"; {', '.join(names)} stayed in place" if (names := incident.get("stayed_in_place")) else ""
     return [
         f"  {incident['number']}. at {rounded(incident['t_s'])}: {incident['reason']}",
-        f"     restarted {restarted}; {incident['result']}{took}{charge}",
+        f"     restarted {restarted}{stayed}; {incident['result']}{took}{charge}",
     ]
 
 

@@ -12,6 +12,7 @@ _OUTCOMES = {
     "restart": "the job goes on",
     "ignore": "that is ignored, and the job goes on",
     "refused": "that is refused, and nothing changes",
+    "takeover": "another takes over, and the job goes on",
     "nothing": "nothing runs there, the job goes on",
 }
 

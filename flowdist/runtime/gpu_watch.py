@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from flowdist.control.xid import xid_text
+from flowdist.control.xid import parts_hit, xid_text
 from flowdist.runtime.gpus import Devices, GpuError, is_alive, open_devices, visible_gpus
 from flowdist.runtime.reaper import die_with_parent
 
@@ -88,6 +88,7 @@ class Watch:
         self._news: list[News] = []
         self._look_at = now + LOST_S
         self._has_errors = True
+        self._places = {gpu: self._place(uuid) for gpu, uuid in enumerate(uuids) if uuid}
         self._at_first = {gpu: used for gpu in range(len(uuids)) if (used := self._used(gpu)) is not None}
 
     @property
@@ -122,11 +123,18 @@ class Watch:
             return
         try:
             for xid in self._devices.xids():
-                if xid.uuid in self._uuids:
-                    gpu = self._uuids.index(xid.uuid)
-                    self._news.append(Fault(gpu, xid_text(xid.number), xid.number))
+                parts = {gpu: instance for gpu, (uuid, instance) in self._places.items() if uuid == xid.uuid}
+                hit = parts_hit(xid.number, xid.instance, parts)
+                self._news += [Fault(gpu, xid_text(xid.number), xid.number) for gpu in hit]
         except GpuError:
             self._has_errors = False  # whether the GPUs are there is asked all the same
+
+    def _place(self, uuid: str) -> tuple[str, int | None]:
+        """The device that errors are reported of, and the part of it that this is; None: it is all of it."""
+        try:
+            return self._devices.part(uuid) or (uuid, None)
+        except GpuError:
+            return uuid, None
 
     def _used(self, gpu: int) -> int | None:
         """Bytes in use; None when that is not known."""

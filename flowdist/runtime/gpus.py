@@ -17,6 +17,7 @@ from flowdist.errors import FlowdistError
 
 FAKE_GPUS = "FLOWDIST_FAKE_GPUS"  # a hook for tests: a JSON file that says which GPUs there are, read at each question
 SYSFS = Path("/sys")
+NO_INSTANCE = 0xFFFFFFFF  # how NVML says that an error is of no part of a device
 
 
 class GpuError(Exception):
@@ -48,8 +49,16 @@ class Use(NamedTuple):
 class Xid(NamedTuple):
     """The driver has reported an error of a GPU, by the number that NVIDIA gives to such errors."""
 
-    uuid: str
+    uuid: str  # of the device, also where it is divided
     number: int
+    instance: int | None = None  # the part of it (MIG) that it is of, where the driver says so
+
+
+class Part(NamedTuple):
+    """Where a part of a device (MIG) is: the device's UUID, and its GPU instance there."""
+
+    uuid: str
+    instance: int
 
 
 class Devices(Protocol):
@@ -60,6 +69,9 @@ class Devices(Protocol):
 
     def use(self, uuid: str) -> Use:
         """Who uses the device now, a part of one (MIG) included."""
+
+    def part(self, uuid: str) -> Part | None:
+        """None for what is a whole device."""
 
     def xids(self) -> list[Xid]:
         """The errors since this was asked last."""
@@ -179,6 +191,14 @@ class NvmlDevices:
         processes = self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses, handle)
         return Use(used, tuple(sorted(int(process.pid) for process in processes)))
 
+    def part(self, uuid: str) -> Part | None:
+        if not uuid.startswith("MIG-"):
+            return None
+        nvml, handle = self._nvml, self._handle(uuid)
+        device = self._ask(nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle)
+        instance = self._ask(nvml.nvmlDeviceGetGpuInstanceId, handle)
+        return Part(_text(self._ask(nvml.nvmlDeviceGetUUID, device)), int(instance))
+
     def xids(self) -> list[Xid]:
         if self._events is None:
             self._events = self._register()
@@ -192,7 +212,8 @@ class NvmlDevices:
                 raise self._error(error) from None
             if data.eventType == self._nvml.nvmlEventTypeXidCriticalError:
                 uuid = _text(self._ask(self._nvml.nvmlDeviceGetUUID, data.device))
-                found.append(Xid(uuid, int(data.eventData)))
+                instance = int(getattr(data, "gpuInstanceId", NO_INSTANCE))
+                found.append(Xid(uuid, int(data.eventData), None if instance == NO_INSTANCE else instance))
         return found
 
     def close(self) -> None:
@@ -241,6 +262,8 @@ class FakeGpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     used: int = 0
     pids: tuple[int, ...] = ()
     xids: tuple[int, ...] = ()  # errors so far, the newest last
+    part_of: str = ""  # the UUID of the device of which this is a part (MIG)
+    instance: int = 0  # in which instance of it
     is_lost: bool = False
 
 
@@ -269,11 +292,16 @@ class FakeDevices:
             raise GpuError("NVML: GPU is lost", is_lost=True)
         return Use(fake.used, fake.pids)
 
+    def part(self, uuid: str) -> Part | None:
+        fake = next((fake for fake in self._read() if fake.uuid == uuid), None)
+        return Part(fake.part_of, fake.instance) if fake is not None and fake.part_of else None
+
     def xids(self) -> list[Xid]:
         found: list[Xid] = []
         for fake in self._read():
             news = fake.xids[self._told.get(fake.uuid, 0) :]
-            found += [Xid(fake.uuid, number) for number in news]
+            whose = (fake.part_of, fake.instance) if fake.part_of else (fake.uuid, None)
+            found += [Xid(whose[0], number, whose[1]) for number in news]
             self._told[fake.uuid] = len(fake.xids)
         return found
 

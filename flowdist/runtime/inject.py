@@ -89,14 +89,22 @@ class Hands(Protocol):
 
 
 class Injector:
-    """Decides from the records when a fault, or an order of the operator, is due. Rates have the draws of seed 0."""
+    """Decides from the records when a fault, or an order of the operator, is due.
 
-    def __init__(self, plan: Plan, graph: RoleGraph, run_dir: Path, hands: Hands) -> None:
+    Args:
+        seed: Of the rates: the faults that `simulate` would draw.
+        since_ns: Time of the job when it is resumed: what was drawn for before that is past.
+    """
+
+    def __init__(
+        self, plan: Plan, graph: RoleGraph, run_dir: Path, hands: Hands, *, seed: int = 0, since_ns: int = 0
+    ) -> None:
         self._graph, self._run_dir, self._hands = graph, run_dir, hands
         self._checkpoints = Path(graph.checkpoint_dir or run_dir / "checkpoints")
         nodes = [*graph.cluster.nodes, *(added_node(name, graph) for name in plan.new_nodes)]
         self._labels = {node.name: node.labels for node in nodes}
-        self._arrivals = Arrivals(plan.rates, graph, list(self._labels), 0)
+        self._arrivals = Arrivals(plan.rates, graph, list(self._labels), seed)
+        list(self._arrivals.until(since_ns))
         self._waiting: list[Fault] = []  # for their event
         self._due: list[tuple[int, Fault]] = []
         self._acts: list[tuple[int, Callable[[], None]]] = []  # orders of the operator, and ends of notices

@@ -10,7 +10,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -193,14 +193,24 @@ def written_status(run_dir: Path) -> Status | None:
 
 def known_mask(graph: RoleGraph, base: Mapping[str, str]) -> Mask:
     """Hides the values of those secrets that can be read here and now: the folder of a run has none of them."""
-    values = []
+    return Mask(value for _, value, _ in _secrets_here(graph, base) if value is not None)
+
+
+def not_hidden(graph: RoleGraph, base: Mapping[str, str]) -> str:
+    """Which secrets `known_mask` cannot hide, and why; empty when there is none."""
+    missing = [f"{name} ({why})" for name, value, why in _secrets_here(graph, base) if value is None]
+    return f"not hidden, since their values cannot be read here: {', '.join(missing)}" if missing else ""
+
+
+def _secrets_here(graph: RoleGraph, base: Mapping[str, str]) -> Iterator[tuple[str, str | None, str]]:
+    """Of each secret who it is, its value, and why it has none."""
     for role in graph.roles:
         for secret in role.secrets:
+            name = f"{secret.name} of role {role.name!r}"
             try:
-                values.append(read_secret(secret, base))
-            except SecretMissing:
-                continue
-    return Mask(values)
+                yield name, read_secret(secret, base), ""
+            except SecretMissing as error:
+                yield name, None, str(error)
 
 
 def environment_of(run_dir: Path) -> list[dict[str, Any]]:

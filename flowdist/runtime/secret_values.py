@@ -6,6 +6,7 @@ terminal and into the journal, is masked.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 
@@ -39,7 +40,7 @@ def check_secrets(graph: RoleGraph, base: Mapping[str, str]) -> list[str]:
 
 
 class Mask:
-    """Hides values in text; of a value with several lines, each line too."""
+    """Hides values in text, also as JSON writes them; of a value with several lines, each line too."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         self._words: dict[str, None] = {}
@@ -50,7 +51,8 @@ class Mask:
         for value in values:
             lines = [line.strip() for line in value.splitlines()]
             for word in [value, *(line for line in lines if len(line) >= LINE_MIN)]:
-                self._words[word] = None
+                for spelling in (word, json.dumps(word)[1:-1], json.dumps(word, ensure_ascii=False)[1:-1]):
+                    self._words[spelling] = None
         longest_first = sorted(self._words, key=len, reverse=True)
         self._pattern = re.compile("|".join(re.escape(word) for word in longest_first))
 

@@ -88,6 +88,7 @@ class Supervisor:
 
     With `hosting` it lets nodes of other hosts into the job; those of the graph are this one's.
     `onlooker` is told what happens. `metrics` is a socket that listens, at which the controllers answer.
+    `seed` is that of the plan's rates.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class Supervisor:
         *,
         onlooker: Onlooker | None = None,
         metrics: int | None = None,
+        seed: int = 0,
     ) -> None:
         self._onlooker, self._metrics = onlooker, metrics
         self._graph, self._show, self._run_dir, self._run_id = graph, show, run_dir, run_dir.name
@@ -124,7 +126,7 @@ class Supervisor:
         self._seen = 0  # lines of the journal
         self._follower = Follower(self._run_dir, show, open_sink)
         self._teller = Teller(graph, self._follower, self._nodes, show)
-        self._injector = Injector(plan, graph, self._run_dir, self)
+        self._injector = Injector(plan, graph, self._run_dir, self, seed=seed, since_ns=self._past.last_ns)
         self._hooks = Hooks(graph, self._run_dir)
         self._guardians: dict[str, asyncio.subprocess.Process] = {}
         self._starts = {name: self._past.starts.get(name, 0) for name in self._nodes}

@@ -29,14 +29,15 @@ SKIPPED = {
     # and counted again by the invariants
     "JobState": (
         *("graph", "now", "ending_reason", "effects", "incidents", "open", "due", "node_order", "free", "live_at"),
-        *("touched", "touched_roles", "hungry", "reseated", "shelves"),
+        *("touched", "touched_roles", "hungry", "reseated", "shelves", "leaving"),
     ),
     "Role": (
         *("spec", "order", "need", "depth", "worlds", "replicas", "dependents", "upstream"),
         *("pending", "seated", "unseated", "seats", "portless", "shelf", "waiting", "leaving", "vacant"),
     ),
     "World": ("roles", "pool", "order", "counts", "stalls", "spoken"),
-    "Incident": ("number", "root", "reason", "closed_ns", "result", "lost"),
+    "Replica": ("stays",),
+    "Incident": ("number", "root", "reason", "closed_ns", "result", "lost", "stayed"),
     "Node": ("spec", "free", "order"),
     "Notice": ("because",),
     "Attempt": ("role", "started_ns"),

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from flowdist.cli.explain import command
+from flowdist.cli.simulate import command as simulate
 
 TOPOLOGIES = Path(__file__).parents[2] / "scenarios/topologies"
 PS, STAGES = str(TOPOLOGIES / "ps.py"), str(TOPOLOGIES / "stages.py")
@@ -87,6 +88,22 @@ def test_a_lost_node_hits_who_is_seated_there() -> None:
     (told,) = content["failures"]
     assert told["hits"] == ["trainer/1"] and [entry["who"] for entry in told["restarts"]] == ["trainer"]
     assert told["charged"] is None and told["verdicts"][0]["counted"] is False
+
+
+def test_everything_that_simulate_takes_as_a_target_is_explained(tmp_path: Path) -> None:
+    file = tmp_path / "topology.py"
+    file.write_text(
+        "from flowdist import Node, Restart, Topology\n"
+        't = Topology("x", nodes=[Node(labels={"zone": zone}) for zone in "aab"])\n'
+        't.role("main", "true", replicas="1:2x2", restart=Restart("role", max_restarts=1))\n'
+    )
+    for target in ("main", "main/0", "main/0.1", "all", "node1", "zone=a", "controller"):
+        done = explain(str(file), "--fail", target)
+        assert done.exit_code == 0 and "the job goes on" in done.stdout, (target, done.stderr)
+        fault = f"{target}@20s:{'kill' if target != 'zone=a' else 'lost'}"
+        played = CliRunner().invoke(simulate, [str(file), "--fail", fault])
+        assert played.exit_code == 0, (target, played.stderr)
+    assert explain(str(file), "--fail", "zone=a").stdout.startswith("node0, node1 (zone=a) are gone: the job goes on\n")
 
 
 def test_a_job_without_nodes_is_all_on_this_machine(tmp_path: Path) -> None:

@@ -23,6 +23,12 @@ from flowdist.runtime.supervisor import RunResult
 from tests.report.records import simulated
 
 
+def test_a_seed_without_rates_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(run_command, ["--seed", "4"])
+    assert done.exit_code == 2 and "--seed 4: there is no --rate" in done.stderr
+
+
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run that has ended as its simulation did, and one that died on its way."""

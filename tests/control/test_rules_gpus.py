@@ -12,7 +12,7 @@ from flowdist.control.effects import StartReplica, StopReplica
 from flowdist.control.links import Links
 from flowdist.control.messages import Join, Ordered, Report
 from flowdist.control.status import Lately, status_of
-from flowdist.control.xid import xid_text
+from flowdist.control.xid import parts_hit, xid_text
 from flowdist.graph import SECOND, Cluster, JobOptions, NodeSpec, Resources, RestartPolicy, RoleSpec, Rule
 from tests.control.harness import Talk, graph, r, restart, role
 
@@ -89,6 +89,30 @@ def test_an_error_of_a_program_is_said_and_the_gpu_stays_in_use(xid: int):
     talk.tell(bad(0, xid=xid))
     assert talk.attempts() == {"actor/0": 1} and not talk.job.nodes["node0"].bad_gpus
     assert talk.texts()[-1].endswith("that is an error of a program, the GPU stays in use")
+
+
+@pytest.mark.parametrize(
+    ("xid", "why"),
+    [(63, "the driver has replaced"), (92, "were corrected"), (94, "the error is contained"), (154, "another error")],
+)
+def test_an_error_that_the_device_outlives_is_said_and_the_gpu_stays_in_use(xid: int, why: str):
+    talk = talk_of(on_gpus("actor", 1, restart=LOOSE))
+    talk.tell(bad(0, xid=xid))
+    assert talk.attempts() == {"actor/0": 1} and not talk.job.nodes["node0"].bad_gpus
+    assert why in talk.texts()[-1] and talk.texts()[-1].endswith(", the GPU stays in use")
+
+
+@pytest.mark.parametrize("xid", [48, 62, 64, 74, 79, 95, 119, 120, 140])
+def test_what_asks_for_a_reset_is_the_end_of_the_gpu(xid: int):
+    talk = talk_of(on_gpus("actor", 1, restart=LOOSE))
+    talk.tell(bad(0, xid=xid))
+    assert talk.attempts() == {"actor/0": 2} and list(talk.job.nodes["node0"].bad_gpus) == [0]
+
+
+def test_a_program_hurts_its_own_part_of_a_device_and_a_reset_takes_all():
+    parts = {0: 1, 1: 2, 3: None}
+    assert parts_hit(94, 2, parts) == [1, 3] and parts_hit(31, 1, parts) == [0, 3]
+    assert parts_hit(94, None, parts) == parts_hit(95, 2, parts) == [0, 1, 3]
 
 
 def test_what_is_no_news_or_about_no_gpu_of_the_job_changes_nothing():

@@ -181,6 +181,17 @@ def test_r14_an_elastic_role_shrinks_rather_than_keep_the_node():
     assert seats(talk) == {"trainer/1": "node1"} and talk.starts[-1].world_size == 1
 
 
+def test_r14_a_second_drain_counts_who_still_has_to_leave_for_the_first():
+    spec = role("a", min_replicas=2, max_replicas=2, drain_ns=60 * SECOND)
+    talk = Talk(graph(spec, nodes=3, cpu=1))
+    talk.join("node0", "node1", "node2")
+    talk.auto = False  # the gang has not left its step yet: both replicas are where they were
+    drain(talk, "node0")
+    drain(talk, "node1")
+    assert [node.is_leaving for node in talk.job.nodes.values()] == [True, False, False]
+    assert talk.texts()[-1].startswith("drain node1 is refused: without it, ")
+
+
 def test_r14_a_node_that_is_not_up_can_neither_be_drained_nor_taken_away():
     talk = two_of_three()
     talk.gone("node2")

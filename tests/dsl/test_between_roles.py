@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flowdist.graph import Domain, Resources
+from flowdist.graph import MS, Domain, Resources
 from tests.dsl.test_load import loaded, refused, underlined
 
 HEAD = "from flowdist import Node, Resources, Restart, Topology\n"
@@ -229,6 +229,33 @@ def test_readiness_is_read(tmp_path: Path, ready_when: str, how: str, target: st
 def test_a_lease_of_nothing_is_refused(tmp_path: Path, lease: str) -> None:
     problem = refused(tmp_path, HEAD + f't = Topology("x", lease={lease})\nt.role("a", "true")')
     assert (problem.code, problem.message) == ("FD105", f"topology 'x': lease={lease} must be more than zero")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words", "help"),
+    [
+        ('lease="1500ms"', "lease='1500ms' and heartbeat='500ms': ", 'write lease="2s" or more, or '),
+        ('lease="2s", heartbeat=1', "lease='2s' and heartbeat=1: ", 'heartbeat="500ms" or less'),
+        ('heartbeat="5s"', "lease='4s' and heartbeat='5s': ", 'lease="11s" or more, or heartbeat="1.5s" or'),
+        ("lease=1, heartbeat=None", "lease=1 and heartbeat='500ms': ", 'write lease="2s" or more'),
+    ],
+)
+def test_a_lease_that_no_heartbeat_can_renew_is_refused_with_what_works(
+    tmp_path: Path, arguments: str, words: str, help: str
+) -> None:
+    problem = refused(tmp_path, HEAD + f't = Topology("x", {arguments})\nt.role("a", "true")')
+    assert problem.code == "FD156" and problem.message.startswith(f"topology 'x': {words}")
+    assert help in problem.help and ("heartbeat=" in problem.help) != arguments.startswith("lease=1,")
+
+
+def test_the_shortest_lease_is_just_more_than_the_margin_and_a_heartbeat(tmp_path: Path) -> None:
+    graph = loaded(tmp_path, HEAD + 't = Topology("x", lease="1501ms")\nt.role("a", "true")').graph
+    assert graph.options.lease_ns == 1501 * MS
+
+
+def test_a_heartbeat_that_cannot_be_read_is_no_problem_of_the_lease(tmp_path: Path) -> None:
+    problem = refused(tmp_path, HEAD + 't = Topology("x", lease="1500ms", heartbeat="often")\nt.role("a", "true")')
+    assert problem.code == "FD106"
 
 
 @pytest.mark.parametrize(

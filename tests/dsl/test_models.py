@@ -126,4 +126,5 @@ def test_a_class_that_was_typed_into_a_session_is_in_no_file(monkeypatch: pytest
 def test_workers_that_stay_over_generations_have_no_model(tmp_path: Path) -> None:
     problem = problem_of(tmp_path, "model.Worker, workload=Workload(rejoin_time='1s')")
     assert problem.code == "FD149" and underlined(problem) == "model.Worker"
-    assert "made anew in each generation" in problem.message
+    assert "made anew in each generation, for real by worker.run() as well" in problem.message
+    assert problem.help.startswith("leave out rejoin_time= of the workload; or simulate=")

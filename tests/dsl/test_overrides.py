@@ -94,6 +94,8 @@ def test_one_way_to_give_a_command_replaces_the_other_and_a_named_size_the_numbe
     ("text", "code", "message", "help"),
     [
         ("lese=6s", "FD132", "the topology has no 'lese' to set", 'did you mean "lease"?'),
+        ("lease=1s", "FD156", "lease='1s' and heartbeat='500ms'", 'write lease="2s" or more'),
+        ("heartbeat=3s", "FD156", "lease='4s' and heartbeat='3s'", 'heartbeat="1.5s" or less'),
         ("mian=6s", "FD132", "the topology has no 'mian' to set", 'did you mean "main"?'),
         ("main=6s", "FD133", "'main' is a role", "write --set main.FIELD=6s"),
         ("mian.cpu=6", "FD133", "no role 'mian'", 'did you mean "main"?'),
@@ -216,3 +218,11 @@ def test_a_scenario_may_set_lists_and_fields_of_the_topology(tmp_path: Path) -> 
     result = CliRunner().invoke(command, [str(tmp_path / "x.toml")])
     assert result.exit_code == 2 and "lease='soon' cannot be read" in result.output
     assert result.output.count("error[") == 1
+
+
+def test_a_heartbeat_of_the_command_line_that_is_too_slow_for_the_lease_of_the_file(tmp_path: Path) -> None:
+    body = BODY.replace('"x", ', '"x", lease="3s", ')
+    (found,) = problems(tmp_path, "heartbeat=2s", body=body)
+    assert (found.code, found.place.file) == ("FD156", "<command line>")
+    (found,) = problems(tmp_path, "lease=2s", body=body.replace('lease="3s"', 'heartbeat="1s"'))
+    assert (found.code, found.place.file) == ("FD156", "<command line>")

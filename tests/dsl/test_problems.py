@@ -120,6 +120,8 @@ CASES = [
     ("FD141", "t = Topology('x'", "("),
     ("FD148", 't = Topology("x", nodes=[Node(gpu=4)])\nt.role("a", "true", gpu=1.5)', "1.5"),
     ("FD155", MAIN + 't.role("a", "true", numa="node")', '"node"'),
+    ("FD156", 't = Topology("x", heartbeat="500ms", lease="1500ms")\nt.role("a", "true")', '"1500ms"'),
+    ("FD156", 't = Topology("x", heartbeat="3s")\nt.role("a", "true")', '"3s"'),
     ("FD301", 't = Topology("x", nodes=[Node(gpu=1)])\nt.role("a", "true", gpu=1, replicas="1x2")', '"1x2"'),
     (
         "FD302",

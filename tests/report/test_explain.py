@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
+from flowdist.control import events as ev
 from flowdist.control.attempts import SIGNALS as SIGNALS_OF_CONTROL
 from flowdist.errors import FlowdistError
-from flowdist.graph import Domain, Gate, Readiness, RoleGraph, Rule
+from flowdist.graph import Cluster, Domain, Gate, NodeSpec, Readiness, RoleGraph, Rule
 from flowdist.report.explain import explanation_of
-from flowdist.report.failing import SIGNALS, parse_failing
+from flowdist.report.failing import SIGNALS, parse_failing, parse_failings
 from flowdist.report.plan import plan_of
 from flowdist.report.telling import explanation_text
 from tests.control.harness import Talk, graph, restart, role
@@ -223,6 +225,9 @@ def test_an_unready_replica_still_runs_and_is_stopped() -> None:
         ("ps/x", "'x' is no number of a replica", "write ps/0"),
         ("ps/0.1", "a replica of ps has 1 workers", "write ps/0.0"),
         ("node7", "there is no 'node7'", "did you mean"),
+        ("zone=c", "no node is zone=c", "there is none"),
+        ("controller:oom", "the controller does not fail by 'oom'", "write controller"),
+        ("controller:partition=node2", "the controller goes on; node2 fall silent", "write node2:lost"),
         ("node1/0", "node1 is a node: it has no replicas", "write node1"),
         ("node1:oom", "a node does not fail by 'oom'", "known: kill, lost, leave, drain, preempt"),
         ("node1:premept", "a node does not fail by 'premept'", 'did you mean "preempt"?'),
@@ -249,6 +254,55 @@ def test_what_cannot_fail_is_refused_in_the_users_words(fault: str, message: str
     with pytest.raises(FlowdistError) as caught:
         parse_failing(fault, ps_train())
     assert caught.value.message.startswith(f"--fail {fault}: {message}") and help in caught.value.help
+
+
+def in_zones() -> RoleGraph:
+    """The same on four nodes: the even ones are in zone a, the others in zone b."""
+    nodes = tuple(NodeSpec(f"node{i}", cpu=4, labels=(("zone", "ab"[i % 2]),)) for i in range(4))
+    return msgspec.structs.replace(ps_train(), cluster=Cluster(nodes))
+
+
+def test_a_label_is_all_nodes_that_have_it() -> None:
+    told = explained(in_zones(), "zone=a")
+    assert told["how"] == "node0, node2 (zone=a) are gone" and told["outcome"] == "restart"
+    seats = plan_of(in_zones())["placement"]
+    assert set(told["hits"]) == {replica for replica, node in seats.items() if node in ("node0", "node2")}
+    assert told["charged"] is None and "more than 5 such losses in a row" in told["notes"][-1]
+    assert explained(in_zones(), "zone=b:preempt=30s")["how"] == "node1, node3 (zone=b) are taken away in 30s"
+    with pytest.raises(FlowdistError, match="no node is zoen=a") as caught:
+        parse_failing("zoen=a", in_zones())
+    assert caught.value.help == 'did you mean "zone=a"?'
+
+
+def test_nodes_that_are_drained_go_one_by_one_as_long_as_there_is_room() -> None:
+    topology = in_zones()
+    nodes = tuple(msgspec.structs.replace(node, cpu=2) for node in topology.cluster.nodes)
+    tight = msgspec.structs.replace(topology, cluster=Cluster(nodes))
+    told = explained(tight, "zone=a:drain")
+    talk = Talk(tight)
+    talk.join("node0", "node1", "node2", "node3")
+    for name in ("node0", "node2"):
+        talk.tell(ev.DrainRequested(name))
+    assert told["outcome"] == "restart" and told["notes"][0].startswith("node2 is needed: ")
+    assert [name for name, node in talk.job.nodes.items() if node.is_leaving] == ["node0"]
+    assert explained(graph(role("a"), nodes=1), "node0:drain")["outcome"] == "refused"
+
+
+def test_all_is_every_role_each_by_itself() -> None:
+    topology = ps_train()
+    told = [explanation_of(topology, each, {}) for each in parse_failings("all:exit=3", topology)]
+    assert told == [
+        {**explained(topology, f"{name}:exit=3"), "fault": "all:exit=3"} for name in ("ps", "trainer", "evaluator")
+    ]
+    assert parse_failings("ps/0:oom", topology) == [parse_failing("ps/0:oom", topology)]
+
+
+def test_the_death_of_the_controller_stops_nobody() -> None:
+    told = explained(ps_train(), "controller")
+    assert (told["outcome"], told["hits"], told["restarts"], told["stops"]) == ("takeover", [], [], [])
+    text = explanation_text(told)
+    assert text.startswith("the controller is killed: another takes over, and the job goes on\n")
+    assert "  trainer    agents keep their workers for 10m while no controller listens\n" in text
 
 
 def test_what_has_succeeded_passes_nothing_on_though_the_scope_names_it() -> None:

@@ -5,6 +5,7 @@ The trainers of one gang wait for ever in each generation but the last; what end
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -19,6 +20,7 @@ from flowdist.control.events import NodeJoined
 from flowdist.control.history import FaultLine, Record
 from flowdist.dsl.load import load_topology
 from flowdist.fault_files import parse_plan
+from flowdist.fault_rates import Arrivals
 from flowdist.report.summary import summary_of
 from flowdist.runtime.supervisor import WIND_DOWN_S
 from flowdist.sim.simulation import Simulation, with_nodes
@@ -196,3 +198,33 @@ def test_what_cannot_be_carried_out_is_refused_before_anything_starts(
     result = CliRunner().invoke(command, ["--fail", fault])
     assert result.exit_code == 2 and says in result.output and helps in result.output, result.output
     assert not (tmp_path / "runs").exists()
+
+
+KILLED_TWICE = """
+import os, sys
+if os.environ["FLOWDIST_ATTEMPT"] == "3":
+    sys.exit(0)
+open("never", "r").read()
+"""
+
+
+def test_faults_at_random_are_those_of_the_seed_which_is_shown_and_kept(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "never")
+    (tmp_path / "main.py").write_text(KILLED_TWICE)
+    (tmp_path / "topology.py").write_text(
+        "from flowdist import Restart, Topology\n"
+        't = Topology("x")\n'
+        't.role("main", ["python", "main.py"], restart=Restart("role", max_restarts=9, backoff="0s"))\n'
+    )
+    rate = "main-kill=1/replica-second"
+    with Job(tmp_path, "--rate", rate, "--seed", "4") as run:
+        assert run.finish() == 0, run.text
+        assert f"faults at random, by --seed 4: {rate}: 1 of them, together a fault in 1s" in run.text
+        assert f"Faults at random: {rate}; the same with --seed 4" in run.text
+        summary = json.loads((run.run_dir / "summary.json").read_text())
+        assert (summary["seed"], summary["rates"]) == (4, [rate])
+        graph = load_topology(str(tmp_path / "topology.py")).graph
+        arrivals = Arrivals(parse_plan(rates=[rate]).rates, graph, ["node0"], 4)
+        drawn = [fault.spec for fault in arrivals.until(round(summary["lasted_s"] * 1e9))]
+        carried_out = [fault["spec"] for fault in summary["faults"]]
+        assert len(carried_out) >= 2 and set(carried_out) <= set(drawn)

@@ -16,7 +16,7 @@ from flowdist.control.ids import ReplicaId
 from flowdist.graph import RoleSpec
 from flowdist.runtime.gpu_guard import GpuGuard
 from flowdist.runtime.gpu_watch import CLEAR_S, FLOOR, LOST_S, Clear, Cleared, Dirty, Fault, Lines, Watch, uuids_of
-from flowdist.runtime.gpus import FAKE_GPUS, Gpu, GpuError, Use, Xid
+from flowdist.runtime.gpus import FAKE_GPUS, Gpu, GpuError, Part, Use, Xid
 from tests.runtime.harness import Job
 from tests.runtime.spawning import Spawning
 
@@ -42,6 +42,11 @@ class Driver:
         if uuid not in self.uses:
             raise GpuError("NVML: not supported")
         return self.uses[uuid]
+
+    def part(self, uuid: str) -> Part | None:
+        if uuid == "MIG-?":
+            raise GpuError("NVML: not found")
+        return Part("a", int(uuid[-1])) if uuid.startswith("MIG-") else None
 
     def xids(self) -> list[Xid]:
         if not self.tells_errors:
@@ -105,6 +110,26 @@ def test_errors_are_told_of_the_gpus_of_the_node_by_their_numbers_there() -> Non
     watch = Watch(driver, ["b"], 0)
     driver.errors = [Xid("a", 79), Xid("b", 48)]
     assert watch.look(1) == [Fault(0, "Xid 48 (double bit ECC error)", 48)]
+
+
+def test_what_is_the_end_of_a_device_is_the_end_of_all_its_parts() -> None:
+    driver = Driver()
+    watch = Watch(driver, ["MIG-1", "b", "MIG-2", "MIG-?"], 0)
+    driver.errors = [Xid("a", 95, 1)]
+    assert [fault.gpu for fault in watch.look(1)] == [0, 2]
+    driver.errors = [Xid("a", 79)]
+    assert [fault.gpu for fault in watch.look(2)] == [0, 2]
+
+
+def test_what_a_device_outlives_is_told_of_the_part_that_it_is_of() -> None:
+    driver = Driver()
+    watch = Watch(driver, ["MIG-1", "b", "MIG-2"], 0)
+    driver.errors = [Xid("a", 94, 2), Xid("a", 13, 1)]
+    assert [(fault.gpu, fault.xid) for fault in watch.look(1)] == [(2, 94), (0, 13)]
+    driver.errors = [Xid("a", 94)]  # the driver does not say of which
+    assert [fault.gpu for fault in watch.look(2)] == [0, 2]
+    driver.errors = [Xid("b", 94, 2)]
+    assert [fault.gpu for fault in watch.look(3)] == [1], "a device that was divided since then"
 
 
 def test_a_gpu_that_is_gone_is_seen_without_an_error_and_told_once() -> None:

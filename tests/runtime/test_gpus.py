@@ -20,6 +20,7 @@ from flowdist.runtime.gpus import (
     Gpu,
     GpuError,
     NvmlDevices,
+    Part,
     Use,
     Xid,
     is_alive,
@@ -80,6 +81,12 @@ class Library:
 
     def _nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> object:  # noqa: N802
         return [SimpleNamespace(pid=pid, usedGpuMemory=None) for pid in (7, 5)][: 2 * handle]
+
+    def _nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, handle: int) -> int:  # noqa: N802
+        return handle
+
+    def _nvmlDeviceGetGpuInstanceId(self, handle: int) -> int:  # noqa: N802
+        return 20 + handle
 
     def _nvmlEventSetCreate(self) -> str:  # noqa: N802
         return "events"
@@ -144,6 +151,17 @@ def test_errors_of_the_driver_are_told_once() -> None:
     assert devices.xids() == []
     devices.close()
     assert not library.is_open
+
+
+def test_nvml_tells_the_part_of_a_device_and_the_one_that_an_error_is_of() -> None:
+    library = Library()
+    library.events = [
+        SimpleNamespace(eventType=8, eventData=94, device=1, gpuInstanceId=7),
+        SimpleNamespace(eventType=8, eventData=79, device=1, gpuInstanceId=0xFFFFFFFF),
+    ]
+    devices = NvmlDevices(library)
+    assert devices.part("MIG-1") == Part("GPU-1", 21) and devices.part("GPU-1") is None
+    assert devices.xids() == [Xid("GPU-1", 94, 7), Xid("GPU-1", 79)]
 
 
 @pytest.mark.parametrize("name", ["nvmlEventSetCreate", "nvmlDeviceRegisterEvents"])
@@ -213,6 +231,9 @@ def test_the_hook_for_tests_stands_for_the_driver(tmp_path: Path) -> None:
     assert devices.xids() == [Xid("GPU-b", 79)]
     with pytest.raises(GpuError):
         devices.use("GPU-a")
+    fake(tmp_path, {"uuid": "MIG-a", "part_of": "GPU-a", "instance": 3, "xids": [94]})
+    assert devices.part("MIG-a") == Part("GPU-a", 3) and devices.part("GPU-a") is None
+    assert devices.xids() == [Xid("GPU-a", 94, 3)]
     (tmp_path / "gpus.json").write_text("[{}]")
     with pytest.raises(FlowdistError, match=FAKE_GPUS):
         machine_gpus(env)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import signal
@@ -124,6 +125,10 @@ def test_one_of_four_is_killed_and_the_others_keep_process_and_state(tmp_path: P
         assert int(step) >= 5 and step == weight
         assert {worker["rank"] for worker in second.values()} == {"0", "1", "2", "3"}
         end(run)
+        (incident,) = json.loads((run.run_dir / "summary.json").read_text())["incidents"]
+        assert len(incident["restarted"]) == 1
+        assert len(incident["stayed_in_place"]) == (3 if replicas == "4" else 0)
+        assert ("stayed in place; recovered" in run.text) == (replicas == "4")
 
 
 def test_rank_0_is_killed_and_whoever_has_most_tells_the_newcomer(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from flowdist.control.events import DrainRequested, NodeJoined, NodePreempted, ScaleRequested
 from flowdist.control.state import JobState
 from flowdist.fault_files import parse_plan
+from flowdist.fault_rates import Arrivals
 from flowdist.faults import FaultError
 from flowdist.graph import HOUR, SECOND, Cluster, NodeSpec, RoleGraph
 from flowdist.runtime.frames import Operation
@@ -80,6 +81,25 @@ def test_a_rate_strikes_again_and_again() -> None:
     injector.fire(state, HOUR)
     assert 80 < len(hands.done) < 160  # two nodes, one a minute each
     assert Injector(parse_plan(rates=["node-kill=60/node-hour/5s"]), topology, Path(), hands).next_ns() == first
+
+
+def test_another_seed_draws_other_faults_those_that_simulate_would() -> None:
+    topology, state = job()
+    plan = parse_plan(rates=["node-kill=60/node-hour/5s"])
+
+    def first_ten(seed: int, since_ns: int = 0) -> list[int]:
+        injector, times = Injector(plan, topology, Path(), Hands(), seed=seed, since_ns=since_ns), []
+        while len(times) < 10:
+            times.append(injector.next_ns() or 0)
+            injector.fire(state, times[-1])
+        return times
+
+    nodes = [node.name for node in topology.cluster.nodes]
+    for seed in (0, 4):
+        arrivals = Arrivals(plan.rates, topology, nodes, seed)
+        assert first_ten(seed) == [fault.when.at_ns for fault in (arrivals.pop() for _ in range(10))]
+    assert first_ten(4) != first_ten(0)
+    assert first_ten(4, since_ns=first_ten(4)[4])[:5] == first_ten(4)[5:], "a job that is resumed goes on from there"
 
 
 def test_rates_that_run_cannot_carry_out_are_refused() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,9 +15,10 @@ from flowdist.dsl.load import load_topology
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph, RoleSpec, SecretRef, encode_graph
 from flowdist.runtime.environment import SecretMissing, read_secret
+from flowdist.runtime.evidence import gather
 from flowdist.runtime.secret_values import Mask, check_secrets
 from tests.runtime.harness import Job
-from tests.runtime.test_environment import env
+from tests.runtime.test_environment import START, env
 
 VALUE = "hunter2-Zx81-the-value"
 PEM = "-----BEGIN KEY-----\nabcdefgh\n-----END KEY-----\n"
@@ -71,6 +75,50 @@ def test_a_worker_that_prints_its_secrets_shows_stars(tmp_path: Path) -> None:
         assert "Root cause" in run.text and VALUE not in run.text
         # the worker's own logs are what it has written; what flowdist writes is clean
         assert set(files_with(run.run_dir, VALUE)) == {"stdout.log", "stderr.log"}
+        for verb in ("logs", "report", "status"):
+            shown = flowdist_here(tmp_path, verb, SOME_KEY=VALUE)
+            assert "***" in shown and VALUE not in shown and "not hidden" not in shown
+
+
+def run_folder(folder: Path) -> None:
+    """A run whose one worker has printed its key."""
+    graph = RoleGraph("x", (RoleSpec("a", ("true",), secrets=(SecretRef("KEY", env="SOME_KEY"),)),))
+    worker = folder / "runs/x-20261121-1-aaaa/a/0/attempt_1/0"
+    worker.mkdir(parents=True)
+    (worker / "stdout.log").write_text(f"the key is {VALUE}\n")
+    (folder / "runs/x-20261121-1-aaaa/graph.json").write_bytes(encode_graph(graph))
+    (folder / "runs/latest").symlink_to("x-20261121-1-aaaa")
+
+
+def flowdist_here(folder: Path, *words: str, **variables: str) -> str:
+    """What a verb shows on stdout and stderr, called where the variables are set."""
+    environment = {name: value for name, value in os.environ.items() if name != "SOME_KEY"} | variables
+    command = [sys.executable, "-m", "flowdist", *words, "--runs", str(folder / "runs")]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_logs_hide_a_value_that_can_be_read_and_say_which_cannot(tmp_path: Path) -> None:
+    run_folder(tmp_path)
+    assert flowdist_here(tmp_path, "logs", SOME_KEY=VALUE) == "[a/0] the key is ***\n"
+    shown = flowdist_here(tmp_path, "logs")
+    assert shown.startswith(f"[a/0] the key is {VALUE}\n")
+    assert shown.endswith(
+        "warning: not hidden, since their values cannot be read here: "
+        "KEY of role 'a' (the variable SOME_KEY is not set)\n"
+    )
+
+
+def test_what_a_worker_on_another_host_has_left_is_masked_as_json_writes_it(tmp_path: Path) -> None:
+    value = 'a"b\\c-\u00e9-the-value'
+    for ensure_ascii in (True, False):
+        error = {"message": {"message": f"bad {value}", "extraInfo": {"py_callstack": value}}}
+        (tmp_path / "error.json").write_text(json.dumps(error, ensure_ascii=ensure_ascii))
+        (tmp_path / "stderr.log").write_text(f"{value}\n")
+        kept = gather(START, 0, tmp_path, Mask([value]))
+        assert json.loads(kept.error)["message"] == {"message": "bad ***", "extraInfo": {"py_callstack": "***"}}
+        assert kept.last_lines == "***\n"
 
 
 @pytest.mark.real

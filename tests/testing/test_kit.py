@@ -129,7 +129,7 @@ def test_exploring_from_the_command_line() -> None:
     assert done.returncode == 0 and "30 of 30 seeds hold" in done.stdout
     content = json.loads(flowdist("simulate", GANG, "--seeds", "1:5", "--json").stdout)
     assert content["kind"] == "exploration" and content["seeds"] == 5 and content["failures"] == []
-    weak = ("simulate", str(TOPOLOGIES / "ps.py"), "--set", "lease=2s", "--set", "heartbeat=1s", "--seeds", "28")
+    weak = ("simulate", str(TOPOLOGIES / "ps.py"), "--set", "lease=2s", "--set", "heartbeat=990ms", "--seeds", "28")
     done = flowdist(*weak)
     assert done.returncode == 3 and "seed 28: survives" in done.stdout
     command = next(line for line in done.stdout.splitlines() if "again:" in line).partition("again: flowdist ")[2]

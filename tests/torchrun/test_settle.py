@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from flowdist.errors import FlowdistError
-from flowdist.graph import SECOND
+from flowdist.graph import SECOND, JobOptions
 from flowdist.torchrun.hosts import host_of, is_this_machine
 from flowdist.torchrun.rendezvous import Rendezvous
 from flowdist.torchrun.settle import as_here, comma_separated, for_worker
@@ -124,6 +124,13 @@ def test_restarts_and_times() -> None:
     assert role.grace_ns == role.stop_grace_ns == 7 * SECOND
     role = outcome_of("--rdzv-conf", "join_timeout=60, last_call_timeout=1.5", "x.py").role
     assert (role.pending_timeout_ns, role.join_window_ns) == (60 * SECOND, 3 * SECOND // 2)
+
+
+def test_keep_alive_timers_of_torchrun_leave_heartbeat_and_lease_alone() -> None:
+    conf = "keep_alive_interval=60,keep_alive_max_attempt=1,heartbeat_timeout=1"
+    became = what_becomes_of(["--rdzv-conf", conf, "x.py"])
+    assert "keep_alive_interval=60 of --rdzv-conf" in became.notes and "heartbeat_timeout=1 of" in became.notes
+    assert outcome_of("--rdzv-conf", conf, "x.py").graph.options == JobOptions()
 
 
 def test_filters_are_split_as_torchrun_splits_them() -> None:

@@ -143,3 +143,95 @@ def test_the_number_of_commits_travels_too(tmp_path: Path) -> None:
     script = "if rank == 0:\n    state.commit()\n    state.commit()\nstate.sync()\nstate.name = f'new {rank}'\n"
     script += f"state.commit()\nstate.sync()\n{SHOW}"
     assert [line.split(" ")[1:3] for line in two(tmp_path, script)] == [["new", "0"], ["new", "1"]]
+
+
+SHARDED = """
+import os
+import torch, torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+from torch.nn import Linear, Sequential
+from flowdist import worker
+
+os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+mesh = init_device_mesh("cpu", (1,))
+
+def optimizer(model):
+    return torch.optim.Adam(model.parameters())
+
+def tensor(placement):
+    return distribute_tensor(torch.ones(4, 2), mesh, [placement])
+
+def fsdp(**options):
+    return FullyShardedDataParallel(Linear(2, 2), device_id=torch.device("cpu"), **options)
+
+split = Sequential(Linear(2, 2))
+fully_shard(split, mesh=mesh)
+values = {
+    "shard": tensor(Shard(0)),
+    "whole": tensor(Replicate()),  # its mesh is gone with the process group
+    "deep": {"a": [1, tensor(Shard(0))]},
+    "split": split,
+    "its_optimizer": optimizer(split),
+    "columns": parallelize_module(Sequential(Linear(2, 2)), mesh, {"0": ColwiseParallel()}),
+    "wrapped": fsdp(),
+    "inside": Sequential(fsdp()),
+    "flat": optimizer(fsdp()),
+    "original": optimizer(fsdp(use_orig_params=True)),
+    "zero": ZeroRedundancyOptimizer(Linear(2, 2).parameters(), torch.optim.Adam),
+}
+for name, value in values.items():
+    try:
+        worker.ElasticState(**{name: value})
+    except TypeError as error:
+        print(name, "|", str(error).partition(" cannot hold ")[2].partition(":")[0], flush=True)
+state = worker.ElasticState(step=0, model=torch.nn.parallel.DistributedDataParallel(Linear(2, 2)))
+state.commit()
+state.late = tensor(Shard(0))
+try:
+    state.commit()
+except TypeError as error:
+    print(error, flush=True)
+os._exit(0)
+"""
+
+
+@needs_torch
+def test_what_is_sharded_over_the_ranks_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "sharded.py").write_text(SHARDED)
+    command = [sys.executable, "-W", "ignore", "sharded.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    *refused, late = done.stdout.splitlines()
+    assert refused == [
+        "shard | shard, a DTensor",
+        "whole | whole, a DTensor",
+        "deep | deep['a'][1], a DTensor",
+        "split | split.0.weight, a DTensor",
+        "its_optimizer | a parameter of its_optimizer, a DTensor",
+        "columns | columns.0.weight, a DTensor",
+        "wrapped | wrapped, a FullyShardedDataParallel",
+        "inside | inside.0, a FullyShardedDataParallel",
+        "flat | a parameter of flat, a part of a parameter that FSDP has split",
+        "original | a parameter of original, a part of a parameter that FSDP has split",
+        "zero | zero, a ZeroRedundancyOptimizer",
+    ]
+    assert late.startswith("ElasticState(late=...) cannot hold late, a DTensor: its shards are on all ranks")
+    assert "save with torch.distributed.checkpoint, publish by worker.commit(), and load what worker.latest()" in late
+
+
+@needs_torch
+def test_no_shard_of_one_rank_reaches_another(tmp_path: Path) -> None:
+    script = (
+        "from torch.distributed.device_mesh import init_device_mesh\n"
+        "from torch.distributed.tensor import Shard, distribute_tensor\n"
+        'mesh = init_device_mesh("cpu", (2,))\n'
+        "state.big = distribute_tensor(torch.arange(4.0), mesh, [Shard(0)])\n"
+        "try:\n    state.commit()\n    state.sync()\n"
+        'except TypeError:\n    os.write(1, f"{rank}: refused, {state.big.to_local().tolist()}\\n".encode())\n'
+    )
+    assert two(tmp_path, script) == ["0: refused, [0.0, 1.0]", "1: refused, [2.0, 3.0]"]
