@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+SHOWN_MAX = 20  # of the names that there are: clusters have hundreds of nodes
+
 
 class FlowdistError(Exception):
     """Something that the user can put right. `exit_code` is what the command line returns for it."""
@@ -29,7 +31,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A help line for a word that is not among those that are known: the nearest of them, or all."""
     known = list(known)
     close = difflib.get_close_matches(word, known, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+    more = f" and {len(known) - SHOWN_MAX} more" if len(known) > SHOWN_MAX else ""
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known[:SHOWN_MAX])}{more}"
 
 
 def underlined(text: str, start: int, end: int) -> str:

@@ -89,6 +89,8 @@ def launch(
         raise FlowdistError("flowdist.launch was called in one of its own workers", help=help)
     if isinstance(procs, bool) or not isinstance(procs, int) or not 1 <= procs <= PROCS_MAX:
         raise FlowdistError(f"procs={procs!r} is no number from 1 to {PROCS_MAX:,}", help="write procs=4")
+    if not isinstance(args, (tuple, list)):
+        raise FlowdistError(f"args={args!r} is no tuple of arguments", help=f"write args=({args!r},)")
     if start not in ("forkserver", "spawn"):
         help = 'write start="forkserver", which is as fast and inherits neither threads nor CUDA, or start="spawn"'
         raise FlowdistError(f"start={start!r} is no way to start processes here", help=help)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from flowdist.errors import did_you_mean
 from flowdist.faults import (
     FaultError,
     Plan,
@@ -370,3 +371,9 @@ def test_the_place_of_what_is_not_there_is_after_the_text() -> None:
 
 def test_an_xid_is_of_the_first_gpu_unless_it_says_another() -> None:
     assert parse_fault("node1@1s:xid=79").xid == (79, 0) and parse_fault("node1@1s:xid=48,3").xid == (48, 3)
+
+
+def test_of_hundreds_of_nodes_only_some_are_named() -> None:
+    known = [f"node{number}" for number in range(125)]
+    assert did_you_mean("zzz", known).endswith("node18, node19 and 105 more")
+    assert did_you_mean("zzz", known[:3]) == "known: node0, node1, node2"

@@ -119,12 +119,28 @@ def test_the_processes_are_one_world_and_so_is_one(tmp_path: Path) -> None:
     assert subprocess.run(run, capture_output=True, text=True, check=True).stdout == "[0.0]\n"
 
 
+def test_a_restart_policy_that_makes_no_sense_is_told_in_the_traceback(tmp_path: Path) -> None:
+    with pytest.raises(FlowdistError) as caught:
+        flowdist.launch(os.getpid, procs=2, max_restarts=-1, runs=tmp_path)
+    assert any("max_restarts=-1 is less than 0" in note for note in caught.value.__notes__)
+
+
+@pytest.mark.parametrize("taken", ["runs", "runs/below"])
+def test_where_the_folder_of_the_run_cannot_be_made_that_is_told(tmp_path: Path, taken: str) -> None:
+    (tmp_path / "runs").touch()
+    with pytest.raises(FlowdistError, match="the folder of the run cannot be made in ") as caught:
+        flowdist.launch(os.getpid, procs=2, runs=tmp_path / taken)
+    assert "--runs DIR" in caught.value.help
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"procs": 0}, "procs=0 is no number from 1"),
         ({"procs": True}, "procs=True is no number from 1"),
         ({"procs": "2"}, "procs='2' is no number from 1"),
+        ({"procs": 2, "args": 5}, "args=5 is no tuple of arguments"),
+        ({"procs": 1, "args": "abc"}, "args='abc' is no tuple of arguments"),
         ({"procs": 1, "max_restarts": 1}, "procs=1 runs in this process, which nothing can restart"),
     ],
 )

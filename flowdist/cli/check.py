@@ -18,7 +18,11 @@ def command(named: Named) -> None:
         return
     graph = loaded.graph
     replicas = sum(role.max_replicas for role in graph.roles)
-    size = f"{len(graph.roles)} roles, up to {replicas} replicas"
-    nodes_text = f"{len(graph.cluster.nodes)} nodes" if graph.cluster.given else "nodes of any number"
-    warnings = f", {len(loaded.warnings)} warnings" if loaded.warnings else ""
+    size = f"{_counted(len(graph.roles), 'role')}, up to {_counted(replicas, 'replica')}"
+    nodes_text = _counted(len(graph.cluster.nodes), "node") if graph.cluster.given else "nodes of any number"
+    warnings = f", {_counted(len(loaded.warnings), 'warning')}" if loaded.warnings else ""
     click.echo(f"{graph.name}: ok ({size}, {nodes_text}{warnings})")
+
+
+def _counted(number: int, name: str) -> str:
+    return f"{number} {name}{'s' * (number != 1)}"

@@ -104,20 +104,21 @@ def finish(
 
     `drawn` are the rates of faults and their seed, if there are any.
     """
-    from flowdist.report.summary import summary_of, summary_text  # after the run: it delays nothing
+    from flowdist.report.spending import time_of_run  # after the run: it delays nothing
+    from flowdist.report.summary import summary_of, summary_text
     from flowdist.runtime.root_cause import root_cause_text
     from flowdist.runtime.runs import write_status
 
     run_dir = Path(result.run_dir)
-    summary = summary_of(result.job, result.faults)
+    summary = {**summary_of(result.job, result.faults), **time_of_run(result.job.graph, result.sheet)}
     summary |= {"run_dir": result.run_dir, **drawn}
     cause = mask(root_cause_text(result.job, run_dir)) if result.outcome == "failed" else ""
     (run_dir / "summary.json").write_text(json.dumps({**summary, "root_cause": cause}, indent=2) + "\n")
-    write_status(run_dir, result.job)
+    write_status(run_dir, result.job, result.sheet)
     if as_json:
         print_json("run", **summary)
         return
-    click.echo("\n" + summary_text(summary), err=True, nl=False)
+    click.echo("\n" + summary_text(summary, brief=True), err=True, nl=False)
     if cause:
         click.echo("\n" + cause, err=True, nl=False)
     kept = "logs, journal and checkpoints" if (run_dir / "journal.jsonl").exists() else "logs of this host"

@@ -28,6 +28,7 @@ class Exploration(NamedTuple):
     fail_fast: bool
     cover: bool
     is_full: bool = False
+    collective: str | None = None  # else each seed draws it
 
 
 def read_exploration(
@@ -72,6 +73,7 @@ def explore(graph: RoleGraph, named: Named, wanted: Exploration, demands: Demand
     is_red = bool(report.failures) or (bool(report.never_seen) and not is_cut)
     is_red = is_red or (wanted.cover and bool(report.unseen or report.never_reached))
     again = [*_options(named), *demands.words()]
+    again += ["--collective", wanted.collective] if wanted.collective is not None else []
     if named.as_json:
         print_json("exploration", **_as_values(report, named.target or "", again), holds_now=held)
     else:
@@ -102,6 +104,7 @@ def _as_values(report: Any, target: str, options: list[str]) -> dict[str, Any]:
     return {
         "seeds": report.seeds,
         "recoveries": report.recoveries,
+        "collectives": report.collectives,
         "failures": failures,
         "coverage": coverage,
         "unseen": report.unseen,
@@ -137,6 +140,9 @@ def _show_coverage(report: Any) -> None:
 
     good = report.seeds - len(report.failures)
     click.echo(f"{good} of {report.seeds} seeds hold; {report.recoveries} recoveries\n")
+    if report.collectives:
+        runs = ", ".join(f"they {how} in {count}" for how, count in report.collectives.items())
+        click.echo(f"The peers of a worker that dies: {runs} runs, else they wait\n")
     click.echo("Faults, by kind and by the phase of the job that they hit")
     for line in table(_coverage_rows(report.coverage)):
         click.echo(line)

@@ -60,7 +60,7 @@ def command(
 
     Values of secrets that can be read here are masked; of others it is said that they are not.
     """
-    from flowdist.runtime.folder import find_run  # msgspec and the runtime: not for --help
+    from flowdist.runtime.folder import find_run, run_dirs  # msgspec and the runtime: not for --help
     from flowdist.runtime.reading import Follow, find_logs, latest_attempts, lines_of, parse_target
     from flowdist.runtime.runs import known_mask, not_hidden
 
@@ -79,6 +79,9 @@ def command(
     streams: list[Stream] = ["stdout", "stderr"]
     if only_out != only_err:
         streams = ["stdout"] if only_out else ["stderr"]
+    for text in targets:
+        if text not in {role.name for role in graph.roles} and any(path.name == text for path in run_dirs(Path(base))):
+            raise FlowdistError(f"{text} is a run, and logs takes roles", help=f"write flowdist logs --run {text}")
     meant = [parse_target(text, graph) for text in targets]
     logs = find_logs(run_dir, graph, meant, streams, attempt)
     if attempt is not None and not logs:

@@ -129,8 +129,8 @@ def _run(scope: Any, seed: int, result: Any) -> dict[str, Any]:
 
 def _cross_check(graph: RoleGraph, plan: Plan, named: Named, wanted: MacroWanted) -> None:
     """The same faults in both modes; a table of the difference."""
+    from flowdist.control.accounts import BUCKETS
     from flowdist.report.table import table
-    from flowdist.sim.accounts import BUCKETS
     from flowdist.sim.macro_check import compare
 
     if wanted.until is None:

@@ -58,7 +58,7 @@ def ask(
         answer = operate(run_dir, order)
         said += [Said(each.t_ns, mask(each.text), each.level) for each in answer.said]
         if any(each.level == "refused" for each in answer.said):
-            helps += _did_you_mean(name, graph)
+            helps += _did_you_mean(order, name, graph)
     refused = any(each.level == "refused" for each in said)
     if as_json:
         texts = [{"text": each.text, "level": each.level} for each in said]
@@ -80,8 +80,10 @@ def _show(said: Sequence[tuple[str, str]], helps: Iterable[str]) -> None:
         click.echo(f"help: {help}", err=True)
 
 
-def _did_you_mean(name: str, graph: RoleGraph) -> list[str]:
-    known = [*(spec.name for spec in graph.roles), *(node.name for node in graph.cluster.nodes)]
+def _did_you_mean(order: Operation, name: str, graph: RoleGraph) -> list[str]:
+    from flowdist.control.events import ScaleRequested  # as in ask
+
+    known = [spec.name for spec in (graph.roles if isinstance(order, ScaleRequested) else graph.cluster.nodes)]
     close = difflib.get_close_matches(name, known, n=1)
     return [f"did you mean {close[0]!r}?"] if name not in known and close else []
 
@@ -97,8 +99,10 @@ def _wait(run_dir: Path, until: Callable[[Status], bool]) -> None:
         except FlowdistError:
             if state_of(run_dir).state == "running":
                 raise
+            click.echo("the run is over", err=True)
             return
         if until(status):
+            click.echo("done", err=True)
             return
         if status.held_up_by and status.held_up_by[0] != last:
             last = status.held_up_by[0]

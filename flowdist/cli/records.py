@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -32,38 +33,55 @@ def find_record(name: str) -> Path:
 
 
 def read_journal(path: Path) -> tuple[Header, list[Line], list[bytes]]:
-    """Header and lines. A last line that is cut off, as a crash leaves it, is left out.
+    """Header and lines, and the bytes of all. A last line that is cut off, as a crash leaves it, is left out.
 
     Raises:
         FlowdistError: for what is no journal, with the line that is none.
     """
+    raw: list[bytes] = []
+    header, lines = stream_journal(path, raw)
+    return header, list(lines), raw
+
+
+def stream_journal(path: Path, raw: list[bytes] | None = None) -> tuple[Header, Iterator[Line]]:
+    """As `read_journal`, but the lines come one by one: a journal of days need not be in memory.
+
+    Args:
+        raw: The bytes of the lines are added to it, as they come.
+
+    Raises:
+        FlowdistError: as `read_journal`, when the wrong line comes.
+    """
+    lines = _in_order(path, _decoded(path, raw))
+    header = next(lines, None)
+    if not isinstance(header, Header):
+        raise FlowdistError(f"{path} has no header", help=HELP)
+    return header, lines
+
+
+def _decoded(path: Path, raw: list[bytes] | None) -> Iterator[Line]:
+    number = 0
     try:
-        raw = [line for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+        with path.open("rb") as file:
+            for data in file:
+                number += 1
+                if not data.endswith(b"\n"):
+                    return
+                if raw is not None:
+                    raw.append(data)
+                yield from decode_lines([data])
     except OSError as error:
         raise FlowdistError(f"{path} cannot be read: {error.strerror}", help=HELP) from None
-    lines: list[Line] = []
-    try:
-        lines.extend(decode_lines(raw))
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         text = str(error) or type(error).__name__
-        raise FlowdistError(f"{path} is no journal: line {_line(raw, len(lines))}: {text}", help=HELP) from None
-    if not lines or not isinstance(lines[0], Header):
-        raise FlowdistError(f"{path} has no header", help=HELP)
-    _check_order(path, lines)
-    return lines[0], lines[1:], raw
+        raise FlowdistError(f"{path} is no journal: line {number}: {text}", help=HELP) from None
 
 
-def _line(raw: list[bytes], decoded: int) -> int:
-    """The number of the line after so many that are not blank."""
-    full = [number for number, line in enumerate(raw, 1) if line.strip()]
-    return full[decoded]
-
-
-def _check_order(path: Path, lines: list[Line]) -> None:
+def _in_order(path: Path, lines: Iterator[Line]) -> Iterator[Line]:
     """Whoever edits a record by hand is told where it went wrong."""
     now, n = 0, 0
-    for line in lines[1:]:
-        if isinstance(line, Header):
+    for number, line in enumerate(lines):
+        if isinstance(line, Header) and number:
             raise FlowdistError(f"{path} has a second header, after event {n}: two records in one file?", help=HELP)
         if isinstance(line, Record):
             if line.n != n + 1:
@@ -71,3 +89,4 @@ def _check_order(path: Path, lines: list[Line]) -> None:
             if line.t_ns < now:
                 raise FlowdistError(f"{path}: time runs backwards at event {line.n}", help="its lines were reordered")
             n, now = line.n, line.t_ns
+        yield line

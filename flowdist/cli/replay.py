@@ -13,8 +13,10 @@ from flowdist.cli.whatif import answer, read_question
 from flowdist.control.controller import Controller
 from flowdist.control.history import FaultLine, Line, Record, digest
 from flowdist.control.state import JobState
+from flowdist.control.timesheet import Timesheet
 from flowdist.errors import FlowdistError
 from flowdist.graph import parse_duration
+from flowdist.report.spending import time_of_run
 from flowdist.report.summary import summary_of, summary_text
 from flowdist.report.trace import event_lines, event_text
 
@@ -97,6 +99,7 @@ class _Play:
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
+        self.sheet = Timesheet(controller.state)
         self.different: Record | None = None
         self.last: Record | None = None
         self.heard = 0
@@ -107,8 +110,10 @@ class _Play:
 
     def hear(self, line: Line) -> None:
         if not isinstance(line, Record):
+            self.sheet.hear(line)
             return
         effects = tuple(self._controller.handle(line.event, line.t_ns))
+        self.sheet.hear(line)
         self.heard, self.last = self.heard + 1, line
         if effects != line.effects and self.different is None:
             self.different = line
@@ -167,7 +172,7 @@ def _show_all(play: _Play, lines: list[Line], raw: list[bytes], as_json: bool) -
         play.hear(line)
         for text in () if as_json else event_lines(line):
             click.echo(text)
-    summary = summary_of(play.job, lines)
+    summary = {**summary_of(play.job, lines), **time_of_run(play.job.graph, play.sheet)}
     if as_json:
         where = play.different.n if play.different is not None else None
         print_json("replay", events=play.heard, differs_at=where, digest=digest(raw), **summary)

@@ -19,7 +19,8 @@ from flowdist.cli.operating import json_option, run_argument, runs_option
 @json_option
 @guarded
 def command(run: str, base: str, as_json: bool) -> None:
-    """Report a run: how it ended and why, each incident with what it restarted and at whose cost, the root cause.
+    """Report a run: how it ended and why, its goodput and where the time went, each incident with what it restarted
+    and at whose cost, the root cause.
 
     \b
     flowdist report                  the newest run, over or not
@@ -51,7 +52,8 @@ def command(run: str, base: str, as_json: bool) -> None:
         torch = f", torch {start.get('torch')}" if start.get("torch") else ""
         versions = f"flowdist {start.get('flowdist')}, Python {start.get('python')}{torch}"
         click.echo(f"started {start.get('started_at')} on {start.get('host')}: {versions}")
-    click.echo(mask(summary_text(summary)), nl=False)
+    so_far = {"outcome": "running"} if end.state == "running" and not summary["outcome"] else {}
+    click.echo(mask(summary_text({**summary, **so_far})), nl=False)
     if end.state == "died":
         click.echo(f"\nit died without an end, and nothing of it runs; {resume_help(run_dir)}")
     if summary["root_cause"]:
@@ -60,26 +62,36 @@ def command(run: str, base: str, as_json: bool) -> None:
 
 
 def _as_it_was_written(run_dir: Path) -> dict[str, Any] | None:
-    """By the run itself when it ended; None where it had no time to."""
+    """By the run itself when it ended; None where it had no time to, or did not know where its time went."""
     try:
         content = json.loads((run_dir / "summary.json").read_text())
     except (OSError, ValueError):
         return None
-    return content if isinstance(content, dict) and content.get("outcome") and "root_cause" in content else None
+    if not isinstance(content, dict) or not content.get("outcome") or "root_cause" not in content:
+        return None
+    has_time = "time_ns" in content or not (run_dir / "journal.jsonl").exists()
+    return content if has_time else None
 
 
 def _from_journal(run_dir: Path) -> dict[str, Any]:
-    from flowdist.cli.records import read_journal  # as above
+    """In one pass: it may be that of days."""
+    from flowdist.cli.records import stream_journal  # as above
     from flowdist.control.controller import Controller
-    from flowdist.control.history import Record
+    from flowdist.control.history import Line, Record
+    from flowdist.control.timesheet import Timesheet
+    from flowdist.report.spending import time_of_run
     from flowdist.report.summary import summary_of
     from flowdist.runtime.root_cause import root_cause_text
 
-    header, lines, _ = read_journal(run_dir / "journal.jsonl")
+    header, lines = stream_journal(run_dir / "journal.jsonl")
     controller = Controller(header.graph, header.known_nodes)
+    sheet, faults = Timesheet(controller.state), list[Line]()
     for line in lines:
         if isinstance(line, Record):
             controller.handle(line.event, line.t_ns)
+        else:
+            faults.append(line)
+        sheet.hear(line)
     job = controller.state
     cause = root_cause_text(job, run_dir) if job.outcome == "failed" else ""
-    return {**summary_of(job, lines), "root_cause": cause}
+    return {**summary_of(job, faults), **time_of_run(job.graph, sheet), "root_cause": cause}

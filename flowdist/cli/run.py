@@ -209,7 +209,8 @@ def _supervise(
     hosting: Hosting | None,
 ) -> str:
     """Until the job is over and its summary is written; the outcome."""
-    from flowdist.runtime.started import write_environment  # as in carry_out
+    from flowdist.runtime.runs import resume_help  # as in carry_out
+    from flowdist.runtime.started import write_environment
     from flowdist.runtime.supervisor import Supervisor
 
     open_sink = opener(run_dir, console.show) if opener is not None else None
@@ -217,15 +218,18 @@ def _supervise(
     supervisor = Supervisor(
         graph, gpus, plan, run_dir, console.show, open_sink, hosting, onlooker=onlooker, metrics=metrics, seed=seed
     )
-    console.show("event", f"run {run_dir}")
-    drawn = {"rates": [rate.spec for rate in plan.rates], "seed": seed} if plan.rates else {}
-    if drawn:
-        nodes = [node.name for node in graph.cluster.nodes] + plan.new_nodes
-        rates = "; ".join(expected(rate, len(entities(rate, graph, nodes))) for rate in plan.rates)
-        console.show("event", f"faults at random, by --seed {seed}: {rates}")
-    write_environment(run_dir, graph, mask, __version__)
     try:
+        console.show("event", f"run {run_dir}")
+        drawn = {"rates": [rate.spec for rate in plan.rates], "seed": seed} if plan.rates else {}
+        if drawn:
+            nodes = [node.name for node in graph.cluster.nodes] + plan.new_nodes
+            rates = "; ".join(expected(rate, len(entities(rate, graph, nodes))) for rate in plan.rates)
+            console.show("event", f"faults at random, by --seed {seed}: {rates}")
+        write_environment(run_dir, graph, mask, __version__)
         result = asyncio.run(supervisor.run())
+    except KeyboardInterrupt:
+        console.show("warning", f"interrupted before it could end in order; {resume_help(run_dir)}")
+        raise
     finally:
         console.close()
     for fault in result.unfired:

@@ -35,6 +35,11 @@ PATIENCE_NS = 1000 * HOUR
 @click.option(
     "--schedule", type=int, default=0, help="Another order of what happens at the same time, for each number."
 )
+@click.option(
+    "--collective",
+    type=click.Choice(["wait", "fail", "hang"]),
+    help="What the peers of a worker that dies do, where workload= does not say.",
+)
 @click.option("--until", metavar="TIME", help="Stop the clock there: 10m.")
 @click.option(
     "--trace", "trace_file", type=click.Path(dir_okay=False), help="Write the trace, in the journal's format."
@@ -62,6 +67,7 @@ def command(
     files: tuple[str, ...],
     seed: int | None,
     schedule: int,
+    collective: str | None,
     until: str | None,
     trace_file: str | None,
     html_file: str | None,
@@ -95,17 +101,18 @@ def command(
         seed = scenario.seed if seed is None else seed
         until = until or scenario.until
     loaded = load(named)
-    from flowdist.sim.faulting import check_faults  # the engine: only when something is simulated
+    from flowdist.sim.collectives import with_collective  # the engine: only when something is simulated
+    from flowdist.sim.faulting import check_faults
     from flowdist.sim.simulation import Simulation, with_nodes
 
-    graph = with_nodes(loaded.graph)
+    graph = with_collective(with_nodes(loaded.graph), collective or "")
     plan = parse_plan(fails, scales, adds, drains, rates, files)
     if exploration is not None:
         if plan != NOTHING:
             raise FlowdistError(
                 "--explore and --seeds draw their own faults", help="leave the others out, or --explore"
             )
-        explore(graph, named, exploration._replace(is_full=full), demands)
+        explore(graph, named, exploration._replace(is_full=full, collective=collective), demands)
     if is_macro or cross_check:
         chosen = read_exploration(None, seeds, 1, None, False, False) if seeds is not None else None
         wanted = chosen.seeds if chosen is not None else [seed or 0]

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 def simulated_summary(result: SimResult) -> dict[str, Any]:
     """Steps, lost work and time by bucket, and when each incident's worlds stepped again, beside the rest."""
+    from flowdist.report.spending import time_of
     from flowdist.report.summary import summary_of
     from flowdist.sim.expectations import recoveries
 
@@ -20,9 +21,7 @@ def simulated_summary(result: SimResult) -> dict[str, Any]:
         work["step"] = max(work["step"], model.step_at(result.now))
         work["lost_steps"] = work.get("lost_steps", 0) + model.lost_steps
         work["lost_work_s"] = work.get("lost_work_s", 0.0) + model.lost_ns / 1e9
-    summary["time_s"] = {
-        name: {bucket: ns / 1e9 for bucket, ns in spent.items() if ns} for name, spent in result.spent.items()
-    }
+    summary |= time_of(result.job.graph, result.spent)
     for incident, took in zip(summary["incidents"], recoveries(result).values(), strict=True):
         incident["steps_again_s"] = took / 1e9 if took else None
     return summary

@@ -130,13 +130,17 @@ def _other(same: RoleGraph, workloads: dict[str, Any], question: Question) -> Ro
 def _as_it_was(header: Header, lines: list[Line]) -> dict[str, Any]:
     from flowdist.control.controller import Controller
     from flowdist.control.history import Record
+    from flowdist.control.timesheet import Timesheet
+    from flowdist.report.spending import time_of_run
     from flowdist.report.summary import summary_of
 
     controller = Controller(header.graph, header.known_nodes)
+    sheet = Timesheet(controller.state)
     for line in lines:
         if isinstance(line, Record):
             controller.handle(line.event, line.t_ns)
-    return summary_of(controller.state, lines)
+        sheet.hear(line)
+    return {**summary_of(controller.state, lines), **time_of_run(header.graph, sheet)}
 
 
 def _show(
@@ -186,6 +190,7 @@ def _rows(summaries: list[dict[str, Any]]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("", *COLUMNS)]
     rows.append(row("outcome", lambda s: s["outcome"] or "unfinished"))
     rows.append(row("lasted", lambda s: rounded(s["lasted_s"])))
+    rows.append(row("goodput", lambda s: "-" if s["goodput"] is None else f"{100 * s['goodput']:.1f} %"))
     rows.append(row("incidents", lambda s: len(s["incidents"])))
     for name in dict.fromkeys(role for summary in summaries for role in summary["roles"]):
         for key in ("generations", "restarts", "charged"):

@@ -11,7 +11,7 @@ from itertools import islice
 
 from flowdist.control.deadlines import INCIDENT_DUES, Due
 from flowdist.control.ids import NodeName, ReplicaId
-from flowdist.control.judge import FREE_KINDS, judge, may_be_excused
+from flowdist.control.judge import judge, may_be_excused
 from flowdist.control.state import Charge, Failure, Held, Incident, JobState, Replica
 from flowdist.graph.model import FailureKind
 
@@ -45,13 +45,6 @@ def upstream_incident(job: JobState, replica: Replica) -> Incident | None:
             if replica.id not in incident.restarted:
                 found = incident
     return found
-
-
-def follows_a_loss(job: JobState, failure: Failure, part_of: Incident | None) -> bool:
-    """Whoever has peers among the lost may fail before it can be told to stop: nobody's code is at fault (R8)."""
-    if part_of is None or part_of.kind not in FREE_KINDS or failure.kind not in PEER_KINDS:
-        return False
-    return part_of.opened_ns >= job.now - job.graph.options.cause_window_ns
 
 
 def first_cause(job: JobState, before: int) -> str:

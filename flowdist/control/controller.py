@@ -280,7 +280,9 @@ def _exited(job: JobState, replica: Replica, event: ev.ReplicaExited) -> None:
     else:
         job.end_attempt(replica)
         replica.member_since = 0
-        fail(job, Failure(replica.id, event.kind or "exit", _why(event, role.spec.kind), event.exit_code, event.signal))
+        why = _why(event, role.spec.kind)
+        failure = Failure(replica.id, event.kind or "exit", why, event.exit_code, event.signal)
+        fail(job, failure, was_told=not was_up)
 
 
 def _note_success(job: JobState, world: World) -> None:

@@ -27,9 +27,12 @@ class Verdict(NamedTuple):
     level: int = 0  # how often it was escalated (R11)
 
 
-def judge(job: JobState, failure: Failure, *, caused: bool = False, at_ns: int | None = None) -> Verdict:
+def judge(
+    job: JobState, failure: Failure, *, caused: bool = False, was_told: bool = False, at_ns: int | None = None
+) -> Verdict:
     """`caused`: something upstream, or in the same incident, is the root cause, so this one charges nobody.
 
+    `was_told`: to stop, before it was known to have failed. Only a rule of its own can make more of it than that.
     `at_ns` is when it happened; None: now.
     """
     role = job.role_of(failure.replica)
@@ -41,6 +44,8 @@ def judge(job: JobState, failure: Failure, *, caused: bool = False, at_ns: int |
     if policy is None:
         if failure.kind in FREE_KINDS:
             return Verdict("restart", False, "role", "a change of membership")
+        if was_told:
+            return Verdict("restart", False, "role", "it was being stopped")
         return Verdict("fail", False, scope, f"role {role.spec.name} has no restart policy")
     free = failure.kind in FREE_KINDS and rule is None
     if free or caused or (rule is not None and not rule.counted):

@@ -14,7 +14,6 @@ from flowdist.control.causes import (
     await_nodes,
     excuse_dependents,
     first_cause,
-    follows_a_loss,
     hold,
     nodes_in_doubt,
     note_lost,
@@ -32,7 +31,7 @@ from flowdist.control.state import Charge, Failure, Held, Incident, JobState, Re
 from flowdist.graph import RestartPolicy, format_duration
 
 
-def fail(job: JobState, failure: Failure) -> None:
+def fail(job: JobState, failure: Failure, *, was_told: bool = False) -> None:
     """A replica failed by itself. Judge it, then open an incident, join one, ignore it or fail the job.
 
     What may follow from the loss of a node that is in doubt is stopped, and judged when that is known (R8).
@@ -46,9 +45,7 @@ def fail(job: JobState, failure: Failure) -> None:
         close(job, inside, f"{replica.id} failed again")
         inside = None
     part_of = inside or upstream_incident(job, replica)
-    verdict = judge(job, failure, caused=part_of is not None)
-    if verdict.action != "restart" and follows_a_loss(job, failure, part_of):
-        verdict = Verdict("restart", False, verdict.scope, "a change of membership")
+    verdict = judge(job, failure, caused=part_of is not None, was_told=was_told)
     reason = f"{replica.id} failed on {replica.node}: {failure.why}"
     in_doubt: list[NodeName] = []
     if verdict.action != "restart" or verdict.counted:  # somebody pays, or something ends

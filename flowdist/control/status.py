@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from flowdist.control.accounts import Spent, goodput_of
 from flowdist.control.effects import Level, Notify, Outcome, StartReplica
 from flowdist.control.events import ReplicaProgressed
 from flowdist.control.history import Record
@@ -123,6 +124,8 @@ class Status(msgspec.Struct, frozen=True):
     restarts: tuple[RestartCount, ...]
     held_up_by: tuple[str, ...]
     said: tuple[Said, ...]
+    time_ns: Spent = {}  # of all replicas, by role and bucket; empty: not known here
+    goodput: float | None = None  # of the time of tasks, 0 to 1
 
 
 class Lately:
@@ -156,8 +159,10 @@ class Lately:
         return (last - first) / ((until - first_ns) / SECOND) if until > first_ns else None
 
 
-def status_of(job: JobState, lately: Lately, run_id: str = "", now: int | None = None) -> Status:
-    """The job as it is. `now` is later than its last event when that was a while ago."""
+def status_of(
+    job: JobState, lately: Lately, run_id: str = "", now: int | None = None, spent: Spent | None = None
+) -> Status:
+    """The job as it is. `now` is later than its last event when that was a while ago; `spent` is up to then."""
     now = job.now if now is None else max(now, job.now)
     counts = Counter(
         (each.role, incident.kind)
@@ -197,6 +202,8 @@ def status_of(job: JobState, lately: Lately, run_id: str = "", now: int | None =
         restarts=tuple(RestartCount(role, cause, count) for (role, cause), count in sorted(counts.items())),
         held_up_by=tuple(held_up_by(job)),
         said=tuple(lately.said),
+        time_ns=spent or {},
+        goodput=goodput_of(job.graph, spent) if spent is not None else None,
     )
 
 

@@ -46,6 +46,7 @@ from flowdist.graph import Gate as GateSpec
 
 RESERVED = ("all", "controller")
 MOST = 100_000  # nodes of a job, replicas of a role, workers of a replica: more is a slip of the pen
+COLLECTIVES = ("wait", "fail", "hang")
 
 DEFAULTS = {
     "grace": 10 * SECOND,
@@ -385,6 +386,8 @@ class _RoleCompiler:
             checkpoint_ns=work.duration("checkpoint_time", SECOND),
             restore_ns=work.duration("restore_time", 0),
             rejoin_ns=None if given.rejoin_time is None else work.duration("rejoin_time", 0),
+            collective="" if given.collective is None else work.choice("collective", COLLECTIVES),
+            collective_timeout_ns=_optional(work, "collective_timeout"),
         )
 
 

@@ -165,6 +165,8 @@ def _refuse_exception(path: Path, error: BaseException) -> NoReturn:
         place = place_of_bytes(str(path), line, column, last.end_lineno or line, last.end_colno or column + 1)
     text = f"{type(error).__name__}: {error}"
     help = "correct the line; the file is executed to find its topology"
+    if isinstance(error, TypeError) and str(error).startswith("Role.__init__()"):
+        text, help = "a Role is made by its topology", 'write t.role("trainer", ["python", "train.py"])'
     unknown = re.match(r"([\w.]+)\(\) got an unexpected keyword argument '(\w+)'", str(error))
     if isinstance(error, TypeError) and unknown and (known := _arguments(unknown[1])):
         _refuse("FD132", f"argument {unknown[2]!r} is unknown", did_you_mean(unknown[2], known), place)
@@ -185,7 +187,7 @@ def _pick(module: ModuleType, name: str, path: Path, params: dict[str, str]) -> 
     if name:
         found = getattr(module, name, None)
         if found is None:
-            known = [key for key, value in vars(module).items() if isinstance(value, Topology)]
+            known = [key for key, value in vars(module).items() if isinstance(value, Topology) or key == "topology"]
             _refuse("FD140", f"{path} has no {name!r}", did_you_mean(name, known))
     else:
         function = vars(module).get("topology")

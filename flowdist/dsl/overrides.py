@@ -191,6 +191,9 @@ class _Override:
         for word in [] if self._is_none else self._value.split(","):
             name, _, rest = word.strip().partition(".")
             condition, _, on_restart = rest.partition(":")
+            if name == role.name:
+                self._error("FD133", f"role {name!r} cannot wait for itself", "name a role that starts before it")
+                return
             if name not in upstreams:
                 self._error("FD133", f"no role {name!r}", did_you_mean(name, upstreams))
                 return

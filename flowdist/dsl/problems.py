@@ -57,6 +57,8 @@ class TopologyProblems(FlowdistError):
         self.problems = tuple(problems)
         errors = [problem for problem in self.problems if problem.severity == "error"]
         super().__init__(f"{len(errors)} error{'s' * (len(errors) != 1)} {where}")
+        for problem in errors:  # where it is raised into a notebook or a test
+            self.add_note(problem.format())
 
 
 class Problems:

@@ -119,6 +119,11 @@ class Workload:
         restore_time: How long a restart takes to read its checkpoint.
         rejoin_time: Its workers call `worker.elastic()`: how long until they train on in a new generation, in the same
             process. None: they are restarted.
+        collective: What becomes of the peers of a worker that dies: "fail", as with gloo, a moment later with exit code
+            1; "hang", as with NCCL, until they are killed; "wait", they stand still and do as they are told. None: not
+            said; they wait, and campaigns try all three.
+        collective_timeout: How long they hang before the process group gives up. None: as in torch, 30 minutes where
+            they fail and 10 where they hang.
     """
 
     def __init__(
@@ -131,10 +136,13 @@ class Workload:
         checkpoint_time: Duration = "1s",
         restore_time: Duration = "0s",
         rejoin_time: Duration | None = None,
+        collective: Literal["wait", "fail", "hang"] | None = None,
+        collective_timeout: Duration | None = None,
     ) -> None:
         self.steps, self.step_time, self.startup = steps, step_time, startup
         self.checkpoint_every, self.checkpoint_time = checkpoint_every, checkpoint_time
         self.restore_time, self.rejoin_time = restore_time, rejoin_time
+        self.collective, self.collective_timeout = collective, collective_timeout
         self.site = call_site(())
 
 

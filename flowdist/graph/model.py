@@ -140,6 +140,8 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
     checkpoint_ns: int = 1 * SECOND
     restore_ns: int = 0
     rejoin_ns: int | None = None  # in place; None: its workers are not elastic
+    collective: Literal["", "wait", "fail", "hang"] = ""  # what becomes of a dead worker's peers; empty: not said, wait
+    collective_timeout_ns: int | None = None  # of the process group; None: as of the backend
 
 
 class SecretRef(msgspec.Struct, frozen=True):

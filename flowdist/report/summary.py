@@ -12,6 +12,7 @@ from typing import Any
 from flowdist.control.history import FaultLine, Line
 from flowdist.control.state import Incident, JobState
 from flowdist.graph import format_duration
+from flowdist.report.spending import goodput_line, not_reported_lines
 from flowdist.report.table import table
 
 
@@ -60,8 +61,8 @@ def _incident(incident: Incident) -> dict[str, Any]:
     }
 
 
-def summary_text(summary: dict[str, Any]) -> str:
-    """For people. Shown at the end of `run` and `simulate`."""
+def summary_text(summary: dict[str, Any], *, brief: bool = False) -> str:
+    """For people. Shown at the end of `run` and `simulate`; `brief`: where the time went in one line."""
     lines = [f"{(summary['outcome'] or 'unfinished').upper()} after {rounded(summary['lasted_s'])}"]
     if summary["reason"]:
         lines[0] += f": {summary['reason']}"
@@ -77,8 +78,11 @@ def summary_text(summary: dict[str, Any]) -> str:
     lines += ["", *table(rows)]
     if "rates" in summary:
         lines += ["", f"Faults at random: {', '.join(summary['rates'])}; the same with --seed {summary['seed']}"]
-    if "time_s" in summary:
-        lines += ["", "Where the time went", *table(_time_rows(summary["time_s"]))]
+    goodput = goodput_line(summary) if "time_ns" in summary else ""
+    if goodput:
+        lines += ["", goodput]
+    if "time_s" in summary and not brief:
+        lines += ["", "Where the time went", *table(_time_rows(summary["time_s"])), *not_reported_lines(summary)]
     if summary["incidents"]:
         causes = ", ".join(f"{count} {kind}" for kind, count in summary["causes"].items())
         lines += ["", f"Incidents, by cause: {causes}"]

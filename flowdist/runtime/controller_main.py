@@ -24,6 +24,7 @@ from flowdist.control.ids import NodeName
 from flowdist.control.links import Links
 from flowdist.control.messages import Heartbeat, Join, Leave, Preempted, Report, ToAgent, ToController
 from flowdist.control.status import Lately, Said, Status, status_of
+from flowdist.control.timesheet import Timesheet
 from flowdist.graph import RoleGraph, decode_graph
 from flowdist.runtime.asking import Decided, Describe, Described
 from flowdist.runtime.clock import boot_ns
@@ -115,6 +116,7 @@ class _ControllerProcess:
         self._watchers: list[asyncio.StreamWriter] = []
         self._timer: asyncio.TimerHandle | None = None
         self._lately = Lately()
+        self._sheet = Timesheet(self._controller.state)
         self._heard_ns: dict[NodeName, int] = {}
         self._took_over: ControllerStarted | None = None
         if self._journal.lines:
@@ -129,6 +131,7 @@ class _ControllerProcess:
                 self._controller.handle(line.event, line.t_ns)
                 self._lately.hear(line)
                 self._n, self._last_ns = line.n, line.t_ns
+            self._sheet.hear(line)
         self._journal.lines.clear()
         self._took_over = self._links.take_over(self._controller.state, self._now())
 
@@ -214,7 +217,8 @@ class _ControllerProcess:
 
     def _status(self) -> Status:
         now = self._now()
-        status = status_of(self._controller.state, self._lately, self._config.run_id, now)
+        spent = self._sheet.spent(now)
+        status = status_of(self._controller.state, self._lately, self._config.run_id, now, spent)
         nodes = [
             msgspec.structs.replace(node, heard_s_ago=(now - self._heard_ns[node.name]) / 1e9)
             if node.name in self._heard_ns
@@ -284,6 +288,7 @@ class _ControllerProcess:
     def _write(self, line: Line, *, force: bool) -> None:
         data = encode_line(line)
         self._journal.write(data, force=force)
+        self._sheet.hear(line)
         for watcher in self._watchers:
             self._send(watcher, JournalLine(data))
 

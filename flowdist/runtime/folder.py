@@ -33,7 +33,16 @@ SOCKET_PATH_MAX = 100  # Linux allows 107 bytes; the longest name in the folder 
 
 def make_run_dir(base: Path, topology: str, prefix: str = "") -> Path:
     """`runs/<topology>-<yyyymmdd-hhmmss>-<4 hex>/`, with `runs/latest` pointing at it; `<prefix>_<8 hex>/`, without."""
-    base.mkdir(parents=True, exist_ok=True)
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+        return _make_run_dir(base, topology, prefix)
+    except OSError as error:
+        help = "name a folder that you may write to: --runs DIR, torchrun --log-dir DIR, launch(runs=DIR)"
+        text = f"the folder of the run cannot be made in {str(base)!r}: {error.strerror}"
+        raise FlowdistError(text, help=help) from None
+
+
+def _make_run_dir(base: Path, topology: str, prefix: str) -> Path:
     while True:
         name = f"{topology}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
         name = f"{prefix}_{secrets.token_hex(4)}" if prefix else name

@@ -23,6 +23,7 @@ from flowdist.control.controller import Controller
 from flowdist.control.effects import FinishJob
 from flowdist.control.events import NodeJoined
 from flowdist.control.history import FaultLine, Line, Record, decode_lines
+from flowdist.control.timesheet import Timesheet
 from flowdist.errors import JobFailed
 from flowdist.graph import NodeSpec, RoleGraph, format_duration
 from flowdist.runtime.clock import boot_ns
@@ -164,6 +165,7 @@ class JoinedHost:
         self._lock = lock_run(run_dir)
         self._sockets = socket_dir(run_dir, [self._name])
         self._mirror = Controller(welcome.graph, welcome.known_nodes)
+        self._sheet = Timesheet(self._mirror.state)
         self._follower = Follower(run_dir, show, open_sink)
         self._teller = Teller(graph, self._follower, (self._name,), show)
         self._writer: asyncio.StreamWriter | None = joined.link.writer
@@ -203,7 +205,7 @@ class JoinedHost:
         if self._finished is None:
             raise JobFailed(self._lost)
         finished, job = self._finished, self._mirror.state
-        return RunResult(finished.outcome, finished.reason, str(self._run_dir), job, self._fault_lines, [])
+        return RunResult(finished.outcome, finished.reason, str(self._run_dir), job, self._fault_lines, [], self._sheet)
 
     async def _keep_guardian(self) -> None:
         """A guardian that ends has left nothing of its node; another takes its place while the job goes on."""
@@ -317,10 +319,12 @@ class JoinedHost:
         self._seen += 1
         if isinstance(line, FaultLine):
             self._fault_lines.append(line)
+            self._sheet.hear(line)
         if not isinstance(line, Record):
             return
         if tuple(self._mirror.handle(line.event, line.t_ns)) != line.effects:
             self._show("error", f"line {line.n} of the journal does not replay: please report this as a bug")
+        self._sheet.hear(line)
         if isinstance(line.event, NodeJoined) and line.event.node == self._name:
             self._skip &= line.event.incarnation < self._joined.welcome.incarnation
         if self._skip:

@@ -60,6 +60,14 @@ def families(status: Status) -> Iterator[Family]:
     yield Family("incidents", "counter", "Incidents, by their cause.", incidents)
     yield Family("incidents_open", "gauge", "Incidents that are not over.", [({}, len(status.open_incidents))])
     yield Family("nodes", "gauge", "Nodes, by state.", [({"state": name}, nodes[name]) for name in NODE_STATES])
+    if status.goodput is not None:
+        times = [
+            ({"role": role, "bucket": bucket}, ns / 1e9)
+            for role, buckets in status.time_ns.items()
+            for bucket, ns in buckets.items()
+        ]
+        yield Family("replica_seconds", "gauge", "Where the time of all replicas went.", times)
+        yield Family("goodput", "gauge", "The productive share of the time of tasks.", [({}, status.goodput)])
     ages = [({"node": node.name}, node.heard_s_ago) for node in status.nodes if node.heard_s_ago is not None]
     yield Family("agent_heard_seconds", "gauge", "Time since the agent of a node was heard last.", ages)
 

@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -24,9 +24,12 @@ from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph
 from flowdist.runtime.asking import Decided, Describe, Described, read_answer
 from flowdist.runtime.environment import SecretMissing, read_secret
-from flowdist.runtime.folder import CONTROL, is_locked
+from flowdist.runtime.folder import CONTROL, JOINED, is_locked
 from flowdist.runtime.frames import Operate, Operation, encode
 from flowdist.runtime.secret_values import Mask
+
+if TYPE_CHECKING:
+    from flowdist.control.timesheet import Timesheet
 
 RunState = Literal["running", "succeeded", "failed", "cancelled", "died"]
 STATUS = "status.json"
@@ -154,8 +157,9 @@ def _has_journal(run_dir: Path) -> bool:
 
 
 def resume_help(run_dir: Path) -> str:
-    """The command that goes on with a run that died; of one whose journal is on another host its logs are left."""
-    if not _has_journal(run_dir):
+    """The command that goes on with a run that died, or starts it; of one whose journal is on another host its logs are
+    left."""
+    if (run_dir / JOINED).is_file():
         return f"see flowdist logs --run {run_dir.name}"
     more = "" if run_dir.parent == Path("runs").resolve() else f" --runs {run_dir.parent}"
     return f"go on with it: flowdist run --resume {run_dir.name}{more}"
@@ -164,23 +168,27 @@ def resume_help(run_dir: Path) -> str:
 def replayed(run_dir: Path, lines: list[Line]) -> Status:
     """How the job was when its journal ended, for one that cannot be asked."""
     from flowdist.control.controller import Controller  # all decisions: who only asks does without
+    from flowdist.control.timesheet import Timesheet
 
     header = lines[0]
     assert isinstance(header, Header)
     controller, lately = Controller(header.graph, header.known_nodes), Lately()
+    sheet = Timesheet(controller.state)
     for line in lines[1:]:
         if isinstance(line, Record):
             controller.handle(line.event, line.t_ns)
             lately.hear(line)
-    return status_of(controller.state, lately, header.run_id or run_dir.name)
+        sheet.hear(line)
+    return status_of(controller.state, lately, header.run_id or run_dir.name, spent=sheet.spent())
 
 
-def write_status(run_dir: Path, job: JobState) -> None:
+def write_status(run_dir: Path, job: JobState, sheet: Timesheet) -> None:
     """Keep how the job has ended: a long journal takes its time to be read."""
     lately = Lately()
     for line in _last_records(run_dir):
         lately.hear(line)
-    (run_dir / STATUS).write_bytes(msgspec.json.format(msgspec.json.encode(status_of(job, lately, run_dir.name))))
+    status = status_of(job, lately, run_dir.name, spent=sheet.spent())
+    (run_dir / STATUS).write_bytes(msgspec.json.format(msgspec.json.encode(status)))
 
 
 def written_status(run_dir: Path) -> Status | None:

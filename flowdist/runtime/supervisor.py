@@ -24,6 +24,7 @@ from flowdist.control.events import CancelRequested, NodeGone
 from flowdist.control.history import FaultLine, Header, Line, Record, decode_lines
 from flowdist.control.ids import unnamed_nodes
 from flowdist.control.state import JobState
+from flowdist.control.timesheet import Timesheet
 from flowdist.errors import JobFailed
 from flowdist.faults import Fault, Plan, added_node
 from flowdist.graph import NodeSpec, RoleGraph
@@ -81,6 +82,7 @@ class RunResult:
     job: JobState
     faults: list[Line]
     unfired: list[Fault]
+    sheet: Timesheet  # where its time went
 
 
 class Supervisor:
@@ -123,6 +125,7 @@ class Supervisor:
         more = unnamed_nodes(len(self._nodes) + 1, hosting.listening.hosts) if hosting is not None else ()
         self._known_nodes = (*(node.name for node in graph.cluster.nodes), *more)
         self._mirror = Controller(graph, self._known_nodes)
+        self._sheet = Timesheet(self._mirror.state)
         self._seen = 0  # lines of the journal
         self._follower = Follower(self._run_dir, show, open_sink)
         self._teller = Teller(graph, self._follower, self._nodes, show)
@@ -179,6 +182,7 @@ class Supervisor:
             job=self._mirror.state,
             faults=self._fault_lines,
             unfired=self._injector.never_fired(),
+            sheet=self._sheet,
         )
 
     async def _spawn(
@@ -336,11 +340,13 @@ class Supervisor:
         if isinstance(line, Header):
             return
         if isinstance(line, FaultLine):
+            self._sheet.hear(line)
             self._fault_lines.append(line)
             if self._seen > self._past.lines:
                 self._show("warning", f"fault {line.spec} hits {line.target}")
             return
         effects = self._mirror.handle(line.event, line.t_ns)
+        self._sheet.hear(line)
         if self._onlooker is not None:
             self._onlooker.hear(line)
         if tuple(effects) != line.effects:

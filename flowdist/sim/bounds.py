@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from flowdist.control.accounts import goodput_of
 from flowdist.errors import FlowdistError
 from flowdist.graph import format_duration, parse_duration
 from flowdist.sim.simulation import SimResult
@@ -43,7 +44,7 @@ class Bounds(NamedTuple):
         ]
 
     def _idle(self, result: SimResult) -> list[tuple[str, str]]:
-        share = goodput_of(result)
+        share = goodput_of(result.job.graph, result.spent)
         if self.goodput is None or share >= self.goodput:
             return []
         return [(GOODPUT, f"goodput is {share:.3f}, less than {self.goodput}")]
@@ -61,13 +62,6 @@ def _ns(name: str, text: str | None) -> int | None:
         return parse_duration(text) if text is not None else None
     except ValueError:
         raise FlowdistError(f"{name} {text}: no duration", help="write 30s, 1m30s or 2h") from None
-
-
-def goodput_of(result: SimResult) -> float:
-    """Of the time of all replicas of tasks, up to their end, the share in which work was done that was kept."""
-    tasks = [spec.name for spec in result.job.graph.roles if spec.kind == "task"]
-    total = sum(ns for name in tasks for bucket, ns in result.spent[name].items() if bucket != "done")
-    return sum(result.spent[name]["productive"] for name in tasks) / max(total, 1)
 
 
 def recoveries(result: SimResult) -> dict[int, int | None]:

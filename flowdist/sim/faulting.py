@@ -234,8 +234,8 @@ class Faulting:
     def _pause(self, fault: Fault, node: SimNode) -> None:
         """All of it stands still, and with it the worlds of which it has a member."""
         name = f"{fault.spec} of {node.spec.name}"
-        worlds = {self._sim.job.replicas[replica].world for replica, _ in node.workers}
-        ran = list(node.workers)
+        ran = node.running()  # what has ended there may run elsewhere by now
+        worlds = {self._sim.job.replicas[replica].world for replica, _ in ran}
         node.pause()
         for world in sorted(worlds):
             self._sim.work.hold(world, name)

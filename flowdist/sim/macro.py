@@ -223,7 +223,8 @@ class Macro:
     def _halt(self, now: int) -> None:
         """They stop stepping. Checkpoints that were offered by a node that is cut off do not count."""
         first = self._first() if self._cuts else None
-        self.books.halt(now, heard_until=self._cuts.get(first, now) if first is not None else now)
+        answered = self._cuts.get(first, now) if first is not None else now
+        self.books.halt(now, heard_until=answered, is_known=self.phase == "stopping")
 
     def _stop_short(self, now: int) -> None:
         """A member is gone: the others wait for it in vain, or it never gets up."""
@@ -427,6 +428,7 @@ class Macro:
 
     def _fail(self, reason: str, now: int) -> None:
         """All that still runs is stopped."""
+        self.books.give_up(now)
         self._end("failed", reason, now + (self.times.stop if self.seats.taken else 0))
 
     def _end(self, outcome: str, reason: str, now: int) -> None:

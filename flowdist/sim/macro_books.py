@@ -5,8 +5,8 @@ At any time `active` replicas are in one bucket together, and all others of the 
 
 from __future__ import annotations
 
+from flowdist.control.accounts import BUCKETS, Bucket
 from flowdist.graph import WorkloadSpec
-from flowdist.sim.accounts import BUCKETS, Bucket
 from flowdist.sim.network import LATENCY_NS
 
 ANSWER_NS = 2 * LATENCY_NS  # a checkpoint counts when the answer is there
@@ -43,6 +43,11 @@ class Books:
         self.move("start-up", members, now)
         self.progressed = False
 
+    def give_up(self, now: int) -> None:
+        """The job will fail: whoever was to work again will not."""
+        if self.begun is None and self.bucket != "waiting":
+            self.move("done", self.active, now)
+
     def begin(self, now: int) -> int:
         """It begins to step: the end of its start-up was the reading of its checkpoint. Returns when all is done."""
         if self.durable:
@@ -58,10 +63,10 @@ class Books:
         work = (self._load.steps - (self.durable if self.begun is None else self._first)) * self._load.step_ns
         return begun + work + max(0, work - 1) // self._load.checkpoint_every_ns * self._load.checkpoint_ns
 
-    def halt(self, now: int, *, done: bool = False, heard_until: int | None = None) -> None:
+    def halt(self, now: int, *, done: bool = False, heard_until: int | None = None, is_known: bool = False) -> None:
         """A member is gone: what was done since the last checkpoint is lost. Or all is done, and nothing is.
 
-        A checkpoint counts that was answered by `heard_until`, or by now.
+        A checkpoint counts that was answered by `heard_until`, or by now. `is_known`: control had them stopped.
         """
         if self.begun is None:
             return
@@ -86,7 +91,7 @@ class Books:
             spent["waiting"] += (self._all - active) * (now - self.since)
         self.lost_steps += step - self.durable
         self.lost_ns += (step - self.durable) * load.step_ns
-        self.begun, self.bucket, self.since = None, "detection", now
+        self.begun, self.bucket, self.since = None, "re-formation" if is_known else "detection", now
 
     def has_progressed(self, now: int) -> bool:
         """The controller has heard of a checkpoint of the present generation."""

@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from flowdist.control.accounts import BUCKETS, Bucket
 from flowdist.errors import FlowdistError
 from flowdist.fault_rates import Arrivals
 from flowdist.faults import Plan
 from flowdist.graph import RoleGraph
-from flowdist.sim.accounts import BUCKETS, Bucket
 from flowdist.sim.macro import Macro
 from flowdist.sim.macro_result import MacroResult
 from flowdist.sim.macro_scope import scope_of

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from flowdist.control.accounts import Bucket
 from flowdist.graph import FailureKind
-from flowdist.sim.accounts import Bucket
 
 Phase = Literal["opening", "running", "stopping", "back-off", "waiting"]
 Later = tuple[int, int, Callable[[int], None] | None, int]  # when, serial, what; or the node that joins

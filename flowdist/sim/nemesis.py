@@ -22,13 +22,20 @@ from flowdist.graph import (
     offered,
     subtract,
 )
+from flowdist.sim.aiming import Aim
+from flowdist.sim.collectives import says_nothing
 from flowdist.sim.loading import load_model
 from flowdist.sim.streams import draw
 
 FAULTS_MAX = 6
 DAMAGES = ("torn-checkpoint", "lost-checkpoint", "corrupt-checkpoint")
+AIMED, READS = (
+    0.3,
+    0.6,
+)  # of the faults that come at any time, and of those that follow one, where gangs save or restore
 ZOMBIES = 0.1  # of all faults, where user code saves
 DISK_FULL = "disk-full/1m"
+COLLECTIVES = ("", "fail", "hang")
 NODE_FAULTS_MAX = 3  # each may be two changes of membership in a row (R8)
 
 
@@ -53,11 +60,18 @@ def _budget(spec: RoleSpec) -> int:
     return policy.max_restarts + (policy.wider.max_restarts if policy.wider is not None else 0)
 
 
-def _action(policy: RestartPolicy, kind: str) -> str:
+def _action(policy: RestartPolicy, kind: str, exit: int | None = None) -> str:
     for rule in policy.rules:
-        if rule.kind in (None, kind) and rule.exit is None and rule.signal in (None, "KILL"):
+        if rule.kind in (None, kind) and rule.exit in (None, exit) and rule.signal in (None, "KILL"):
             return rule.do
     return "restart"
+
+
+def _bears_failing_peers(graph: RoleGraph, spec: RoleSpec) -> bool:
+    """Its workers may exit with code 1 because another of their world is gone."""
+    if spec.restart is None:  # they may go with a node; with a replica of another role that restarts they end the job
+        return graph.world_of(spec.name) is None
+    return _action(spec.restart, "exit", exit=1) == "restart"
 
 
 def _bears_a_lost_node(spec: RoleSpec) -> bool:
@@ -72,7 +86,7 @@ class Nemesis:
 
     def __init__(self, graph: RoleGraph, horizon_ns: int, saves: Sequence[tuple[int, int]] = ()) -> None:
         self._graph, self._horizon_ns, self._saves = graph, horizon_ns, saves
-        self._tolerance = tolerance_of(graph)
+        self._tolerance, self._aim = tolerance_of(graph), Aim(graph)
 
     def plan(self, seed: int) -> Plan:
         """That seed's, in the order of time."""
@@ -108,17 +122,33 @@ class Nemesis:
                 faults += [parse_fault(killed.replace("{at}", format_duration(then)))] if killed else []
         return Plan(tuple(faults))
 
+    def collective(self, seed: int) -> str:
+        """What becomes of the peers of a dead worker in the run of that seed; nothing: as the topology says."""
+        silent = [spec for spec in self._graph.roles if says_nothing(spec)]
+        if not any(spec.gang for spec in silent):
+            return ""
+        drawn = COLLECTIVES[int(draw(seed, "nemesis", "collective") * len(COLLECTIVES))]
+        bears = all(_bears_failing_peers(self._graph, spec) for spec in silent)
+        return drawn if bears or drawn != "fail" else ""
+
     def _time(self, seed: int, n: int, before: list[Fault]) -> int:
-        """Somewhere in the run; or, one time in three, right after the fault before: in the middle of its recovery."""
+        """Somewhere in the run; or, one time in three, right after the fault before: in the middle of its recovery.
+
+        Of both some are aimed: at a checkpoint that is being written, or read.
+        """
         last = before[-1].when.at_ns if before else None
         if last is not None and draw(seed, "nemesis", "close", n) < 0.33:
             lasts = before[-1].duration_ns if self._saves and draw(seed, "nemesis", "after", n) < 0.5 else 0
             at = last + (lasts or 0) + int(draw(seed, "nemesis", "gap", n) * 8 * SECOND)
+            reads = self._aim.restoring(seed, n, before[-1]) if draw(seed, "nemesis", "reads", n) < READS else None
+            at = at if reads is None else reads
         elif self._saves and draw(seed, "nemesis", "aim", n) < 0.5:
             begin, end = self._saves[int(draw(seed, "nemesis", "save", n) * len(self._saves))]
             at = begin + int(draw(seed, "nemesis", "in it", n) * (end - begin))
         else:
-            at = int(draw(seed, "nemesis", "at", n) * self._horizon_ns)
+            is_aimed = draw(seed, "nemesis", "aimed", n) < AIMED
+            saves = self._aim.saving(seed, n, before[-1] if before else None) if is_aimed else None
+            at = int(draw(seed, "nemesis", "at", n) * self._horizon_ns) if saves is None else saves
         return at // 1_000_000 * 1_000_000
 
     def _kind(self, seed: int, n: int, favoured: float) -> str:

@@ -172,6 +172,8 @@ class SimNode:
         self.is_alive = False
         self._sim.listen_for(self)
         for key in ran:
+            self._sim.work.collectives.lost(*key)
+        for key in ran:
             self._sim.attempt_ended(*key)
         self.workers.clear()
         return ran
@@ -198,6 +200,7 @@ class SimNode:
                 )
             )
             return
+        self._sim.work.collectives.lost(replica, attempt)
         del alive[local_rank]
         if not alive:
             self.parked.pop((replica, attempt), None)
@@ -307,7 +310,7 @@ class SimNode:
 
     def _signal(self, output: io.SignalWorkers) -> None:
         key = (output.replica, output.attempt)
-        if key in self.hung and output.signal != "KILL":
+        if output.signal != "KILL" and (key in self.hung or self._sim.work.collectives.is_deaf(*key)):
             return  # it hears nothing any more
         delay = KILL_NS if output.signal == "KILL" else TERM_NS
         for local_rank in self.workers.get((output.replica, output.attempt), {}):

@@ -13,8 +13,9 @@ from typing import Literal
 
 import msgspec
 
+from flowdist.control.accounts import Accounts, Spent
 from flowdist.control.controller import Controller
-from flowdist.control.effects import Effect, FinishJob, Notify
+from flowdist.control.effects import Effect, FinishJob, Notify, StartReplica
 from flowdist.control.events import DrainRequested, Event, NodeGone, ScaleRequested, TimePassed
 from flowdist.control.history import FaultLine, Header, Record, record
 from flowdist.control.ids import NodeName, ReplicaId
@@ -26,7 +27,7 @@ from flowdist.control.waiting import waiting_for
 from flowdist.control.watching import Watch
 from flowdist.faults import NOTHING, Fault, Plan, added_node
 from flowdist.graph import MS, Cluster, NodeSpec, RoleGraph
-from flowdist.sim.accounts import Accounts, Bucket
+from flowdist.sim.accounts import close
 from flowdist.sim.faulting import Faulting
 from flowdist.sim.node import SimNode
 from flowdist.sim.played import Played
@@ -55,7 +56,7 @@ class SimResult:
     now: int
     models: dict[str, WorldModel]
     unfired: list[Fault]
-    spent: dict[str, dict[Bucket, int]]  # ns, by role and bucket: together wall time x replicas
+    spent: Spent  # together wall time x replicas
     hits: Counter[tuple[str, str]]  # faults, by kind and by the phase of the job
     violation: Violation | None = None
     waiting: list[str] = field(default_factory=list)
@@ -144,7 +145,6 @@ class Simulation:
 
     def run(self, until: int | None = None) -> SimResult:
         """To the end of the job, or to `until`. A job that neither ends nor can go on is a violation of liveness."""
-        violation = None
         self.until = until
         try:
             self.queue.run(until)
@@ -153,8 +153,12 @@ class Simulation:
             self._check(check_job)
             self._watching.close(self.job, self.queue.now)
         except Violation as error:
-            violation = error
-        self.accounts.close(self.work.models.values(), self.queue.now)
+            return self.result(error)
+        return self.result(None)
+
+    def result(self, violation: Violation | None) -> SimResult:
+        """How far it has come."""
+        close(self.accounts, self.job, self.work.models.values(), self.queue.now)
         return SimResult(
             spent=self.accounts.spent,
             hits=self._hits,
@@ -324,6 +328,8 @@ class Simulation:
         self._lines.append(FaultLine(self.queue.now, fault.spec, target))
 
     def _carry_out(self, effect: Effect) -> None:
+        if isinstance(effect, StartReplica):
+            self.work.leave_behind(effect)
         match effect:
             case Notify():
                 pass

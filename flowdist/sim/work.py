@@ -9,7 +9,9 @@ from flowdist.control import agent_io as io
 from flowdist.control.effects import StartReplica
 from flowdist.control.ids import ReplicaId
 from flowdist.graph import RoleSpec
+from flowdist.sim.accounts import begins, halts
 from flowdist.sim.checkpoints import Damage
+from flowdist.sim.collectives import Collectives
 from flowdist.sim.models import UserCode
 from flowdist.sim.streams import spread
 from flowdist.sim.stretch import skip_quiet
@@ -36,6 +38,7 @@ class Work:
         self.code = UserCode(sim, seed, play_steps)
         self._sim, self._seed, self._graph, self._queue = sim, seed, sim.graph, sim.queue
         self.models: dict[str, WorldModel] = {}
+        self.collectives = Collectives(sim, seed, self.models)
         self._serving: dict[str, dict[ReplicaId, int]] = {}  # attempts of services that have started up, by role
         self._away: dict[ReplicaId, None] = {}  # served, and do not for now
         self._slow_disk: dict[str, Fraction] = {}  # how many times longer roles take to save
@@ -95,7 +98,8 @@ class Work:
         model = self.models.get(start.world)
         if model is not None and model.is_up(start.replica, self._queue.now):
             self.code.begin(start.world, model)
-            self._sim.accounts.begins(model, self._queue.now)
+            if model.begun_ns is not None:
+                begins(self._sim.accounts, model, self._queue.now)
             self._check_parted(start.world)
             self._plan(start.world, model)
 
@@ -136,8 +140,14 @@ class Work:
     def _halt(self, model: WorldModel) -> None:
         self.code.halt(model)
         if model.begun_ns is not None:
-            self._sim.accounts.halts(model, self._queue.now)
+            halts(self._sim.accounts, self._sim.job, model, self._queue.now)
         model.halt(self._queue.now)
+
+    def leave_behind(self, start: StartReplica) -> None:
+        """A world starts anew whose last generation stands still, on a node that is paused: that one works no more."""
+        model = self.models.get(start.world)
+        if model is not None and model.begun_ns is not None and model.generation != start.generation:
+            self._halt(model)
 
     def worker_failed(self, replica: ReplicaId, attempt: int) -> None:
         """The others of its world wait for it in vain."""
@@ -159,17 +169,20 @@ class Work:
         model = self.models.get(world)
         if model is not None:
             model.stall(why, self._queue.now)
+            self.collectives.look(world)
 
     def hold(self, world: str, why: str) -> None:
         """A member of its present generation does not get on."""
         model = self.models.get(world)
         if model is not None:
             model.hold(why, self._queue.now)
+            self.collectives.look(world)
 
     def go_on(self, world: str, why: str) -> None:
         model = self.models.get(world)
         if model is not None and model.go_on(why, self._queue.now) and model.begun_ns is not None:
             self._plan(world, model)
+        self.collectives.look(world)
 
     def part(self, why: str, node: str, others: list[str]) -> None:
         """A node and some others cannot speak to each other."""
@@ -182,6 +195,13 @@ class Work:
         del self._parted[why]
         for world in list(self.models):
             self.go_on(world, why)
+
+    def is_parted(self, model: WorldModel) -> bool:
+        """Some of its members cannot speak to others."""
+        return any(why in self._parted for why in model.stalls)
+
+    def waits_for_service(self, model: WorldModel) -> bool:
+        return any(why not in self._parted for why in model.stalls)
 
     def _check_parted(self, world: str) -> None:
         """A world with members on both sides of a partition cannot go on."""
@@ -230,6 +250,7 @@ class Work:
         step = model.step_at(self._queue.now)
         for start in list(model.members.values()):
             self._tell_step(start, step + (start.replica != replica))
+        self.collectives.hangs(replica, attempt)
         self._halt(model)
 
     def stop_at(self, node: SimNode, replica: ReplicaId, attempt: int, step: int | None) -> None:

@@ -9,12 +9,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import NamedTuple
 
 from flowdist.control.effects import StartReplica
 from flowdist.control.ids import ReplicaId
 from flowdist.graph import RoleSpec
 
 AT_FULL_SPEED = Fraction(1)
+
+
+class Done(NamedTuple):
+    """Steps that were done, those after `first` up to `last`, and by how many members, by role."""
+
+    first: int
+    last: int
+    by: dict[str, int]
 
 
 @dataclass(slots=True)
@@ -36,10 +45,11 @@ class WorldModel:
     lost_ns: int = 0  # work that was done and has to be done again, per worker
     lost_steps: int = 0
     in_memory: int = 0  # the step that the members of the last generation had come to
-    left: tuple[ReplicaId, ...] = ()  # who they were
     has_memory: bool = False  # a member of this one has kept it
     regained: int = 0  # of what was lost with the last generation, steps that this one has after all
     begins: list[int] = field(default_factory=list)  # when stepping began, generation by generation
+    done: list[Done] = field(default_factory=list)  # by earlier generations, in order
+    counted: int = 0  # up to which of these steps they are booked as kept
     reads: dict[ReplicaId, tuple[int, int]] = field(default_factory=dict)  # when its members read the checkpoint
     skipped: list[tuple[int, int]] = field(default_factory=list)  # times of checkpoints not played, first and last
     version: int = 0  # what was planned for an earlier one does not happen
@@ -108,25 +118,19 @@ class WorldModel:
         self.begins.append(now)
         return True
 
-    def split(self, now: int) -> tuple[int, int, int]:
-        """Of what was done in this generation, in ns: steps that are kept, steps that are lost, and checkpoints.
-
-        Where it began with more than the newest checkpoint has, that counts as lost now, and what is kept is less than
-        nothing: it was booked as kept before.
-        """
+    def split(self, now: int) -> tuple[int, int]:
+        """What was done in this generation, in ns: steps, and checkpoints."""
         load = self.pace.workload
         cycles, rest = divmod(self._position(now), load.checkpoint_every_ns + load.checkpoint_ns)
         checkpoint = cycles * load.checkpoint_ns + max(0, rest - load.checkpoint_every_ns)
-        worked = self._position(now) - checkpoint
-        kept = min(worked, (self.durable - self.first_step) * load.step_ns)
-        return kept, worked - kept, checkpoint
+        return self._position(now) - checkpoint, checkpoint
 
     def halt(self, now: int) -> None:
         """A member is gone: the others wait for it in vain. What was done since the last checkpoint is lost."""
         if self.begun_ns is None:
             return
         done = self.step_at(now)
-        self.in_memory, self.left = done, tuple(self.members)
+        self.in_memory = done
         self.lost_steps += max(0, done - self.durable)
         self.lost_ns += max(0, done - self.durable) * self.pace.workload.step_ns
         self.begun_ns, self.saving = None, Fraction(1)

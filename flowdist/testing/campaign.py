@@ -20,9 +20,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from flowdist.faults import NOTHING
+from flowdist.faults import NOTHING, Plan
 from flowdist.graph import HOUR, RoleGraph
 from flowdist.sim.bounds import Bounds
+from flowdist.sim.collectives import with_collective
 from flowdist.sim.nemesis import Nemesis, tolerance_of
 from flowdist.sim.points import CONTROLLER, DOUBLE, reachable
 from flowdist.sim.properties import Properties
@@ -48,6 +49,7 @@ class Verdict(NamedTuple):
     hits: dict[tuple[str, str], int]
     recoveries: int
     seen: tuple[str, ...] = ()  # points, built in or the user's
+    collective: str = ""  # what became of the peers of dead workers, where the topology does not say
 
 
 class Report(NamedTuple):
@@ -60,6 +62,7 @@ class Report(NamedTuple):
     has_models: bool = False
     points: Mapping[str, int] = MappingProxyType({})
     demanded: tuple[str, ...] = ()  # the user's
+    collectives: Mapping[str, int] = MappingProxyType({})  # in how many runs peers were made to fail, or to hang
 
     @property
     def never_seen(self) -> list[str]:
@@ -91,18 +94,26 @@ def try_seed(graph: RoleGraph, seed: int, rules: Rules) -> Verdict:
         if property:
             return Verdict(seed, (), Failure(seed, property, f"without any fault: {text}", (), schedule=seed), {}, 0)
         rules = rules._replace(truth=truth)
-    plan = Nemesis(graph, rules.horizon_ns, rules.truth.played.saves if rules.truth is not None else ()).plan(seed)
-    result, property, text = judge(graph, plan, seed, rules, quick=True)
-    failure = None
-    if property:
-        _, played, _ = judge(graph, plan, seed, rules)  # what is wrong may be seen earlier
-        if played:
-            failure = shrink(graph, plan, seed, rules, played)
-        else:
-            text = f"{text}; only when quiet stretches are computed"
-            failure = Failure(seed, property, text, specs(plan), schedule=seed)
+    nemesis = Nemesis(graph, rules.horizon_ns, rules.truth.played.saves if rules.truth is not None else ())
+    plan, collective = nemesis.plan(seed), nemesis.collective(seed)
+    result, property, text = judge(with_collective(graph, collective), plan, seed, rules, quick=True)
+    failure = _made_small(graph, plan, seed, rules, collective, (property, text)) if property else None
     closed = sum(incident.result == "recovered" for incident in result.job.incidents)
-    return Verdict(seed, specs(plan), failure, dict(result.hits), closed, tuple(result.seen))
+    return Verdict(seed, specs(plan), failure, dict(result.hits), closed, tuple(result.seen), collective)
+
+
+def _made_small(
+    graph: RoleGraph, plan: Plan, seed: int, rules: Rules, collective: str, broken: tuple[str, str]
+) -> Failure:
+    """With the plan, what becomes of peers goes, too, when it is not needed."""
+    drawn = with_collective(graph, collective)
+    _, played, _ = judge(drawn, plan, seed, rules)  # what is wrong may be seen earlier
+    if not played:
+        text = f"{broken[1]}; only when quiet stretches are computed"
+        return Failure(seed, broken[0], text, specs(plan), schedule=seed, collective=collective)
+    if collective and judge(graph, plan, seed, rules)[1] == played:
+        drawn, collective = graph, ""
+    return shrink(drawn, plan, seed, rules, played)._replace(collective=collective)
 
 
 def campaign(
@@ -138,11 +149,13 @@ def campaign(
     points = dict.fromkeys([*_reachable(graph, has_spare=nominal.points.has_spare), *demanded], 0)
     failures: list[Failure] = []
     coverage: Counter[tuple[str, str]] = Counter()
+    collectives: Counter[str] = Counter()
     done = recoveries = 0
     for verdict in _verdicts(graph, seeds, rules, jobs):
         done += 1
         coverage.update(verdict.hits)
         recoveries += verdict.recoveries
+        collectives.update([verdict.collective] if verdict.collective else [])
         for point in verdict.seen:
             points[point] = points.get(point, 0) + 1
         tell(verdict)
@@ -151,7 +164,9 @@ def campaign(
             if fail_fast:
                 break
     kinds = dict(sorted(coverage.items()))
-    return Report(done, failures, kinds, recoveries, has_models(graph), points, demanded)
+    return Report(
+        done, failures, kinds, recoveries, has_models(graph), points, demanded, dict(sorted(collectives.items()))
+    )
 
 
 def _reachable(graph: RoleGraph, *, has_spare: bool) -> list[str]:
@@ -214,6 +229,7 @@ def replay_command(target: str, options: Iterable[str], failure: Failure) -> str
     words = ["flowdist", "simulate", *([target] if target else []), *options]
     words += ["--seed", str(failure.seed)]
     words += ["--schedule", str(failure.schedule)] if failure.schedule else []
+    words += ["--collective", failure.collective] if failure.collective else []
     for fault in failure.faults:
         words += ["--fail", fault]
     words += ["--live"] if failure.property == "liveness" else []

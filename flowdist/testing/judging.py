@@ -17,8 +17,9 @@ from flowdist.graph import SECOND, RoleGraph, format_duration
 from flowdist.report.trace import event_lines, event_text, stamp, trace_lines
 from flowdist.sim.bounds import Bounds
 from flowdist.sim.liveness import end_ns, late
-from flowdist.sim.properties import Properties
+from flowdist.sim.properties import Properties, Violation
 from flowdist.sim.simulation import Checks, SimResult, Simulation
+from flowdist.testing.history import CRASHES, crash
 from flowdist.testing.sameness import difference, errors_text
 
 SHORT = 2  # faults: a plan that is no longer is as good as it gets
@@ -37,6 +38,7 @@ class Failure(NamedTuple):
     divergence: str = ""
     schedule: int = 0
     last: tuple[str, ...] = ()  # lines of its trace, up to where it failed
+    collective: str = ""  # what became of the peers of dead workers, where the topology does not say
 
 
 class Rules(NamedTuple):
@@ -63,7 +65,10 @@ def judge(graph: RoleGraph, plan: Plan, seed: int, rules: Rules, *, quick: bool 
         checks: Checks = "changed" if quick else "all"
         asked = rules.properties
         sim = Simulation(graph, plan, seed=seed, schedule=seed, checks=checks, fast_forward=quick, properties=asked)
-        return sim.run(until)
+        try:
+            return sim.run(until)
+        except CRASHES as error:  # of control: the plan is what one wants to see, a single run shows the rest
+            return sim.result(Violation(*crash(error)))
 
     until = end_ns(graph, plan, rules.horizon_ns)
     result = run(until)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from flowdist.dsl.load import compile_loaded, load_topology
 from flowdist.dsl.topology import Topology
@@ -23,6 +23,7 @@ from flowdist.fault_files import parse_plan
 from flowdist.faults import Plan
 from flowdist.graph import RoleGraph, format_duration, parse_duration
 from flowdist.sim.bounds import bounds_of
+from flowdist.sim.collectives import with_collective
 from flowdist.sim.faulting import check_faults
 from flowdist.sim.properties import Always, Check, Eventually, Properties, Sometimes, properties_of
 from flowdist.sim.simulation import SimResult, Simulation, with_nodes
@@ -50,6 +51,7 @@ def simulate(
     *faults: str | Plan,
     seed: int = 0,
     schedule: int = 0,
+    collective: Literal["wait", "fail", "hang"] | None = None,
     until: str | None = None,
     scale: Sequence[str] = (),
     add: Sequence[str] = (),
@@ -66,6 +68,7 @@ def simulate(
         faults: In the fault grammar: `"node1@5m/2m"`, `"trainer/0@step=trainer,500:exit=3"`; or plans of them.
         seed: 0 is nominal; others spread start-up times.
         schedule: In which order things happen that happen at the same time: another one for each number.
+        collective: What becomes of the peers of a worker that dies, where `workload=` does not say: see `Workload`.
         until: When to stop the clock, such as `"2h"`.
         scale, add, drain: As on the command line: `"trainer=4@60s"`, `"node5@90s"`, `"node1@2m"`.
         params: Of a topology file that is a function.
@@ -82,7 +85,7 @@ def simulate(
         FaultError: for a fault that cannot be read, or has no target.
         FlowdistError: for properties that cannot be read, or raise an exception.
     """
-    graph = graph_of(topology, params)
+    graph = with_collective(graph_of(topology, params), collective or "")
     demanded = _demanded(topology, properties, properties_of(always, eventually, sometimes))
     plan = parse_plan(tuple(fault for fault in faults if isinstance(fault, str)), scale, add, drain)
     for more in faults:
@@ -174,7 +177,7 @@ def assert_same_result(topology: str | Path | Topology | RoleGraph, *faults: str
 def _changed(topology: str | Path | Topology | RoleGraph, result: SimResult, options: Mapping[str, Any]) -> list[str]:
     if not has_models(result.job.graph):
         return ["no role has a model: write simulate= in the topology"]
-    kept = {name: value for name, value in options.items() if name in ("seed", "until", "params")}
+    kept = {name: value for name, value in options.items() if name in ("seed", "collective", "until", "params")}
     truth = simulate(topology, **kept)
     if truth.job.outcome != "succeeded":
         why = errors_text(truth.played) or truth.job.ending_reason or f"waiting for {', '.join(truth.waiting)}"
@@ -218,7 +221,8 @@ def replay_lines(
         for flag, orders in (("--add", plan.adds), ("--drain", plan.drains)):
             for order in orders:
                 words += [flag, f"{order.node}@{format_duration(order.at_ns)}"]
-    failure = Failure(options.get("seed", 0), "", "", tuple(specs), schedule=options.get("schedule", 0))
+    seed, schedule, collective = options.get("seed", 0), options.get("schedule", 0), options.get("collective") or ""
+    failure = Failure(seed, "", "", tuple(specs), schedule=schedule, collective=collective)
     own = any(options.get(name) for name in ("always", "eventually", "sometimes"))
     note = "  # without what the test itself demands" if own else ""
     return [f"again: {replay_command(str(topology), [*words, *more], failure)}{note}"]

@@ -39,11 +39,13 @@ from flowdist.graph.model import GateCondition
 from flowdist.testing.kit import graph_of
 
 NODES = ("node0", "node1", "node2")
+COLLECTIVES: tuple[Literal["fail", "hang"], ...] = ("fail", "hang")
 FAILURES: tuple[FailureKind, ...] = ("exit", "signal", "oom", "start_failed")
 BRISK = WorkloadSpec(
     steps=40, step_ns=SECOND, startup_ns=2 * SECOND, checkpoint_every_ns=15 * SECOND, checkpoint_ns=SECOND
 )
 STAYING = msgspec.structs.replace(BRISK, rejoin_ns=200 * MS)  # its workers stay in place
+LOADS = (BRISK, STAYING, *(msgspec.structs.replace(BRISK, collective=how) for how in COLLECTIVES))
 
 
 @st.composite
@@ -113,7 +115,7 @@ def roles_of(draw: st.DrawFn, name: str, before: list[RoleSpec], *, gpus: bool) 
         ready=Readiness("tcp", "rpc") if draw(st.booleans()) else None,
         placement=draw(placements([other.name for other in before])),
         address_edges=tuple(gate.role for gate in gates if draw(st.booleans())),
-        workload=BRISK if service else draw(st.sampled_from([BRISK, STAYING])),
+        workload=BRISK if service else draw(st.sampled_from(LOADS)),
     )
 
 

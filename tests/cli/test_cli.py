@@ -77,7 +77,7 @@ def test_a_misspelt_verb_is_answered_with_the_right_one() -> None:
 
 def test_check_says_ok_in_a_line() -> None:
     done = flowdist("check", GANG)
-    assert done.returncode == 0 and done.stdout == "gang: ok (1 roles, up to 4 replicas, 4 nodes)\n"
+    assert done.returncode == 0 and done.stdout == "gang: ok (1 role, up to 4 replicas, 4 nodes)\n"
 
 
 def test_plan_as_json_holds_the_graph() -> None:
@@ -115,6 +115,16 @@ def test_a_users_mistake_is_told_in_words_with_exit_code_2(arguments: list[str],
     done = flowdist(*arguments)
     assert done.returncode == 2 and text in done.stderr and "Traceback" not in done.stderr, done.stderr
     assert "help:" in done.stderr or "nope.toml" in text
+
+
+@pytest.mark.parametrize("encoding", ["latin-1:strict", "ascii:strict", "ascii:surrogateescape"])
+def test_what_the_terminal_cannot_encode_is_replaced(tmp_path: Path, encoding: str) -> None:
+    trace = str(tmp_path / "trace.jsonl")
+    assert flowdist("simulate", GANG, "--until", "1m", "--trace", trace).returncode == 0
+    run = [sys.executable, "-m", "flowdist", "timeline", trace, "--format", "text"]
+    limited = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
+    done = subprocess.run(run, capture_output=True, encoding="latin-1", check=False, env=limited)
+    assert done.returncode == 0 and "trainer/0" in done.stdout and "?" in done.stdout, done.stderr
 
 
 def test_a_full_disk_is_told_in_words_and_what_flowdist_has_done_wrong_is_not(

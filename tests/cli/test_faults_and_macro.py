@@ -66,6 +66,19 @@ def test_exploring_draws_its_own_faults() -> None:
     assert done.exit_code == 2 and "draw their own faults" in done.output
 
 
+def test_what_becomes_of_the_peers_of_a_dead_worker_is_said_on_the_command_line() -> None:
+    fault = ("--fail", "node1@1m59s:delay=1s/5s", "--fail", "trainer/1@2m")
+    lost = "trainer/0 failed on node0: exit code 1: its process group has lost trainer/1"
+    assert lost in simulate(GANG, *fault, "--collective", "fail").output
+    assert lost not in simulate(GANG, *fault).output
+    said = ("--set", "trainer.workload.collective=wait", "--collective", "fail")
+    assert lost not in simulate(GANG, *fault, *said).output, "the topology says it"
+    assert "'die' is not one of" in simulate(GANG, "--collective", "die").output
+    explored = [json.loads(simulate(GANG, "--seeds", "1:9", "--json", *more).output) for more in ((), said[2:])]
+    assert [bool(found["collectives"]) for found in explored] == [True, False], "what is given is not drawn"
+    assert "they fail in" in simulate(GANG, "--seeds", "1:9").output
+
+
 WEEKS = (BIG, "-p", "nodes=1250", "-p", "spares=20", "-p", "least=1200", "--macro", "--until", "30d")
 
 
@@ -126,6 +139,7 @@ def test_a_difference_ends_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ((PS, "--macro"), "macro mode cannot play this job:\n  it has 3 roles"),
         ((GANG, "--macro", "--explore", "3"), "--explore is not for --macro"),
+        ((GANG, "--macro", "--collective", "hang"), "trainer's workload has collective = 'hang'"),
         ((GANG, "--macro", "--goodput", "0.9"), "properties and bounds are not for --macro"),
         ((GANG, "--macro", "--html", "x.html"), "--html is not for --macro"),
         ((GANG, "--macro", "--trace", "x", "--seeds", "1:2"), "--trace is of one run"),

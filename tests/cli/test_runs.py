@@ -20,6 +20,7 @@ from flowdist.cli.timeline import command as timeline_command
 from flowdist.control.history import Header, encode_line
 from flowdist.graph import encode_graph
 from flowdist.runtime.supervisor import RunResult
+from tests.control.sheets import sheet_of
 from tests.report.records import simulated
 
 
@@ -47,7 +48,8 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (folder / "graph.json").write_bytes(encode_graph(header.graph))
         (folder / "lock").touch()
     (tmp_path / "runs/latest").symlink_to("gang-1")
-    ended = RunResult("succeeded", "", str(tmp_path / "runs/gang-1"), result.job, [], [])
+    sheet = sheet_of(header.graph, list(result.lines)[1:], header.known_nodes)
+    ended = RunResult("succeeded", "", str(tmp_path / "runs/gang-1"), result.job, [], [], sheet)
     finish(ended, True, str)
     monkeypatch.chdir(tmp_path)
     return tmp_path / "runs"
@@ -106,6 +108,26 @@ def test_a_report_is_the_same_from_the_summary_and_from_the_journal(runs: Path) 
     assert "it died without an end" in call(report_command, "gang-2").output
 
 
+def test_a_report_has_the_goodput_and_buckets_that_add_up(runs: Path) -> None:
+    told = call(report_command).output
+    assert "\ngoodput " in told and "\nWhere the time went\n  role     productive  start-up" in told
+    content = json.loads(call(report_command, "--json").output)
+    assert sum(content["time_ns"]["trainer"].values()) == 4 * round(content["lasted_s"] * 1e9)
+    assert 0.3 < content["goodput"] < 1 and content["not_reported"] == {}
+    died = json.loads(call(report_command, "gang-2", "--json").output)
+    assert sum(died["time_ns"]["trainer"].values()) == 4 * round(died["lasted_s"] * 1e9)
+
+
+def test_what_an_earlier_version_wrote_down_is_completed_from_the_journal(runs: Path) -> None:
+    told = call(report_command).output
+    summary = json.loads((runs / "gang-1/summary.json").read_text())
+    del summary["time_ns"], summary["goodput"]
+    (runs / "gang-1/summary.json").write_text(json.dumps(summary))
+    assert call(report_command).output == told
+    (runs / "gang-1/journal.jsonl").unlink()  # as on a host that joined
+    assert "SUCCEEDED after" in call(report_command).output
+
+
 @pytest.mark.parametrize(
     ("arguments", "lines"),
     [
@@ -119,6 +141,11 @@ def test_a_report_is_the_same_from_the_summary_and_from_the_journal(runs: Path) 
 )
 def test_logs_of_workers(runs: Path, arguments: list[str], lines: list[str]) -> None:
     assert call(logs_command, *arguments).output.splitlines() == lines
+
+
+def test_logs_of_a_run_that_is_named_where_roles_are_is_helped_with(runs: Path) -> None:
+    told = call(logs_command, "gang-2", code=2).output
+    assert "gang-2 is a run, and logs takes roles" in told and "write flowdist logs --run gang-2" in told
 
 
 def test_events_are_the_journal(runs: Path) -> None:

@@ -23,6 +23,10 @@ def gang(policy: RestartPolicy | None, nodes: int = 2, **options: int) -> Talk:
     return talk
 
 
+def charges(talk: Talk) -> list[tuple[int, int]]:
+    return list(talk.job.roles["trainer"].charges)
+
+
 def stopped(talk: Talk, *names: str) -> None:
     for name in names:
         talk.tell(ev.ReplicaStopped(r(name), talk.replica(name).attempt))
@@ -66,6 +70,25 @@ def test_r8_all_peers_may_fail_before_the_node_is_known_to_be_dead():
         assert talk.job.ending is None
     talk.gone("node2")
     assert talk.job.ending is None and talk.world("trainer").phase == "opening"
+
+
+@pytest.mark.parametrize("why", [ev.NodeGone("node2"), ev.ScaleRequested("trainer", 2)])
+def test_r16_who_fails_before_it_hears_that_it_is_to_stop_has_been_stopped(why: ev.Event):
+    talk = gang(None, nodes=3)
+    talk.tell(why)
+    assert talk.replica("trainer/0").phase == "stopping"
+    talk.fail("trainer/0")  # its peers were faster
+    assert talk.job.ending is None
+    stopped(talk, "trainer/1", *(["trainer/2"] if talk.replica("trainer/2").is_live else []))
+    assert talk.world("trainer").phase == "opening" and charges(talk) == []
+
+
+def test_r9_a_rule_of_its_own_decides_about_who_was_about_to_be_stopped_too():
+    talk = gang(RULE, nodes=3)
+    talk.gone("node2")
+    talk.fail("trainer/0")
+    stopped(talk, "trainer/1")
+    assert talk.job.ending == "failed"
 
 
 def test_r7_when_all_have_failed_the_first_of_them_is_the_cause():
@@ -259,29 +282,8 @@ def test_r19_a_node_is_overdue_before_it_is_lost(options: dict[str, int]):
     assert job.quiet_after_ns <= job.silent_after_ns == job.lease_ns + SECOND
 
 
-@pytest.mark.parametrize("policy", [None, BUDGET, RULE])
-def test_r8_a_peer_that_fails_after_the_proof_and_before_it_is_told_does_not_fail_the_job(
-    policy: RestartPolicy | None,
-) -> None:
-    talk = gang(policy, nodes=3)
-    talk.gone("node1")
-    talk.now += 5 * MS
-    talk.fail("trainer/0")
-    stopped(talk, "trainer/2")
-    assert talk.job.ending is None and len(talk.job.incidents) == 1 and talk.world("trainer").phase == "opening"
-
-
-def test_r8_a_peer_that_fails_long_after_a_loss_or_hangs_has_no_excuse():
-    for kind, after_s in (("exit", 2.1), ("hang", 0)):
-        talk = gang(None, nodes=2)
-        talk.gone("node1")
-        talk.wait(after_s)
-        talk.tell(ev.ReplicaExited(r("trainer/0"), 1, kind))
-        assert talk.job.ending == "failed"
-
-
 def test_r8_a_node_that_is_given_up_is_not_waited_for():
-    talk = Talk(graph(role("trainer", min_replicas=1, max_replicas=4), nodes=2, cpu=2))
+    talk = Talk(graph(role("trainer", min_replicas=1, max_replicas=4, restart=RULE), nodes=2, cpu=2))
     talk.join("node0", "node1")
     talk.auto = False
     talk.tell(ev.StoreLost("trainer", 1))
@@ -395,7 +397,7 @@ def test_r6_who_leaves_in_place_on_a_node_that_was_given_up_meanwhile_ends():
 
 
 def test_r8_when_a_large_world_fails_at_once_the_nodes_are_asked_for_once():
-    talk = Talk(graph(role("trainer", min_replicas=1, max_replicas=4), nodes=2, cpu=2))
+    talk = Talk(graph(role("trainer", min_replicas=1, max_replicas=4, restart=RULE), nodes=2, cpu=2))
     talk.join("node0", "node1")
     talk.auto = False
     assert [talk.replica(f"trainer/{i}").node for i in range(4)] == ["node0", "node1", "node0", "node1"]

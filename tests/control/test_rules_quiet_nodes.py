@@ -281,13 +281,11 @@ def test_r8_what_another_incident_takes_in_is_still_judged_and_not_charged(
 
 
 def test_r8_a_failure_that_joins_an_open_incident_waits_too():
-    talk = served(None)
-    talk.auto = False
-    talk.fail("ps/0")
-    talk.tell(ev.NodeQuiet("node2"))
+    talk = gang(RULE, replicas=3)
+    talk.gone("node2")  # the incident stops the others; trainer/0 had failed before it could be told
     talk.fail("trainer/0")
-    assert talk.job.ending is None and list(talk.job.incidents[0].in_doubt) == ["node2"]
-    hear(talk, "node2")
+    assert talk.job.ending is None and list(talk.job.incidents[0].in_doubt) == ["node1"]
+    hear(talk)
     assert talk.job.ending == "failed"
 
 

@@ -96,6 +96,14 @@ def test_workers_stay_in_place_in_simulation_if_their_workload_says_how_long_it_
     assert [role.workload.rejoin_ns for role in compiled(tmp_path, body).roles] == [None, 50 * MS]
 
 
+def test_what_becomes_of_the_peers_of_a_dead_worker_is_said_by_the_workload_or_not_at_all(tmp_path: Path) -> None:
+    body = "from flowdist import Topology, Workload\nt = Topology('x')\nt.role('a', 'true', workload=Workload())\n"
+    body += "t.role('b', 'true', workload=Workload(collective='hang', collective_timeout='30s'))"
+    loads = [role.workload for role in compiled(tmp_path, body).roles]
+    assert [load.collective for load in loads] == ["", "hang"]
+    assert [load.collective_timeout_ns for load in loads] == [None, 30 * SECOND]
+
+
 def test_the_topology_gives_defaults_that_roles_may_change(tmp_path: Path) -> None:
     body = 'from flowdist import Topology\nt = Topology("x", grace="1m")\n'
     body += 't.role("a", "true")\nt.role("b", "true", grace="2s")'

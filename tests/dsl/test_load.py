@@ -63,6 +63,25 @@ def test_what_the_file_raises_is_told(tmp_path: Path, text: str, message: str) -
     assert problem.place.file == str(tmp_path / "topology.py") and problem.place.line == text.count("\n") + 1
 
 
+def test_a_role_that_is_made_without_its_topology_is_helped_with(tmp_path: Path) -> None:
+    problem = refused(tmp_path, "from flowdist import Role\nRole('trainer', ['python', 'train.py'])")
+    assert problem.code == "FD141" and problem.message == "a Role is made by its topology"
+    assert problem.help == 'write t.role("trainer", ["python", "train.py"])'
+
+
+def test_a_name_that_the_file_does_not_have_is_helped_with_the_function_that_it_has(tmp_path: Path) -> None:
+    (tmp_path / "made.py").write_text(HEAD + "def topology():\n    return Topology('x')\n")
+    with pytest.raises(TopologyProblems) as caught:
+        load_topology(f"{tmp_path / 'made.py'}:foo")
+    assert caught.value.problems[0].help == "known: topology"
+
+
+def test_where_problems_are_raised_into_a_script_they_are_told(tmp_path: Path) -> None:
+    with pytest.raises(TopologyProblems) as caught:
+        load_topology(str(tmp_path / "nope.py"))
+    assert [note for note in caught.value.__notes__ if "no topology file" in note and "help: " in note]
+
+
 @pytest.mark.parametrize(
     ("text", "argument"), [("x = 1\ny = = 2", "="), ("f(a b)", "a b"), ("t = Topology('x'", "("), ("if x:", "")]
 )

@@ -12,8 +12,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from flowdist.control.accounts import Spent
 from flowdist.control.status import NodeStatus, Status
 from flowdist.errors import FlowdistError
+from flowdist.graph import SECOND
 from flowdist.runtime.metrics import OPENMETRICS, PLAIN, listen, metrics_text, serve_metrics
 from tests.report.test_status import big_job
 
@@ -55,7 +57,8 @@ def labels(text: str) -> Iterator[tuple[str, str]]:
 def status() -> Status:
     told = big_job().status(125)
     nodes = [msgspec.structs.replace(node, heard_s_ago=0.25) if node.phase == "up" else node for node in told.nodes]
-    return msgspec.structs.replace(told, nodes=tuple(nodes))
+    times: Spent = {"trainer": {"productive": 9 * SECOND, "lost work": SECOND}}
+    return msgspec.structs.replace(told, nodes=tuple(nodes), time_ns=times, goodput=0.9)
 
 
 def test_the_metrics_of_a_job_in_trouble() -> None:
@@ -80,9 +83,15 @@ def test_the_metrics_of_a_job_in_trouble() -> None:
     assert value("budget_used", role="trainer") == 1 and value("budget", role="trainer") == 5
     nodes = {dict(key[1])["state"]: value for key, value in samples.items() if key[0] == "flowdist_nodes"}
     assert nodes == {"up": 25, "cordoned": 1, "leaving": 1, "unheard": 0, "lost": 1, "expected": 0}
+    assert value("replica_seconds", role="trainer", bucket="lost work") == 1 and value("goodput") == 0.9
     assert value("agent_heard_seconds", node="node0") == 0.25
     assert types["flowdist_restarts_total"] == "counter" and types["flowdist_replicas"] == "gauge"
     assert all(name in types for name, _ in samples)
+
+
+def test_where_the_time_went_is_told_by_who_knows_it() -> None:
+    samples, _ = read(metrics_text(msgspec.structs.replace(status(), goodput=None)))
+    assert not {"flowdist_goodput", "flowdist_replica_seconds"} & {name for name, _ in samples}
 
 
 def test_the_docs_have_every_metric_and_no_other() -> None:

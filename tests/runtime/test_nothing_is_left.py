@@ -107,6 +107,16 @@ def test_sigkill_of_a_fork_server_is_a_failure_of_its_workers(tmp_path: Path) ->
         assert job.alive() == []
 
 
+def test_ctrl_c_before_anything_runs_is_answered_with_what_became_of_the_run(tmp_path: Path) -> None:
+    (tmp_path / "stubborn.py").write_text(STUBBORN)
+    with Job(tmp_path, "stubborn.py") as job:
+        job.until(f"run {tmp_path}")
+        job.process.send_signal(signal.SIGINT)
+        assert job.finish() == 130
+        assert any("CANCELLED" in line or "flowdist run --resume" in line for line in job.output)
+        assert job.alive() == []
+
+
 def test_ctrl_c_stops_in_order_and_a_second_one_at_once(tmp_path: Path) -> None:
     (tmp_path / "polite.py").write_text(
         "import signal, sys\n"

@@ -129,7 +129,7 @@ def test_who_asks_a_run_that_is_over_is_told_how_it_ended(base: Path) -> None:
     run_dir = base / "gpt-20261121-1-cccc"
     with pytest.raises(FlowdistError) as caught:
         describe(run_dir)
-    assert "has died" in caught.value.message and "flowdist logs --run gpt-20261121-1-cccc" in caught.value.help
+    assert "has died" in caught.value.message and "flowdist run --resume gpt-20261121-1-cccc" in caught.value.help
     journal(run_dir)
     with pytest.raises(FlowdistError) as caught:
         describe(run_dir)

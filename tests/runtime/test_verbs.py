@@ -76,11 +76,13 @@ def test_a_run_in_the_background_is_watched_scaled_drained_and_cancelled(tmp_pat
         assert (told["state"], told["run"], told["roles"][0]["phases"]) == ("running", name, {"running": 3})
         follow.until("[trainer/2] generation 1: rank 2 of 3")
 
-        assert "trainer: scaled to 2 replicas by the operator" in verb(job, "scale", "trainer=2", "--wait")
+        assert "trainer: scaled to 2 replicas by the operator" in (scaled := verb(job, "scale", "trainer=2", "--wait"))
+        assert scaled.endswith("done\n")
         follow.until("[trainer/0] generation 2: rank 0 of 2")
         assert "trainer  2/2  2 running" in verb(job, "status", name[:-2])
         assert "scale trainer=9 is refused: trainer has replicas=2:3" in verb(job, "scale", "trainer=9", code=1)
         assert "did you mean 'trainer'?" in verb(job, "scale", "trianer=2", code=1)
+        assert "did you mean" not in verb(job, "scale", "node=2", code=1)
 
         assert "node1 is drained by the operator" in verb(job, "drain", "node1", "--wait")
         follow.until("leaves in order")

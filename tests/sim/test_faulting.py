@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from flowdist import Node, Topology, Workload
 from flowdist.control.events import ReplicaLeftStep
 from flowdist.control.history import FaultLine
 from flowdist.dsl.load import load_topology
@@ -265,3 +266,13 @@ def test_r14_a_member_that_hears_late_of_the_agreed_step_leaves_there_too() -> N
     assert result.job.outcome == "succeeded", result.job.ending_reason
     left = [line.event for line in result.lines if isinstance(getattr(line, "event", None), ReplicaLeftStep)]
     assert len(left) == 6
+
+
+def test_a_node_that_has_run_a_member_before_holds_nobody_up_when_it_is_paused() -> None:
+    """It came back after its members had found other places."""
+    t = Topology("roomy", nodes=4 * [Node(cpu=4)])
+    t.role("trainer", "true", replicas=4, cpu=2, workload=Workload(steps=300))
+    away = "node3@60s:partition=controller/55s"
+    once, twice = (simulate(t, away, *more) for more in ((), ("node3@200s:pause/3s",)))
+    assert all(start.node != "node3" for start in once.models["trainer"].members.values())
+    assert once.now == twice.now and once.job.outcome == "succeeded"

@@ -10,9 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from flowdist import Node, Restart, Topology, Workload
+from flowdist import Node, On, Restart, Topology, Workload
+from flowdist.control.controller import Controller
+from flowdist.control.effects import Effect
+from flowdist.control.events import Event, NodeGone
 from flowdist.control.state import JobState
 from flowdist.faults import FaultError
+from flowdist.sim.bounds import bounds_of
 from flowdist.sim.nemesis import Nemesis, tolerance_of
 from flowdist.testing import assert_recovers, explore, graph_of, simulate
 from flowdist.testing.campaign import Corpus, Failure, campaign, horizon, replay_command
@@ -81,6 +85,21 @@ def test_a_broken_promise_is_found_and_made_small() -> None:
     assert len(report.failures[0].faults) == 1
 
 
+def test_a_controller_that_raises_is_a_failure_with_a_plan_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = Controller.handle
+
+    def raising(self: Controller, event: Event, now: int) -> list[Effect]:
+        if isinstance(event, NodeGone):
+            raise KeyError(event.node)
+        return handle(self, event, now)
+
+    monkeypatch.setattr(Controller, "handle", raising)
+    report = campaign(graph_of(GANG), range(1, 31))
+    assert report.seeds == 30 and {failure.property for failure in report.failures} == {"crash"}
+    failure = report.failures[0]
+    assert len(failure.faults) == 1 and "KeyError('node" in failure.text and "in raising" in failure.text
+
+
 def test_the_nemesis_stays_within_what_is_declared() -> None:
     graph = graph_of(TOPOLOGIES / "core.py")
     assert tolerance_of(graph).budgets == {"ps": 0, "trainer": 2, "logger": 0}
@@ -90,6 +109,45 @@ def test_the_nemesis_stays_within_what_is_declared() -> None:
         assert plan == Nemesis(graph, horizon(graph)).plan(seed)
         kills = [fault for fault in plan.faults if "/" in fault.target and fault.kind in ("kill", "hang")]
         assert len(kills) <= 2 and all(fault.target.startswith("trainer/") for fault in kills)
+
+
+def test_the_nemesis_draws_what_becomes_of_peers_where_the_topology_does_not_say() -> None:
+    def drawn(*roles: tuple[Restart | None, str | None], joint: bool = False, gang: bool = True) -> set[str]:
+        t = Topology("drawn", nodes=2 * [Node(cpu=8)])
+        made = [
+            t.role(f"r{n}", "true", replicas=2, gang=gang, restart=policy, workload=Workload(collective=how))  # type: ignore[arg-type]
+            for n, (policy, how) in enumerate(roles)
+        ]
+        if joint:
+            t.world("both", *made)
+        nemesis = Nemesis(graph_of(t), 1)
+        return {nemesis.collective(seed) for seed in range(40)}
+
+    again, strict = Restart(max_restarts=3), Restart(max_restarts=3, rules=[On(exit=1, do="fail")])
+    assert drawn((again, None)) == drawn((None, None)) == drawn((again, "hang"), (again, None)) == {"", "fail", "hang"}
+    assert drawn((again, "wait")) == drawn((again, None), gang=False) == {""}
+    assert drawn((strict, None)) == {"", "hang"}, "an exit with 1 is to fail the job"
+    assert drawn((again, None), (None, None), joint=True) == {"", "hang"}, "the second dies with the first, and may not"
+
+
+def test_a_failure_that_needs_peers_that_hang_says_so_and_one_that_does_not_does_not(tmp_path: Path) -> None:
+    path = tmp_path / "small.py"
+    path.write_text(
+        "from flowdist import Node, Restart, Topology, Workload\n"
+        "t = Topology('small', nodes=[Node(cpu=2)])\n"
+        "t.role('a', 'true', replicas=2, restart=Restart(max_restarts=2), workload=Workload(steps=99, startup='1s'))\n"
+    )
+    graph = graph_of(path)
+    report = campaign(graph, range(1, 31), bounds=bounds_of("2s", None, None))
+    assert set(report.collectives) == {"fail", "hang"} and sum(report.collectives.values()) < report.seeds == 30
+    hung = next(failure for failure in report.failures if failure.collective)  # others failed twice in a row
+    command = replay_command(str(path), ["--recovers-within", "2s"], hung)
+    assert "--collective hang" in command and len(hung.faults) == 1
+    again = flowdist(*command.split()[1:])
+    assert again.returncode == 3 and "not within 2s" in again.stderr, again
+    assert flowdist(*command.replace("hang", "wait").split()[1:]).returncode == 0
+    hasty = campaign(graph, range(1, 31), bounds=bounds_of("500ms", None, None))
+    assert hasty.failures and {failure.collective for failure in hasty.failures} == {""}
 
 
 def test_the_nemesis_drains_no_node_that_the_minima_need() -> None:

@@ -1,0 +1,71 @@
+"""Where the time went, in a line, as values, and in words what is not known."""
+
+from __future__ import annotations
+
+import pytest
+
+from flowdist.control.accounts import BUCKETS, Bucket, Spent
+from flowdist.control.controller import Controller
+from flowdist.control.history import Line, Record
+from flowdist.control.timesheet import Timesheet
+from flowdist.graph import SECOND
+from flowdist.report.spending import goodput_line, not_reported_lines, time_of, time_of_run
+from flowdist.report.summary import summary_of, summary_text
+from tests.control.harness import graph, restart, role
+from tests.report.records import crash_loop
+
+JOB = graph(role("ps", kind="service", restart=restart("replica")), role("trainer", max_replicas=2, restart=restart()))
+
+
+def spent(**seconds: dict[Bucket, int]) -> Spent:
+    made: Spent = {name: dict.fromkeys(BUCKETS, 0) for name in ("ps", "trainer")}
+    for name, buckets in seconds.items():
+        made[name] |= {bucket: value * SECOND for bucket, value in buckets.items()}
+    return made
+
+
+def test_goodput_is_a_share_of_the_time_of_tasks_up_to_their_end() -> None:
+    values = time_of(JOB, spent(ps={"productive": 100}, trainer={"productive": 90, "lost work": 10, "done": 50}))
+    assert values["goodput"] == 0.9 and values["time_ns"]["ps"] == {"productive": 100 * SECOND}
+    assert values["time_s"]["trainer"] == {"productive": 90, "lost work": 10, "done": 50}
+    assert goodput_line(values) == "goodput 90.0 %; lost work 10.0 %"
+
+
+def test_a_perfect_run_has_nothing_more_to_say_and_one_without_time_nothing_at_all() -> None:
+    assert goodput_line(time_of(JOB, spent(trainer={"productive": 3}))) == "goodput 100.0 %"
+    none = time_of(JOB, spent(ps={"productive": 3}, trainer={"done": 3}))
+    assert none["goodput"] is None and goodput_line(none) == ""
+
+
+@pytest.mark.parametrize(
+    ("unsaid", "line", "words"),
+    [
+        (["progress", "checkpoints"], " (trainer reported no progress)", "neither progress nor checkpoints"),
+        (["progress"], " (trainer reported no progress)", "no progress"),
+        (["checkpoints"], "", "no checkpoints: lost is only what was seen to be done again"),
+    ],
+)
+def test_what_was_not_reported_is_said(unsaid: list[str], line: str, words: str) -> None:
+    values = {**time_of(JOB, spent(trainer={"productive": 3})), "not_reported": {"trainer": unsaid}}
+    assert goodput_line(values) == "goodput 100.0 %" + line
+    (told,) = not_reported_lines(values)
+    assert told.startswith(f"trainer reported {words}")
+
+
+def test_the_summary_of_a_run_has_a_line_and_that_of_a_report_the_table() -> None:
+    header, lines = crash_loop(2, 3)
+    controller = Controller(header.graph, header.known_nodes)
+    sheet = Timesheet(controller.state)
+    for line in lines:
+        assert isinstance(line, Record)
+        controller.handle(line.event, line.t_ns)
+        sheet.hear(line)
+    faults: list[Line] = []
+    summary = {**summary_of(controller.state, faults), **time_of_run(header.graph, sheet)}
+    # each generation works for 70 s, and saves after 60 of them; what it did in the last 10 s is lost
+    assert summary["time_ns"] == {"trainer": {"productive": 3 * 2 * 60 * SECOND, "lost work": 3 * 2 * 10 * SECOND}}
+    assert summary["not_reported"] == {"trainer": ["progress"]}
+    brief, full = summary_text(summary, brief=True), summary_text(summary)
+    assert "goodput 85.7 %; lost work 14.3 % (trainer reported no progress)" in brief
+    assert "Where the time went" not in brief
+    assert "  trainer  85.7 %      14.3 %\ntrainer reported no progress: it counts as productive" in full
