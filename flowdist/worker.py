@@ -135,10 +135,17 @@ def commit(path: str | os.PathLike[str], *, step: int = 0) -> bool:
     present generation only, so that a worker that was paused and replaced cannot overwrite its successor's work.
     For a gang one worker commits for all; without a gang each replica has a latest checkpoint of its own.
 
+    Args:
+        path: The file or folder; a relative one counts from the current folder, and is kept as an absolute one.
+        step: The step whose state it is.
+
     Raises:
+        FileNotFoundError: if nothing is there: whoever resumed from it would find nothing.
         TimeoutError: if nobody answers within 30 s; the checkpoint may have been accepted or not.
     """
-    path = str(path)
+    path = str(Path(path).absolute())
+    if not Path(path).exists():
+        raise FileNotFoundError(f"commit({path!r}): there is no such file or folder; write the checkpoint first")
     if not is_managed():
         _publish_alone(path, step)
         return True

@@ -87,14 +87,23 @@ def test_hello_comes_first_then_what_is_said(managed: AgentSide) -> None:
     assert managed.wait_for(3) == [hello, {"ready": True}, {"progress": 5}]
 
 
-def test_commit_is_answered(managed: AgentSide) -> None:
-    assert worker.commit(Path("/x/step-5"), step=5) is True
-    assert managed.wait_for(2)[1] == {"commit": {"path": "/x/step-5", "step": 5, "generation": 7}}
+def test_commit_is_answered(managed: AgentSide, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "step-5").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert worker.commit(Path("step-5"), step=5) is True
+    assert managed.wait_for(2)[1] == {"commit": {"path": f"{tmp_path}/step-5", "step": 5, "generation": 7}}
 
 
-def test_a_commit_of_a_former_generation_is_refused(managed: AgentSide) -> None:
+def test_nothing_is_published_that_is_not_there(managed: AgentSide, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"commit\('.*/step-5'\): there is no such file or folder"):
+        worker.commit(tmp_path / "step-5", step=5)
+    worker.progress(5)
+    assert managed.wait_for(2)[1] == {"progress": 5}
+
+
+def test_a_commit_of_a_former_generation_is_refused(managed: AgentSide, tmp_path: Path) -> None:
     managed._accept = False
-    assert worker.commit("/x/old") is False
+    assert worker.commit(tmp_path) is False
 
 
 def test_a_forked_child_opens_a_connection_of_its_own(managed: AgentSide) -> None:
@@ -133,14 +142,14 @@ def test_an_agent_that_is_gone_is_no_error_of_the_script(managed: AgentSide, tmp
     managed.close()
     (tmp_path / "s").unlink()
     worker.progress(1)
-    assert worker.commit("/x") is False
+    assert worker.commit(tmp_path) is False
 
 
 def test_without_flowdist_everything_does_the_sensible_nothing(tmp_path: Path) -> None:
     code = (
         "from flowdist import worker; import sys;"
         "worker.ready(); worker.progress(3);"
-        "assert worker.latest() is None and worker.commit('a/b', step=2) and str(worker.latest()) == 'a/b';"
+        "assert worker.latest() is None and worker.commit('.', step=2) and worker.latest().is_dir();"
         "assert worker.latest('trainer') == worker.latest();"
         "assert worker.info().world_size == 1 and not worker.is_managed();"
         "heavy = [m for m in ('msgspec', 'torch', 'click', 'networkx') if m in sys.modules]; assert not heavy, heavy\n"
