@@ -83,6 +83,7 @@ class Node:
     free: Capacity
     usable: bool = True
     cordoned: str = ""  # why it takes no more; empty: it does
+    habit: str = ""  # the kind of the failures that it was cordoned for
     is_unheard: bool = False  # since a controller took over: what runs there is not known (R21)
     is_leaving: bool = False  # drained or preempted: what is there goes elsewhere
     replicas: dict[ReplicaId, None] = field(default_factory=dict)  # placed here
@@ -199,6 +200,7 @@ class Held(NamedTuple):
     failure: Failure
     reason: str  # what people are told of it
     caused: bool  # something upstream, or in the same incident, is the root cause
+    is_final: bool  # it would end the job, or its role, as it seemed then
 
 
 class Charge(NamedTuple):
@@ -271,6 +273,7 @@ class Incident:
     restarted: dict[ReplicaId, None] = field(default_factory=dict)  # replicas that it made start a new attempt
     stayed: dict[ReplicaId, None] = field(default_factory=dict)  # of these, whose workers came to it in place
     in_doubt: dict[NodeName, None] = field(default_factory=dict)  # nodes: it may follow from the loss of one of these
+    asked: dict[WorldName, NodeName] = field(default_factory=dict)  # worlds whose nodes are in doubt, but for this one
     held: list[Held] = field(default_factory=list)  # what is judged when these are heard, or answer
     phase: Literal["stopping", "starting", "closed"] = "stopping"
     closed_ns: int | None = None
