@@ -143,8 +143,8 @@ def commit(path: str | os.PathLike[str], *, step: int = 0) -> bool:
         FileNotFoundError: if nothing is there: whoever resumed from it would find nothing.
         TimeoutError: if nobody answers within 30 s; the checkpoint may have been accepted or not.
     """
-    path = os.path.abspath(path)
-    if not os.path.exists(path):
+    path = str(Path(path).absolute())
+    if not Path(path).exists():
         raise FileNotFoundError(f"commit({path!r}): there is no such file or folder; write the checkpoint first")
     if not is_managed():
         _publish_alone(path, step)

@@ -18,7 +18,7 @@ from flowdist.cli.console import LINES, Console, Shown, finish
 from flowdist.cli.run import EXIT_CODES, carry_out
 from flowdist.errors import FlowdistError
 from flowdist.faults import Plan
-from flowdist.graph import Cluster, NodeSpec, RoleGraph, encode_graph
+from flowdist.graph import NODE_PROCS, Cluster, NodeSpec, RoleGraph, encode_graph
 
 if TYPE_CHECKING:
     from flowdist.runtime.logs import OpenSink
@@ -43,6 +43,8 @@ class Here(NamedTuple):
     opener: Callable[[Path, Show], OpenSink] | None = None
     detach: bool = False
     metrics_port: int | None = None
+    resume: str = ""  # the run to go on with
+    plan: Plan = Plan(())
 
 
 def meet(
@@ -70,10 +72,15 @@ def meet(
     open_job(graph, place, here, address, gpus)
 
 
-def listen_for_hosts(graph: RoleGraph, endpoint: str, job_id: str | None, here: Here) -> NoReturn:
-    """Run a topology on this host and on those that join."""
+def listen_for_hosts(graph: RoleGraph | None, endpoint: str, job_id: str | None, here: Here) -> NoReturn:
+    """Run a topology, or without one the run to resume, on this host and on those that join."""
     from flowdist.runtime.devices import machine_gpus
+    from flowdist.runtime.folder import door_of, find_run
 
+    if graph is None:
+        run_dir, graph = find_run(here.base, here.resume)
+        door = door_of(run_dir)
+        job_id = job_id or (door.job if door is not None else None)
     place = place_of(endpoint, job_id, hosts=max(1, len(graph.cluster.nodes)))
     if not place.token and not is_loopback(place.endpoint.host):
         raise FlowdistError(
@@ -101,22 +108,24 @@ def is_loopback(host: str) -> bool:
 def open_job(graph: RoleGraph, place: Rendezvous, here: Here, address: str, gpus: tuple[str, ...]) -> NoReturn:
     """Be the host of the controller."""
     from flowdist.runtime.addresses import address_of, interface_of, reachable_address
+    from flowdist.runtime.folder import Door
     from flowdist.runtime.reception import Listening, node_name
     from flowdist.runtime.supervisor import Hosting, Site
 
     own = address_of(place.local_addr) if place.local_addr else reachable_address(address)
     name = node_name(socket.gethostname(), {role.name for role in graph.roles})
     cluster = Cluster((_spec(name, gpus, place),), min_nodes=place.hosts_min)
-    graph = msgspec.structs.replace(graph, cluster=cluster)
+    fresh = msgspec.structs.replace(graph, cluster=cluster)
     if not place.token and not is_loopback(address):
         door = f"{address or 'any address of this machine'}, port {place.endpoint.port}"
         text = f"whoever can reach {door}, may join: docs/hosts.md says how FLOWDIST_TOKEN keeps others out"
         click.secho(f"flowdist: {text}", fg="yellow", err=True)
-    listening = Listening(address, place.endpoint.port, place.job_id, place.hosts)
+    listening = Listening(Door(str(place.endpoint), place.job_id), address, place.endpoint.port, place.hosts)
     carry_out(
-        graph,
-        Plan(()),
+        fresh if not here.resume else None,
+        here.plan,
         here.base,
+        resume=here.resume,
         shown=here.shown,
         detach=here.detach,
         metrics_port=here.metrics_port,
@@ -165,16 +174,24 @@ async def _take_part(
     own = address_of(place.local_addr) if place.local_addr else joined.link.own_address
     open_sink = here.opener(run_dir, console.show) if here.opener is not None else None
     console.show("event", f"joined {place.endpoint} as {joined.welcome.node}; logs: {run_dir}")
-    spec, site = _spec(joined.welcome.node, gpus, place), Site(own, interface_of(own))
+    procs = own_procs(joined.welcome.graph, graph)
+    spec, site = _spec(joined.welcome.node, gpus, place, procs), Site(own, interface_of(own))
     return await JoinedHost(joined, place.token, spec, graph, site, gpus, run_dir, console.show, open_sink).run()
 
 
-def _spec(name: str, gpus: tuple[str, ...], place: Rendezvous) -> NodeSpec:
+def own_procs(theirs: RoleGraph, ours: RoleGraph) -> int:
+    """How many workers a replica has here, where that is another number than elsewhere; else 0."""
+    pairs = zip(theirs.roles, ours.roles, strict=True)
+    return next((here.procs for there, here in pairs if there.procs != here.procs), 0)
+
+
+def _spec(name: str, gpus: tuple[str, ...], place: Rendezvous, procs: int = 0) -> NodeSpec:
     """What this machine offers."""
     from flowdist.control.ids import NODE_RANK
     from flowdist.runtime.devices import machine_cpus, machine_memory
 
-    labels = ((NODE_RANK, place.node_rank),) if place.node_rank else ()
+    said = {NODE_RANK: place.node_rank, NODE_PROCS: str(procs or "")}
+    labels = tuple((key, value) for key, value in said.items() if value)
     return NodeSpec(name, cpu=machine_cpus(), gpu=len(gpus), memory=machine_memory(), labels=labels)
 
 

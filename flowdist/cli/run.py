@@ -108,16 +108,14 @@ def command(
         raise FlowdistError(f"--seed {seed}: there is no --rate", help="nothing else in a run is drawn: leave it out")
     if listen is None and job_id is not None:
         raise FlowdistError("--id goes with --listen", help="write --listen host0:29400, or leave --id out")
-    if listen is not None and (resume is not None or plan.faults or plan.rates or plan.adds or named.as_json):
-        message = "--listen goes with none of --resume, --fail, --add and --json"
-        raise FlowdistError(message, help="leave --listen out, or the others")
+    if listen is not None and named.as_json:
+        raise FlowdistError("--listen does not go with --json", help="leave one of the two out")
     graph = None if resume is not None else _load(named, replicas, max_restarts, args).graph
     shown = Shown(quiet, named.as_json, live=not plain)
     if listen is not None:
         from flowdist.cli.hosts import Here, listen_for_hosts  # it imports this module
 
-        assert graph is not None
-        here = Here(Path(base), shown=shown, detach=detach, metrics_port=metrics_port)
+        here = Here(Path(base), "", shown, None, detach, metrics_port, resume or "", plan)
         listen_for_hosts(graph, listen, job_id, here)
     carry_out(
         graph,
@@ -175,7 +173,7 @@ def carry_out(
         settled = settle_cluster(graph, gpus, len(plan.new_nodes)) if hosting is None else (graph, [])
         graph, warnings = settled
         run_dir = None
-    check_faults(plan, graph)
+    check_faults(plan, graph, has_guests=hosting is not None)
     mask = Mask(check_secrets(graph, os.environ))
     metrics = listen(metrics_port) if metrics_port is not None else None
     console = Console(shown, mask)

@@ -118,7 +118,8 @@ class Accounts:
             for replica, (bucket, _) in list(self._at.items()):
                 if bucket in ("detection", "start-up", "re-formation"):
                     self.move(replica, "done", now)
-        self._note_short(job, now)
+        if self._short or len(job.due):
+            self._note_short(job, now)
 
     def _note_end(self, job: JobState, replica: ReplicaId, now: int) -> None:
         """It will not run again, or its whole world will not."""

@@ -13,7 +13,7 @@ from flowdist.control import agent_io as io
 from flowdist.control import events as ev
 from flowdist.control import messages as msg
 from flowdist.control import parking, signs
-from flowdist.control.attempts import Attempt, exit_event
+from flowdist.control.attempts import Attempt, exit_event, first_date
 from flowdist.control.effects import (
     AnswerCheckpoint,
     AskStep,
@@ -34,7 +34,7 @@ class Agent:
     """Times are the agent's own clock, in integer nanoseconds; it need not agree with the controller's."""
 
     def __init__(self, spec: NodeSpec, graph: RoleGraph, address: str = "127.0.0.1", incarnation: int = 1) -> None:
-        self.spec, self.graph, self.address, self.incarnation = spec, graph, address, incarnation
+        self.spec, self.graph, self.address, self.incarnation = spec, graph.on(spec), address, incarnation
         self.attempts: dict[ReplicaId, Attempt] = {}
         self.held: dict[ReplicaId, StartReplica] = {}  # until those who were parked here are gone
         self.stores: dict[tuple[WorldName, int], int | None] = {}  # port, once bound
@@ -47,6 +47,7 @@ class Agent:
         self.is_leaving = False
         self.is_over = False
         self._now = 0
+        self._due_at_ns: int | None = None  # the first date of an attempt: `handle` alone changes them
         self._out: list[io.AgentOutput] = []
 
     def handle(self, event: io.AgentInput, now: int) -> list[io.AgentOutput]:
@@ -56,22 +57,27 @@ class Agent:
         self._now, self._out = now, []
         self._keep_deadlines()
         self._record(event)
-        self._settle()
+        if self.held or self.is_leaving or self.is_fencing:
+            self._settle()
+        self._due_at_ns = first_date(self.attempts.values())
         return self._out
 
     def deadline(self) -> int | None:
         """When to call handle(AgentTimePassed(), now) at the latest."""
         if self.is_over:
             return None
-        times = [self.lease.beat_at_ns, self._fence_at_ns(), self.duty()]
-        return min((time for time in times if time is not None), default=None)
+        first = self.duty()
+        for time in (self.lease.beat_at_ns, self._fence_at_ns()):
+            if time is not None and (first is None or time < first):
+                first = time
+        return first
 
     def duty(self) -> int | None:
         """When something of a replica is due: the deadline without heartbeats and lease.
 
         A simulator that knows that the node is heard need not play each heartbeat: see `renew`.
         """
-        return min([time for attempt in self.attempts.values() for time in attempt.deadlines()], default=None)
+        return self._due_at_ns
 
     def renew(self, now: int, round_trip_ns: int) -> int | None:
         """As if every heartbeat that could be sent and answered by now had been. Returns when the last was sent."""
@@ -81,12 +87,15 @@ class Agent:
         return None if self.is_fencing else self.lease.fence_at()
 
     def _keep_deadlines(self) -> None:
-        fence_at = self._fence_at_ns()
-        if fence_at is not None and fence_at <= self._now:
+        now, lease = self._now, self.lease
+        fence_at = None if self.is_fencing else lease.fence_at()
+        if fence_at is not None and fence_at <= now:
             self._fence()
-        if self.lease.beat_at_ns is not None and self.lease.beat_at_ns <= self._now:
-            self._send(msg.Heartbeat(self.spec.name, self.incarnation, self._now))
-            self.lease.beat(self._now)
+        if lease.beat_at_ns is not None and lease.beat_at_ns <= now:
+            self._send(msg.Heartbeat(self.spec.name, self.incarnation, now))
+            lease.beat(now)
+        if self._due_at_ns is None or self._due_at_ns > now:
+            return
         for attempt in self.attempts.values():
             if attempt.kill_at_ns is not None and attempt.kill_at_ns <= self._now:
                 self._kill(attempt)
@@ -100,16 +109,22 @@ class Agent:
                 self._out.append(io.LookForSigns(attempt.order.replica, attempt.order.attempt))
 
     def _record(self, event: io.AgentInput) -> None:
+        if isinstance(event, msg.ToAgent):
+            self._hear(event)
+            return
+        if isinstance(event, io.WorkerNews):
+            self._record_news(event)
+            return
         match event:
+            case io.AgentTimePassed():
+                pass
+            case io.WorkersSpawned() | io.SpawnFailed() | io.WorkerExited():
+                self._record_process(event)
             case io.Connected():
                 self.is_connected = True
                 self._join()
             case io.Disconnected():
                 self.is_connected, self.lease.beat_at_ns = False, None
-            case msg.Acked() | msg.Rejoin() | msg.Ordered() | msg.Dismissed():
-                self._hear(event)
-            case io.WorkersSpawned() | io.SpawnFailed() | io.WorkerExited():
-                self._record_process(event)
             case io.SpawnedCold():
                 self._report(ev.ReplicaStartsCold(event.replica, event.attempt, event.detail))
             case io.WarmedUp():
@@ -121,18 +136,6 @@ class Agent:
                 signs.note_gpu(self.bad_gpus, event, self.spec.name, self._report)
             case io.PreemptionNoticed():
                 self._send(msg.Preempted(self.spec.name, self.incarnation, event.notice_ns))
-            case (
-                io.WorkerReady()
-                | io.WorkerElastic()
-                | io.WorkerParked()
-                | io.ProbePassed()
-                | io.WorkerProgressed()
-                | io.WorkerOffered()
-                | io.SignsSeen()
-                | io.WorkersAsked()
-                | io.WorkerLeftStep()
-            ):
-                self._record_news(event)
             case io.StoreBound():
                 if (event.world, event.generation) in self.stores:
                     self.stores[event.world, event.generation] = event.port
@@ -146,8 +149,6 @@ class Agent:
                 self.is_leaving = True
                 for attempt in self.attempts.values():
                     self._stop(attempt, attempt.role.grace_ns)
-            case io.AgentTimePassed():
-                pass
             case _:
                 assert_never(event)
 
@@ -211,12 +212,12 @@ class Agent:
         match message:
             case msg.Acked():
                 self.lease.acked(message.sent_ns)
-            case msg.Rejoin():
-                if not self.is_fencing:
-                    self._fence()
             case msg.Ordered():
                 if not self.is_fencing and not self.is_leaving:
                     self._obey(message.order)
+            case msg.Rejoin():
+                if not self.is_fencing:
+                    self._fence()
             case msg.Dismissed():
                 for attempt in self.attempts.values():
                     self._stop(attempt, 0)
@@ -390,22 +391,13 @@ class Agent:
         attempt.exited = exit_event(order, attempt.failure, is_parked)
         self._report(attempt.exited)
 
-    def _record_news(
-        self,
-        event: io.WorkerReady
-        | io.WorkerElastic
-        | io.WorkerParked
-        | io.ProbePassed
-        | io.WorkerProgressed
-        | io.WorkerOffered
-        | io.SignsSeen
-        | io.WorkersAsked
-        | io.WorkerLeftStep,
-    ) -> None:
+    def _record_news(self, event: io.WorkerNews) -> None:
         attempt = self._attempt(event.replica, event.attempt)
         if attempt is None or attempt.is_over or attempt.phase == "parked":
             return
         match event:
+            case io.WorkerProgressed():
+                signs.progressed(attempt, event, self._now, self.graph.options.heartbeat_ns, self._report)
             case io.WorkerReady():
                 attempt.ready_ranks[event.local_rank] = None
                 signs.check_ready(attempt, self._report)
@@ -420,8 +412,6 @@ class Agent:
             case io.ProbePassed():
                 attempt.is_probed = True
                 signs.check_ready(attempt, self._report)
-            case io.WorkerProgressed():
-                signs.progressed(attempt, event, self._now, self.graph.options.heartbeat_ns, self._report)
             case io.WorkerOffered():
                 offer = ev.CheckpointOffered(event.replica, event.attempt, event.generation, event.path, event.step)
                 attempt.offers[offer.path] = offer

@@ -181,6 +181,17 @@ class AgentTimePassed(msgspec.Struct, frozen=True, tag=True):
     """The deadline that the agent named has come."""
 
 
+WorkerNews = (  # of an attempt whose workers run
+    WorkerProgressed
+    | WorkerOffered
+    | WorkerReady
+    | WorkerElastic
+    | WorkerParked
+    | ProbePassed
+    | SignsSeen
+    | WorkersAsked
+    | WorkerLeftStep
+)
 AgentInput = (
     Connected
     | Disconnected
@@ -189,15 +200,7 @@ AgentInput = (
     | SpawnedCold
     | SpawnFailed
     | WorkerExited
-    | WorkerReady
-    | WorkerElastic
-    | WorkerParked
-    | ProbePassed
-    | WorkerProgressed
-    | WorkerOffered
-    | SignsSeen
-    | WorkersAsked
-    | WorkerLeftStep
+    | WorkerNews
     | Refused
     | StoreBound
     | StoreExited

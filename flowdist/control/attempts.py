@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -91,10 +92,6 @@ class Attempt:
     def item(self) -> ev.InventoryItem:
         return ev.InventoryItem(self.order.replica, self.order.attempt, self.phase, self.ports, self.exited)
 
-    def deadlines(self) -> list[int]:
-        own = (self.kill_at_ns, self.unkillable_at_ns, self.tell_at_ns, self.look_at_ns)
-        return [time for time in own if time is not None]
-
     def told_to_stop(self, grace_ns: int, now: int, *, dump: bool, stays: bool) -> bool:
         """Write down what it was told. Returns whether that is news: told again, only an earlier date counts.
 
@@ -146,6 +143,16 @@ class Attempt:
             return "progress" if min(self.signs.values()) + role.hang_after_ns <= now else None
         last = self.started_ns if output_ns is None else max(output_ns, self.started_ns)
         return "output" if last + role.hang_after_ns <= now else None
+
+
+def first_date(attempts: Iterable[Attempt]) -> int | None:
+    """When the first thing is due that one of them has to do; None when nothing is."""
+    first = None
+    for attempt in attempts:
+        for date in (attempt.kill_at_ns, attempt.unkillable_at_ns, attempt.tell_at_ns, attempt.look_at_ns):
+            if date is not None and (first is None or date < first):
+                first = date
+    return first
 
 
 def exit_event(order: StartReplica, failure: io.WorkerExited | None, parked: bool = False) -> ev.ReplicaExited:

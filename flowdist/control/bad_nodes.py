@@ -31,6 +31,7 @@ def blame(job: JobState, replica: Replica, kind: str, at_ns: int) -> None:
             job.notify(text, "warning")
         return
     cordon(job, replica.node, why)
+    node.habit = kind
 
 
 def forget_failure(job: JobState, replica: Replica, at_ns: int) -> None:
@@ -38,7 +39,13 @@ def forget_failure(job: JobState, replica: Replica, at_ns: int) -> None:
     gone = [past for past in replica.failures if past.at_ns == at_ns]
     replica.failures = [past for past in replica.failures if past not in gone]
     for past in gone:
-        job.nodes[past.node].failures.remove(past)
+        node = job.nodes[past.node]
+        node.failures = [other for other in node.failures if other != past]
+        same = [other for other in node.failures if other.kind == past.kind]
+        if node.habit == past.kind and not node.is_leaving and len(same) < job.graph.options.cordon_after:
+            node.cordoned = node.habit = ""
+            update_free(job, past.node)
+            job.notify(f"{past.node} is used again: {replica.id} did not fail by itself")
 
 
 def note_loss(job: JobState, name: NodeName) -> None:
@@ -79,7 +86,7 @@ def cordon(job: JobState, name: NodeName, why: str) -> None:
 def uncordon(job: JobState, name: NodeName) -> None:
     """Whatever it was cordoned for is forgotten."""
     node = job.nodes[name]
-    node.cordoned, node.is_leaving = "", False
+    node.cordoned, node.habit, node.is_leaving = "", "", False
     job.leaving.pop(name, None)
     for failed in {past.replica: None for past in node.failures if past.replica is not None}:
         replica = job.replicas[failed]

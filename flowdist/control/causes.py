@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
+from itertools import islice
 
 from flowdist.control.deadlines import INCIDENT_DUES, Due
 from flowdist.control.ids import NodeName, ReplicaId
-from flowdist.control.state import Charge, Failure, Incident, JobState, Replica
+from flowdist.control.judge import judge, may_be_excused
+from flowdist.control.state import Charge, Failure, Held, Incident, JobState, Replica
 from flowdist.graph.model import FailureKind
 
 # What a peer makes of it when a member of its world dies.
@@ -45,6 +47,20 @@ def upstream_incident(job: JobState, replica: Replica) -> Incident | None:
     return found
 
 
+def first_cause(job: JobState, before: int) -> str:
+    """Of failures that each fail the job the first is named, though it is waiting for answers yet (R18).
+
+    Only incidents with a number below `before` are asked. Empty: there is none.
+    """
+    earlier = [incident for incident in job.open_incidents() if incident.number < before]
+    for incident in earlier:
+        for failure, reason, caused, _ in incident.held if incident.in_doubt.keys().isdisjoint(job.quiet) else ():
+            verdict = judge(job, failure, caused=caused, at_ns=incident.opened_ns)
+            if verdict.action == "fail" and not may_be_excused(job, verdict, failure):
+                return f"{reason}; {verdict.because}"
+    return ""
+
+
 def nodes_in_doubt(job: JobState, failure: Failure, part_of: Incident | None, *, is_final: bool) -> list[NodeName]:
     """The nodes of which has to be known first whether they are lost: the failure may follow from that (R8).
 
@@ -53,8 +69,8 @@ def nodes_in_doubt(job: JobState, failure: Failure, part_of: Incident | None, *,
     replica = job.replicas[failure.replica]
     nodes = dict.fromkeys(_overdue_nodes(job, replica))
     if is_final and failure.kind in PEER_KINDS:
-        nodes.update(dict.fromkeys(_unanswered_nodes(job, replica)))
-    return list(nodes or (part_of.in_doubt if part_of is not None else ()))
+        nodes.update(dict.fromkeys(_unanswered_nodes(job, replica, part_of)))
+    return list(nodes or islice(part_of.in_doubt if part_of is not None else (), 1))  # the others wait there already
 
 
 def _overdue_nodes(job: JobState, replica: Replica) -> list[NodeName]:
@@ -72,15 +88,31 @@ def _may_follow(job: JobState, replica: Replica, name: NodeName) -> bool:
     return any(other.is_live and (other.world == replica.world or other.id.role in upstream) for other in others)
 
 
-def _unanswered_nodes(job: JobState, replica: Replica) -> list[NodeName]:
+def _unanswered_nodes(job: JobState, replica: Replica, part_of: Incident | None) -> list[NodeName]:
     """Other nodes with something alive on them that it shares a world with: any of them may just have died.
 
     What peers see of it reaches the controller as soon as the proof does, or sooner. A node that still runs what it is
-    told to stop says so.
+    told to stop says so. All of a large world may fail at once: the first of it asks for all nodes but its own, the
+    others for that one.
     """
-    members = job.members_of(job.worlds[replica.world])
-    nodes = {member.node: None for member in members if member.is_live and member.node != replica.node}
-    return [name for name in nodes if name is not None]
+    world = job.worlds[replica.world]
+    first = part_of.asked.get(world.name) if part_of is not None else None
+    if first is None:
+        others = job.members_of(world)
+    else:
+        others = [job.replicas[other] for other in job.nodes[first].replicas]
+    found = {other.node: None for other in others if other.is_live and other.world == world.name}
+    found.pop(replica.node, None)
+    return [name for name in found if name is not None and job.nodes[name].usable]
+
+
+def hold(job: JobState, incident: Incident, held: Iterable[Held]) -> None:
+    """Nothing follows from these failures yet but that their worlds stop."""
+    for each in held:
+        incident.held.append(each)
+        replica = job.replicas[each.failure.replica]
+        if each.is_final and each.failure.kind in PEER_KINDS and replica.node is not None:
+            incident.asked.setdefault(replica.world, replica.node)
 
 
 def await_nodes(job: JobState, incident: Incident, nodes: Iterable[NodeName]) -> None:
@@ -102,6 +134,7 @@ def excuse(job: JobState, incident: Incident) -> None:
     incident.counted, incident.charged_to = False, None
     incident.in_doubt.clear()
     incident.held.clear()
+    incident.asked.clear()
     job.touched.update(incident.worlds)
     for what in INCIDENT_DUES:
         job.due.clear(Due(what, str(incident.number)))

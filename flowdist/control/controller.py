@@ -65,7 +65,7 @@ class Controller:
         job.effects = []
         if isinstance(event, ev.ControllerStarted):
             job.due.not_before(now + job.graph.options.silent_after_ns)
-        for due in job.due.pop_due(now):
+        while (due := job.due.pop_due(now)) is not None:
             if job.ending is None:
                 _expire(job, due)
         _record(job, event)
@@ -78,7 +78,14 @@ class Controller:
 
 
 def _record(job: JobState, event: ev.Event) -> None:
+    if isinstance(event, ev.AttemptEvent):
+        replica = _current(job, event.replica, event.attempt)
+        if replica is not None:
+            _record_of_replica(job, replica, event)
+        return
     match event:
+        case ev.CheckpointOffered():
+            _offered(job, event)
         case ev.NodeJoined():
             for item in join(job, event):
                 _record_item(job, item)
@@ -100,8 +107,6 @@ def _record(job: JobState, event: ev.Event) -> None:
             _store_opened(job, event)
         case ev.StoreLost():
             _store_lost(job, event)
-        case ev.CheckpointOffered():
-            _offered(job, event)
         case (
             ev.ScaleRequested()
             | ev.CancelRequested()
@@ -124,30 +129,23 @@ def _record(job: JobState, event: ev.Event) -> None:
         case ev.TimePassed():
             pass
         case _:
-            replica = _current(job, event.replica, event.attempt)
-            if replica is not None:
-                _record_of_replica(job, replica, event)
+            assert_never(event)
 
 
-def _record_of_replica(
-    job: JobState,
-    replica: Replica,
-    event: ev.ReplicaStarted
-    | ev.ReplicaStartsCold
-    | ev.ReplicaReady
-    | ev.ReplicaProgressed
-    | ev.ReplicaElastic
-    | ev.ReplicaExited
-    | ev.ReplicaStopped
-    | ev.ReplicaUnkillable
-    | ev.ReplicaStalled
-    | ev.ReplicaRevived
-    | ev.StepTold
-    | ev.ReplicaLeftStep,
-) -> None:
+def _record_of_replica(job: JobState, replica: Replica, event: ev.AttemptEvent) -> None:
     match event:
-        case ev.ReplicaStarted() | ev.ReplicaReady() | ev.ReplicaProgressed():
-            _record_running(job, replica, event)
+        case ev.ReplicaProgressed():
+            replica.step = event.step
+            world = job.worlds[replica.world]
+            if event.step > world.step:
+                world.step, world.progressed = event.step, True
+        case ev.ReplicaStarted():
+            _started(job, replica, event)
+        case ev.ReplicaReady():
+            if replica.phase == "running" and job.role_of(replica.id).spec.ready is not None:
+                job.set_phase(replica, "ready")
+                job.due.clear(Due("ready", str(replica.id)))
+                job.notify(f"{replica.id}: ready")
         case ev.ReplicaStartsCold():
             role = job.roles[replica.id.role]
             if not role.is_cold:
@@ -200,7 +198,7 @@ def settle(job: JobState) -> None:
         judge_success(job, roles)
         if job.ending is None:
             tell_dependents(job, roles)
-            form_worlds(job, job.in_order({**dict.fromkeys(names), **job.touched}))
+            form_worlds(job, job.in_order({**dict.fromkeys(names), **job.touched}) if job.touched else names)
         if job.ending is None:  # a world may have waited for what will never come
             update_addresses(job, roles)
     raise AssertionError("the job does not settle")
@@ -236,33 +234,18 @@ def _record_item(job: JobState, item: ev.InventoryItem) -> None:
         _record(job, item.exited)
 
 
-def _record_running(
-    job: JobState, replica: Replica, event: ev.ReplicaStarted | ev.ReplicaReady | ev.ReplicaProgressed
-) -> None:
+def _started(job: JobState, replica: Replica, event: ev.ReplicaStarted) -> None:
     world, role = job.worlds[replica.world], job.role_of(replica.id)
-    match event:
-        case ev.ReplicaStarted():
-            if event.ports != replica.ports or replica.ports_node != replica.node:
-                replica.ports, replica.ports_node = event.ports, replica.node
-                role.stale = True
-                role.portless.pop(replica.id, None)
-                job.touch(world)
-            if replica.phase == "starting":
-                job.set_phase(replica, "running")
-                if role.spec.ready is not None and job.ending is None:
-                    job.due.set(Due("ready", str(replica.id)), job.now + role.spec.ready_timeout_ns)
-                note_formed(job, world)
-        case ev.ReplicaReady():
-            if replica.phase == "running" and role.spec.ready is not None:
-                job.set_phase(replica, "ready")
-                job.due.clear(Due("ready", str(replica.id)))
-                job.notify(f"{replica.id}: ready")
-        case ev.ReplicaProgressed():
-            replica.step = event.step
-            if event.step > world.step:
-                world.step, world.progressed = event.step, True
-        case _:
-            assert_never(event)
+    if event.ports != replica.ports or replica.ports_node != replica.node:
+        replica.ports, replica.ports_node = event.ports, replica.node
+        role.stale = True
+        role.portless.pop(replica.id, None)
+        job.touch(world)
+    if replica.phase == "starting":
+        job.set_phase(replica, "running")
+        if role.spec.ready is not None and job.ending is None:
+            job.due.set(Due("ready", str(replica.id)), job.now + role.spec.ready_timeout_ns)
+        note_formed(job, world)
 
 
 def _exited(job: JobState, replica: Replica, event: ev.ReplicaExited) -> None:

@@ -40,6 +40,9 @@ class Deadlines:
     def __contains__(self, due: Due) -> bool:
         return due in self._at
 
+    def __len__(self) -> int:
+        return len(self._at)
+
     def __iter__(self) -> Iterator[Due]:
         return iter(self._at)
 
@@ -80,12 +83,14 @@ class Deadlines:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
-    def pop_due(self, now: int) -> Iterator[Due]:
-        """What is due by now, in order of time, then name; it is cleared.
+    def pop_due(self, now: int) -> Due | None:
+        """The first, in order of time, then name, if it is due by now: it is cleared.
 
-        One by one: what the first brings about may clear the next, which then does not come.
+        One by one: what it brings about may clear the next, which then does not come.
         """
-        while (ns := self.next()) is not None and ns <= now:
-            _, due = heapq.heappop(self._heap)
-            del self._at[due]
-            yield due
+        ns = self.next()
+        if ns is None or ns > now:
+            return None
+        _, due = heapq.heappop(self._heap)
+        del self._at[due]
+        return due

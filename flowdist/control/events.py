@@ -271,8 +271,23 @@ class TimePassed(msgspec.Struct, frozen=True, tag=True):
     """The deadline that the controller named has come."""
 
 
+AttemptEvent = (  # of one attempt of a replica
+    ReplicaProgressed
+    | ReplicaStarted
+    | ReplicaStartsCold
+    | ReplicaReady
+    | ReplicaElastic
+    | ReplicaExited
+    | ReplicaStopped
+    | ReplicaUnkillable
+    | ReplicaStalled
+    | ReplicaRevived
+    | StepTold
+    | ReplicaLeftStep
+)
 Event = (
-    NodeJoined
+    AttemptEvent
+    | NodeJoined
     | NodeWarm
     | NodeLeft
     | NodeGone
@@ -282,18 +297,6 @@ Event = (
     | GpuFailed
     | StoreOpened
     | StoreLost
-    | ReplicaStarted
-    | ReplicaStartsCold
-    | ReplicaReady
-    | ReplicaProgressed
-    | ReplicaElastic
-    | ReplicaExited
-    | ReplicaStopped
-    | ReplicaUnkillable
-    | ReplicaStalled
-    | ReplicaRevived
-    | StepTold
-    | ReplicaLeftStep
     | CheckpointOffered
     | ScaleRequested
     | DrainRequested

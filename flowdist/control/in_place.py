@@ -7,6 +7,7 @@ replica goes on with them; whatever takes the seat away, or has the replica begi
 
 from __future__ import annotations
 
+from flowdist.control.effects import StopReplica
 from flowdist.control.ending import stop
 from flowdist.control.state import Incident, JobState, Replica, World
 
@@ -41,8 +42,12 @@ def recall(job: JobState, incident: Incident) -> None:
 
 
 def park(job: JobState, replica: Replica) -> None:
-    """Its attempt is over, and workers of it wait for the next."""
-    job.parked[replica.id] = None
+    """Its attempt is over, and workers of it wait for the next: in vain where their node was given up meanwhile."""
+    assert replica.node is not None
+    if job.nodes[replica.node].usable:
+        job.parked[replica.id] = None
+    else:
+        job.emit(StopReplica(replica.node, replica.id, replica.attempt, 0))
 
 
 def take_up(job: JobState, replica: Replica) -> bool:

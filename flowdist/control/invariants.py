@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 
 from flowdist.control.deadlines import Due
+from flowdist.control.ids import ReplicaId
 from flowdist.control.placement import candidate, takes_more
 from flowdist.control.state import (
     LIVE_PHASES,
@@ -102,12 +103,15 @@ def check_role(job: JobState, role: Role) -> None:
     assert role.seats == sum(seated.values()), f"the seats of {name} are miscounted"
     assert vacant == role.vacant, f"of {name} {vacant} have no seat, not {role.vacant}"
     assert set(portless) == role.portless.keys(), f"{name}: {portless} have no ports, not {list(role.portless)}"
-    worlds = [job.worlds[world] for world in role.worlds]
-    waiting = {world.name for world in worlds if world.phase == "waiting"}
+    waiting, leaving, ended = set(), set(), 0
+    for world in job.worlds_of(role):
+        if world.phase == "waiting":
+            waiting.add(world.name)
+        if world.retiring == "ended":
+            leaving.add(world.name)
+        ended += world.phase == "ended"
     assert waiting == role.waiting.keys(), f"of {name} {waiting} wait, not {list(role.waiting)}"
-    leaving = {world.name for world in worlds if world.retiring == "ended"}
     assert leaving == role.leaving.keys(), f"of {name} {leaving} leave, not {list(role.leaving)}"
-    ended = sum([world.phase == "ended" for world in worlds])
     counted = role.spec.gang or job.ending is not None or ended == role.count("ended")
     assert counted, f"{ended} worlds of {name} have ended, not {role.count('ended')}"
 
@@ -157,8 +161,8 @@ def _check_parked(job: JobState, replica: Replica) -> None:
 def check_world(job: JobState, world: World) -> None:
     members = [job.replicas[id] for id in world.members]
     pool = iter(world.pool)
-    ordered = all(id in pool for id in world.members)  # each is looked for behind the one before
-    assert ordered, f"the members of {world.name} are out of order, or of another world"
+    is_ordered = world.members == world.pool or all(id in pool for id in world.members)  # each behind the one before
+    assert is_ordered, f"the members of {world.name} are out of order, or of another world"
     counts = dict.fromkeys(PHASES, 0)
     silent = []
     for id in world.pool:
@@ -168,10 +172,12 @@ def check_world(job: JobState, world: World) -> None:
             silent.append(replica)
     assert counts == world.counts, f"{world.name}: miscounted, it is {counts}"
     _check_stalls(world, silent)
-    live = [str(replica.id) for replica in members if replica.phase in LIVE_PHASES]
-    assert len(live) == world.live, f"only {live} of {world.live} that run are of the generation of {world.name}"
+    live = [replica.id for replica in members if replica.phase in LIVE_PHASES]
+    assert len(live) == world.live, (
+        f"only {_names(live)} of {world.live} that run are of the generation of {world.name}"
+    )
     if world.phase in ("waiting", "opening", "succeeded", "ended"):
-        assert not live, f"{world.name} is {world.phase}, but {live} run"
+        assert not live, f"{world.name} is {world.phase}, but {_names(live)} run"
     roles = job.roles_of(world)
     for role in roles if world.phase in ("opening", "running") and roles[0].spec.gang else ():
         count = sum([id.role == role.spec.name for id in world.members])
@@ -181,10 +187,15 @@ def check_world(job: JobState, world: World) -> None:
         assert all(replica.node is not None for replica in members), f"{world.name} opens without seats"
     if world.phase == "stopping" and job.ending is None:
         assert world.incident is not None or world.retiring, f"{world.name} stops, and nobody takes it from there"
-    closing = world.phase in ("running", "stopping") and any(replica.phase == "succeeded" for replica in members)
-    assert closing or Due("finish", world.name) not in job.due, f"{world.name} has to finish, but none of it has"
+    if Due("finish", world.name) in job.due:
+        is_closing = world.phase in ("running", "stopping") and any(replica.phase == "succeeded" for replica in members)
+        assert is_closing, f"{world.name} has to finish, but none of it has"
     if world.phase == "running":
         _check_running(job, world, members)
+
+
+def _names(ids: list[ReplicaId]) -> str:
+    return ", ".join(map(str, ids))
 
 
 def _check_stalls(world: World, silent: list[Replica]) -> None:
@@ -198,7 +209,7 @@ def _check_stalls(world: World, silent: list[Replica]) -> None:
 def _check_running(job: JobState, world: World, members: list[Replica]) -> None:
     """One generation, no hole in it, ranks 0..N-1; whoever is lost has led to a decision."""
     undecided = job.ending is None and world.notice is None
-    size = sum([job.roles[id.role].spec.procs for id in world.members])
+    size = sum([job.replicas[id].procs for id in world.members])
     rank = 0
     for replica in members:
         if undecided:
@@ -208,7 +219,7 @@ def _check_running(job: JobState, world: World, members: list[Replica]) -> None:
         assert order is not None and order.generation == world.generation, f"{world.name} mixes generations"
         assert (order.rank, order.world_size) == (rank, size), f"{world.name}: ranks have holes"
         assert 0 <= order.source_rank < size, f"{world.name}: the source rank is nobody's"
-        rank += job.roles[replica.id.role].spec.procs
+        rank += replica.procs
 
 
 def check_incidents(job: JobState) -> None:

@@ -75,6 +75,14 @@ def charges_in_window(role: Role, policy: RestartPolicy, level: int, at_ns: int)
     return len(opened) - (bisect_right(opened, since) if since is not None else 0)
 
 
+def may_be_excused(job: JobState, verdict: Verdict, failure: Failure) -> bool:
+    """A budget is not used up by what something upstream has caused: its failure may be reported a moment later."""
+    upstream = [job.roles[name] for name in job.role_of(failure.replica).upstream]
+    return verdict.exhausted and any(
+        role.count(phase) for role in upstream for phase in ("starting", "running", "ready", "stopping")
+    )
+
+
 def matching_rule(policy: RestartPolicy | None, failure: Failure) -> Rule | None:
     """The first rule that matches decides (R9)."""
     if policy is None:

@@ -13,7 +13,7 @@ class Lease:
     """Times are the agent's own clock, in integer nanoseconds."""
 
     def __init__(self, options: JobOptions) -> None:
-        self._options = options
+        self._options, self._lasts_ns = options, options.lease_ns - options.lease_margin_ns
         self.acked_ns: int | None = None  # when the heartbeat was sent that was acknowledged last
         self.beat_at_ns: int | None = None  # when the next one is due
         self.outage_since_ns: int | None = None  # nobody listens on this host
@@ -43,12 +43,11 @@ class Lease:
         """When everything has to be stopped; None without a lease."""
         if self.acked_ns is None:
             return None
-        options = self._options
-        heard = self.acked_ns if self.refused_ns is None else max(self.acked_ns, self.refused_ns)
-        fence_at = heard + options.lease_ns - options.lease_margin_ns
-        if self.outage_since_ns is not None:
-            fence_at = min(fence_at, self.outage_since_ns + options.controller_outage_ns - options.lease_margin_ns)
-        return fence_at
+        fence_at = self.acked_ns + self._lasts_ns
+        if self.outage_since_ns is None or self.refused_ns is None:
+            return fence_at
+        outage_ns = self._options.controller_outage_ns - self._options.lease_margin_ns
+        return min(max(fence_at, self.refused_ns + self._lasts_ns), self.outage_since_ns + outage_ns)
 
     def renew(self, now: int, round_trip_ns: int) -> int | None:
         """As if every heartbeat that could be sent and answered by now had been. Returns when the last was sent."""

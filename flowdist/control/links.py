@@ -6,7 +6,7 @@ which was given up has to join anew, and what a controller that took over may ex
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import NamedTuple, assert_never
 
 from flowdist.control.effects import Order
@@ -55,17 +55,19 @@ class Links:
         self._liveness = Liveness(options.silent_after_ns, options.quiet_after_ns)
         self._incarnations: dict[NodeName, int] = {}
 
-    def take_over(self, job: JobState, now: int) -> ControllerStarted:
+    def take_over(self, job: JobState, now: int, far: Container[NodeName] = ()) -> ControllerStarted:
         """After a restart from the journal: every node that was up is up until it has been silent for too long.
 
         That is the longer of the lease and `controller_outage`: an agent that found nobody listening keeps its workers
-        for so long, and nothing of it may be placed again before (R21).
+        for so long, and nothing of it may be placed again before (R21). Those of `far` nodes call from other hosts:
+        they fence at the end of their lease in any case, which the last controller was the last to renew.
         """
         self.epoch = job.epoch + 1
         for name, node in job.nodes.items():
             self._incarnations[name] = node.incarnation
             if node.usable:
-                self._liveness.watch(name, now, self._options.controller_outage_ns + self._options.lease_margin_ns)
+                kept_ns = self._options.lease_ns if name in far else self._options.controller_outage_ns
+                self._liveness.watch(name, now, kept_ns + self._options.lease_margin_ns)
         return ControllerStarted(self.epoch)
 
     def hear(self, message: ToController, now: int) -> Heard:

@@ -7,7 +7,6 @@ Its store is opened first; no replica starts before the store's port is known (R
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import get_args
 
 from flowdist.control.deadlines import Due
 from flowdist.control.effects import OpenStore, StartReplica
@@ -21,8 +20,6 @@ from flowdist.control.recovery import end_ignored, open_incident
 from flowdist.control.state import JobState, Replica, Role, World
 from flowdist.graph import format_duration
 from flowdist.graph.model import GateCondition
-
-CONDITIONS: tuple[GateCondition, ...] = get_args(GateCondition)
 
 
 def form_worlds(job: JobState, names: Iterable[WorldName]) -> None:
@@ -183,19 +180,32 @@ def is_so_far(role: Role, condition: GateCondition) -> bool:
 
     Success counts as both: what has done its work has been up. Whatever failed or was ignored is neither.
     """
-    if role.outcome is not None or condition == "succeeded":
-        return role.outcome == "succeeded"
-    up = role.seated["ready"] + role.seated["succeeded"]
-    up += role.seated["running"] if condition == "started" else 0
-    over = role.unseated["succeeded"]
-    return up == role.seats and up + over >= role.spec.min_replicas
+    started, ready, succeeded = so_far(role)
+    match condition:
+        case "started":
+            return started
+        case "ready":
+            return ready
+        case "succeeded":
+            return succeeded
+
+
+def so_far(role: Role) -> tuple[bool, bool, bool]:
+    """Whether it is started, ready, and succeeded."""
+    if role.outcome is not None:
+        is_done = role.outcome == "succeeded"
+        return is_done, is_done, is_done
+    ready = role.seated["ready"] + role.seated["succeeded"]
+    started = ready + role.seated["running"]
+    wanted = role.spec.min_replicas - role.unseated["succeeded"]
+    return started == role.seats and started >= wanted, ready == role.seats and ready >= wanted, False
 
 
 def tell_dependents(job: JobState, roles: Iterable[Role]) -> None:
     """Where a role has come so far, or is so far no longer, whoever has a gate on it may start."""
     for role in roles:
         if role.dependents:
-            shown = (*(is_so_far(role, condition) for condition in CONDITIONS), is_lost(role))
+            shown = (*so_far(role), is_lost(role))
             if shown != role.shown:
                 role.shown = shown
                 for name, _ in role.dependents:
@@ -222,7 +232,10 @@ def _open(job: JobState, world: World, members: list[Replica]) -> None:
     job.nodes[members[0].node].stores[world.name] = None
     world.grow_at_once = world.progressed = world.hangs = False
     roles = job.roles_of(world)
-    eager = roles[0].spec.kind == "task" and _workers(job, world.members) > 1
+    for replica in members:
+        assert replica.node is not None
+        replica.procs = job.role_of(replica.id).spec.procs_on(job.nodes[replica.node].spec)
+    eager = roles[0].spec.kind == "task" and _workers(members) > 1
     job.emit(OpenStore(members[0].node, world.name, world.generation, eager))
     if roles[0].spec.gang:
         many = f"{len(members)} replica{'s' * (len(members) != 1)}"
@@ -230,8 +243,8 @@ def _open(job: JobState, world: World, members: list[Replica]) -> None:
         job.notify(f"{world.name}: generation {world.generation} forms with {many} of at most {most}")
 
 
-def _workers(job: JobState, members: Iterable[ReplicaId]) -> int:
-    return sum(job.role_of(member).spec.procs for member in members)
+def _workers(members: Iterable[Replica]) -> int:
+    return sum(replica.procs for replica in members)
 
 
 def start_members(job: JobState, world: World) -> None:
@@ -242,16 +255,18 @@ def start_members(job: JobState, world: World) -> None:
     source = min(members, key=lambda replica: replica.member_since)  # the first of the oldest
     store = job.nodes[world.store_node] if world.store_node is not None else None
     assert store is not None and world.store_port is not None
-    rank, world_size = 0, _workers(job, world.members)
+    rank, world_size = 0, _workers(members)
     role_ranks: dict[str, int] = {}
+    role_sizes: dict[str, int] = {}
     first_ranks: dict[ReplicaId, int] = {}
     for replica in members:
         first_ranks[replica.id] = rank
-        rank += job.role_of(replica.id).spec.procs
+        rank += replica.procs
+        role_sizes[replica.id.role] = role_sizes.get(replica.id.role, 0) + replica.procs
     orders: list[StartReplica] = []  # of those who have only to go on
     for i, replica in enumerate(members):
         role = job.role_of(replica.id)
-        procs = role.spec.procs
+        procs = replica.procs
         assert replica.node is not None
         replica.told = addresses_for(job, role)
         goes_on = take_up(job, replica)
@@ -272,7 +287,7 @@ def start_members(job: JobState, world: World) -> None:
             group_rank=i,
             group_world_size=len(members),
             role_rank=role_rank,
-            role_world_size=(role.seats if role.spec.gang else role.target) * procs,
+            role_world_size=role_sizes[role.spec.name] if role.spec.gang else role.target * procs,
             source_rank=first_ranks[source.id],
             master_addr=store.address,
             master_port=world.store_port,

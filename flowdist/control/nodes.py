@@ -62,7 +62,7 @@ def _add(job: JobState, event: NodeJoined, known: Node | None) -> None:
     node = new_node(event.spec, event.address, event.incarnation, place)
     if known is not None:  # what outlives SIGKILL is there still, and what was said against the node still holds
         node.stuck, node.failures = known.stuck, known.failures
-        node.cordoned = "" if known.is_leaving else known.cordoned
+        node.cordoned, node.habit = ("", "") if known.is_leaving else (known.cordoned, known.habit)
         for (replica, _), gpus in node.stuck.items():
             node.free = subtract(node.free, job.role_of(replica).need, gpus)
     leave_out(node, event.bad_gpus)

@@ -22,7 +22,6 @@ from flowdist.graph import (
     Placement,
     RoleSpec,
     add,
-    fits,
     offered,
     pick,
     slots,
@@ -109,9 +108,11 @@ def candidate(
     job: JobState, shelf: Shelf, name: NodeName, free: Capacity | None, taken: Collection[str] = ()
 ) -> Candidate | None:
     """The node, with so much left, as a candidate for the shelf; None when it is none."""
-    if free is None or not fits(shelf.need, free) or refusal(job.nodes[name], shelf.placement, taken):
+    if free is None or refusal(job.nodes[name], shelf.placement, taken):
         return None
     count = slots(shelf.need, free)
+    if count < 1:
+        return None
     return (count if shelf.placement.strategy == "pack" else -count), job.nodes[name].order, name
 
 

@@ -13,6 +13,8 @@ from flowdist.control.bad_nodes import blame, moves_away
 from flowdist.control.causes import (
     await_nodes,
     excuse_dependents,
+    first_cause,
+    hold,
     nodes_in_doubt,
     note_lost,
     upstream_incident,
@@ -23,7 +25,7 @@ from flowdist.control.ending import begin_ending, close_store, stop
 from flowdist.control.health import CHOSEN_KINDS, limit_free
 from flowdist.control.ids import NodeName, ReplicaId, WorldName
 from flowdist.control.in_place import leaves_in_place, may_stay, recall, staying
-from flowdist.control.judge import Verdict, judge
+from flowdist.control.judge import Verdict, judge, may_be_excused
 from flowdist.control.placement import unplace
 from flowdist.control.state import Charge, Failure, Held, Incident, JobState, Replica, Role, World
 from flowdist.graph import RestartPolicy, format_duration
@@ -42,24 +44,25 @@ def fail(job: JobState, failure: Failure, *, was_told: bool = False) -> None:
         unfinished = [name for name in inside.worlds if job.worlds[name].phase == "stopping"]
         close(job, inside, f"{replica.id} failed again")
         inside = None
-    cause = upstream_incident(job, replica)
-    verdict = judge(job, failure, caused=inside is not None or cause is not None, was_told=was_told)
+    part_of = inside or upstream_incident(job, replica)
+    verdict = judge(job, failure, caused=part_of is not None, was_told=was_told)
     reason = f"{replica.id} failed on {replica.node}: {failure.why}"
     in_doubt: list[NodeName] = []
     if verdict.action != "restart" or verdict.counted:  # somebody pays, or something ends
-        in_doubt = nodes_in_doubt(job, failure, inside or cause, is_final=verdict.action != "restart")
-    if inside is None and cause is None and not in_doubt:
+        in_doubt = nodes_in_doubt(job, failure, part_of, is_final=verdict.action != "restart")
+    if part_of is None and not in_doubt:
         blame(job, replica, failure.kind, job.now)
     if in_doubt:
-        _restart(job, failure, verdict, inside, cause, reason, in_doubt)
+        _restart(job, failure, verdict, part_of, reason, in_doubt)
     elif verdict.action == "fail" and not may_be_excused(job, verdict, failure):
         job.notify(f"{reason}; {verdict.because}", "error")
-        begin_ending(job, "failed", f"{reason}; {verdict.because}")
+        before = first_cause(job, len(job.incidents) + 1)
+        begin_ending(job, "failed", before or f"{reason}; {verdict.because}")
     elif verdict.action == "ignore":
         job.notify(f"{reason}; ignored: {verdict.because}", "warning")
         ignore(job, replica)
     else:
-        _restart(job, failure, verdict, inside, cause, reason)
+        _restart(job, failure, verdict, part_of, reason)
     _hand_over(job, unfinished, f"{replica.id} failed again")
 
 
@@ -74,29 +77,20 @@ def _hand_over(job: JobState, worlds: list[WorldName], reason: str) -> None:
         )
 
 
-def may_be_excused(job: JobState, verdict: Verdict, failure: Failure) -> bool:
-    """A budget is not used up by what something upstream has caused: its failure may be reported a moment later."""
-    upstream = [job.roles[name] for name in job.role_of(failure.replica).upstream]
-    return verdict.exhausted and any(
-        role.count(phase) for role in upstream for phase in ("starting", "running", "ready", "stopping")
-    )
-
-
 def _restart(
     job: JobState,
     failure: Failure,
     verdict: Verdict,
-    inside: Incident | None,
-    cause: Incident | None,
+    part_of: Incident | None,
     reason: str,
     in_doubt: Iterable[NodeName] = (),
 ) -> None:
     seeds = scope_worlds(job, failure.replica, verdict.scope)
-    joined = inside or (cause if cause is not None and cause.is_open else None)
-    held = [Held(failure, reason, inside is not None or cause is not None)] if in_doubt else []
+    joined = part_of if part_of is not None and part_of.is_open else None
+    held = [Held(failure, reason, part_of is not None, verdict.action != "restart")] if in_doubt else []
     if joined is not None:
         await_nodes(job, joined, in_doubt)
-        joined.held += held
+        hold(job, joined, held)
         note_lost(job, joined, {failure.replica: failure.why})
         job.notify(f"{reason}; part of incident {joined.number} ({joined.root})", "warning")
         extend(job, joined, seeds)
@@ -105,8 +99,8 @@ def _restart(
         names = list(in_doubt)
         which = " or ".join(names) if len(names) < 4 else f"one of {len(names)} nodes"
         verdict = verdict._replace(because=f"to be judged when it is known whether {which} is lost")
-    elif cause is not None:
-        verdict = verdict._replace(because=f"caused by incident {cause.number} ({cause.root}), not counted")
+    elif part_of is not None:
+        verdict = verdict._replace(because=f"caused by incident {part_of.number} ({part_of.root}), not counted")
     incident = open_incident(
         job,
         kind=failure.kind,
@@ -179,7 +173,7 @@ def open_incident(
 ) -> Incident:
     """Open it, take in every open incident that it meets, and stop its whole restart set."""
     incident = Incident(len(job.incidents) + 1, job.now, kind, root, root_role, reason, counted, level)
-    incident.held += held
+    hold(job, incident, held)
     await_nodes(job, incident, in_doubt)
     note_lost(job, incident, lost or {})
     excuse_dependents(job, incident)
@@ -213,15 +207,19 @@ def extend(job: JobState, incident: Incident, seeds: list[WorldName]) -> None:
             other = job.incident(number)
             wanted.update(other.worlds)
             await_nodes(job, incident, other.in_doubt)
-            incident.held += [held._replace(caused=True) for held in other.held]
+            hold(job, incident, [held._replace(caused=True) for held in other.held])
             close(job, other, f"became part of incident {incident.number}")
     new = job.in_order(name for name in wanted if name not in incident.worlds)
     for name in new:
         incident.worlds[name] = incident.awaited[name] = None
         job.worlds[name].incident = incident.number
         job.touch(job.worlds[name])
-    stop_set(job, incident, new if incident.phase == "stopping" else incident.worlds)
-    recall(job, incident)
+    if incident.phase == "starting":  # once more all of it has to be gone first (R6)
+        incident.phase, incident.awaited = "stopping", dict(incident.worlds)
+        new = list(incident.worlds)
+    stop_set(job, incident, new)
+    if new or job.parked:  # where all of a large world fails, one by one, nothing else is to be looked for
+        recall(job, incident)
 
 
 def stop_set(job: JobState, incident: Incident, worlds: Iterable[WorldName]) -> None:

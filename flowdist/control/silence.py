@@ -10,13 +10,13 @@ from __future__ import annotations
 from bisect import insort
 
 from flowdist.control.bad_nodes import blame, forget_failure
-from flowdist.control.causes import PEER_KINDS, excuse
+from flowdist.control.causes import PEER_KINDS, excuse, first_cause
 from flowdist.control.closure import scope_worlds
 from flowdist.control.deadlines import Due
 from flowdist.control.ending import begin_ending
 from flowdist.control.ids import NodeName, WorldName
-from flowdist.control.judge import Verdict, judge
-from flowdist.control.recovery import extend, ignore, may_be_excused, set_backoff
+from flowdist.control.judge import Verdict, judge, may_be_excused
+from flowdist.control.recovery import extend, ignore, set_backoff
 from flowdist.control.state import Incident, JobState, Replica
 
 
@@ -59,28 +59,43 @@ def excuse_peers(job: JobState, name: NodeName) -> list[WorldName]:
     since = job.now - (options.silent_after_ns if name in job.quiet else options.cause_window_ns)
     job.quiet.pop(name, None)
     worlds: dict[WorldName, None] = {}
-    for incident in job.open_incidents():
+    for incident in _open_or_of_late(job, since):
         if name not in incident.in_doubt and not (incident.opened_ns >= since and _is_of_peers(job, incident, name)):
             continue
+        if incident.is_open:
+            worlds.update(incident.worlds)
         excuse(job, incident)
         if incident.root_role is not None:
-            job.roles[incident.root_role].rooted.remove(incident.number)
+            rooted = job.roles[incident.root_role].rooted
+            if incident.number in rooted:  # not if something upstream has excused it before
+                rooted.remove(incident.number)
             incident.root_role = None
         for replica in incident.lost:
             forget_failure(job, job.replicas[replica], incident.opened_ns)
-        worlds.update(incident.worlds)
         job.notify(f"incident {incident.number} was caused by the loss of {name}: not counted")
     return list(worlds)
 
 
+def _open_or_of_late(job: JobState, since: int) -> list[Incident]:
+    """Also those that are over since they became part of another: a charge was made for them (R7)."""
+    found = dict.fromkeys(job.open)
+    for incident in reversed(job.incidents):
+        if incident.opened_ns < since:
+            break
+        found[incident.number] = None
+    return [job.incident(number) for number in sorted(found)]
+
+
 def _is_of_peers(job: JobState, incident: Incident, name: NodeName) -> bool:
-    """Whether somebody is to pay for the failure of something whose peers live on that node."""
+    """Whether somebody pays for the failure of something whose peers live on that node, and has not started since."""
     pays = incident.counted or Due("verdict", str(incident.number)) in job.due
-    if not pays or incident.phase != "stopping" or incident.kind not in PEER_KINDS:
+    if not pays or incident.kind not in PEER_KINDS:
         return False
-    worlds = {job.replicas[replica].world for replica in incident.lost}
+    root = job.replicas[next(iter(incident.lost))]
+    if root.phase != "gone" or root.id in incident.restarted or root.started_ns > incident.opened_ns:
+        return False
     others = [job.replicas[other] for other in job.nodes[name].replicas]
-    return any(other.is_live and other.world in worlds for other in others)
+    return any(other.is_live and other.world == root.world for other in others)
 
 
 def _clear(job: JobState, incident: Incident, nodes: list[NodeName], because: str = "") -> None:
@@ -92,8 +107,9 @@ def _clear(job: JobState, incident: Incident, nodes: list[NodeName], because: st
     job.due.clear(Due("answer", str(incident.number)))
     says = f"{because}: " if because else ""
     held, incident.held = incident.held, []
+    incident.asked.clear()
     job.touched.update(incident.worlds)
-    for failure, reason, caused in held:
+    for failure, reason, caused, _ in held:
         replica = job.replicas[failure.replica]
         if job.worlds[replica.world].incident != incident.number:
             continue  # it was ended meanwhile
@@ -102,7 +118,7 @@ def _clear(job: JobState, incident: Incident, nodes: list[NodeName], because: st
             blame(job, replica, failure.kind, incident.opened_ns)
         if verdict.action == "fail" and not may_be_excused(job, verdict, failure):
             job.notify(f"{reason}; {f'{because}, and ' if because else ''}{verdict.because}", "error")
-            begin_ending(job, "failed", f"{reason}; {verdict.because}")
+            begin_ending(job, "failed", first_cause(job, incident.number) or f"{reason}; {verdict.because}")
             return
         if verdict.action == "ignore":
             job.notify(f"{reason}; {says}ignored: {verdict.because}", "warning")

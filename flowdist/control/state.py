@@ -83,6 +83,7 @@ class Node:
     free: Capacity
     usable: bool = True
     cordoned: str = ""  # why it takes no more; empty: it does
+    habit: str = ""  # the kind of the failures that it was cordoned for
     is_unheard: bool = False  # since a controller took over: what runs there is not known (R21)
     is_leaving: bool = False  # drained or preempted: what is there goes elsewhere
     replicas: dict[ReplicaId, None] = field(default_factory=dict)  # placed here
@@ -102,6 +103,7 @@ class Replica:
     world: WorldName
     phase: ReplicaPhase = "waiting"
     attempt: int = 0
+    procs: int = 0  # workers, in the generation that it was a member of last
     node: NodeName | None = None
     gpus: tuple[int, ...] = ()
     ports: tuple[tuple[str, int], ...] = ()
@@ -198,6 +200,7 @@ class Held(NamedTuple):
     failure: Failure
     reason: str  # what people are told of it
     caused: bool  # something upstream, or in the same incident, is the root cause
+    is_final: bool  # it would end the job, or its role, as it seemed then
 
 
 class Charge(NamedTuple):
@@ -270,6 +273,7 @@ class Incident:
     restarted: dict[ReplicaId, None] = field(default_factory=dict)  # replicas that it made start a new attempt
     stayed: dict[ReplicaId, None] = field(default_factory=dict)  # of these, whose workers came to it in place
     in_doubt: dict[NodeName, None] = field(default_factory=dict)  # nodes: it may follow from the loss of one of these
+    asked: dict[WorldName, NodeName] = field(default_factory=dict)  # worlds whose nodes are in doubt, but for this one
     held: list[Held] = field(default_factory=list)  # what is judged when these are heard, or answer
     phase: Literal["stopping", "starting", "closed"] = "stopping"
     closed_ns: int | None = None
@@ -377,17 +381,17 @@ class JobState:
         if replica.stalled and phase not in UP_PHASES:
             self.set_stalled(replica, "")
         role, world = self.roles[replica.id.role], self.worlds[replica.world]
-        counts = role.seated if replica.node is not None else role.unseated
-        counts[replica.phase] -= 1
+        counts, was = role.seated if replica.node is not None else role.unseated, replica.phase
+        counts[was] -= 1
         counts[phase] += 1
-        world.counts[replica.phase] -= 1
+        world.counts[was] -= 1
         world.counts[phase] += 1
-        if replica.node is None and (phase in OVER_PHASES) != (replica.phase in OVER_PHASES):
+        if replica.node is None and (phase in OVER_PHASES) != (was in OVER_PHASES):
             if phase in OVER_PHASES:
                 del role.vacant[bisect_left(role.vacant, replica.id.index)]
             else:
                 insort(role.vacant, replica.id.index)
-        self.live_at[role.depth] += (phase in LIVE_PHASES) - (replica.phase in LIVE_PHASES)
+        self.live_at[role.depth] += (phase in LIVE_PHASES) - (was in LIVE_PHASES)
         replica.phase = phase
         self.touch(world)
 

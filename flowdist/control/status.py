@@ -23,6 +23,7 @@ from flowdist.graph import SECOND, WHOLE
 JobPhase = Literal["starting", "running", "ending"] | Outcome
 SAID_MAX = 50
 RATE_WINDOW_NS = 30 * SECOND
+WORKING_PHASES: tuple[ReplicaPhase, ...] = ("running", "ready", "stopping")
 
 
 class Said(msgspec.Struct, frozen=True):
@@ -232,7 +233,9 @@ def _role(job: JobState, role: Role, steps_per_s: float | None) -> RoleStatus:
         target=role.target,
         has_readiness=spec.ready is not None,
         phases=phases,
-        workers=spec.procs * sum(phases.get(phase, 0) for phase in ("running", "ready", "stopping")),
+        workers=sum(
+            replica.procs for replica in job.replicas_of(role) if replica.is_live and replica.phase != "starting"
+        ),
         generation=max(world.generation for world in worlds),
         step=max(world.step for world in worlds),
         steps_per_s=steps_per_s if role.outcome is None else None,
@@ -244,7 +247,7 @@ def _role(job: JobState, role: Role, steps_per_s: float | None) -> RoleStatus:
 
 def _world(job: JobState, world: World) -> WorldStatus:
     running = world.members if world.phase == "running" else ()
-    size = sum(job.role_of(replica).spec.procs for replica in running)
+    size = sum(job.replicas[replica].procs for replica in running)
     return WorldStatus(world.name, world.phase, world.generation, size, world.checkpoints)
 
 

@@ -49,30 +49,27 @@ class Watch:
         if not self._is_due:
             return
         self._is_due = False
+        moved, worlds, roles = self._moved(job), self._changed_worlds(job), self._changed_roles(job)
+        key = (len(job.incidents), *job.open, job.ending, *job.due)
+        is_other, self._job = key != self._job, key
         if self._left == 0:
-            self._left = self._every
-            check_job(job)
+            self._left = self._every - 1
+            check_job(job)  # all that could have changed, and the rest
+            return
         self._left -= 1
-        moved = self._moved(job)
         for name in moved:
             check_node(job, name, job.nodes[name])
             check_place(job, name)
-        worlds = self._changed_worlds(job)
         for world in worlds:
             check_world(job, world)
-        roles = self._changed_roles(job)
         there = {replica.role for name in moved for replica in job.nodes[name].replicas}
-        roles += [job.roles[name] for name in sorted(there) if job.roles[name] not in roles]
-        for role in roles:
-            check_role(job, role)
-        key = (len(job.incidents), *job.open, job.ending, *job.due)
-        if key != self._job:
-            self._job = key
+        for name in sorted(there.union(role.spec.name for role in roles)):
+            check_role(job, job.roles[name])
+        if is_other:
             check_budgets(job)
-        elif not roles and not worlds:
-            return
-        check_sums(job)
-        check_incidents(job)
+        if is_other or roles or there or worlds:
+            check_sums(job)
+            check_incidents(job)
 
     def _moved(self, job: JobState) -> list[str]:
         """Nodes on which a seat was given or taken, that came, went, or take no more."""

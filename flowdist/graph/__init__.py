@@ -15,6 +15,7 @@ from flowdist.graph.capacity import (
 )
 from flowdist.graph.codec import decode_graph, encode_graph
 from flowdist.graph.model import (
+    NODE_PROCS,
     Cluster,
     Domain,
     FailureKind,
@@ -49,6 +50,7 @@ __all__ = [
     "HOUR",
     "MINUTE",
     "MS",
+    "NODE_PROCS",
     "SECOND",
     "WHOLE",
     "Capacity",

@@ -7,6 +7,7 @@ in which the user wrote them, so that equal graphs are equal bytes.
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 import msgspec
@@ -36,6 +37,9 @@ FailureKind = Literal[
 ]
 Pairs = tuple[tuple[str, str], ...]
 
+# A label of a node whose host says itself how many workers each replica has there. No label of a user has a `=`.
+NODE_PROCS = "procs="
+
 
 class Resources(msgspec.Struct, frozen=True):
     """What one replica needs. cpu in cores (fractions allowed), gpu in devices, memory in bytes.
@@ -64,6 +68,12 @@ class NodeSpec(msgspec.Struct, frozen=True):
     gpu: int = 0
     memory: int = 32 << 30
     labels: Pairs = ()
+
+    @property
+    def procs(self) -> int:
+        """How many workers a replica has here, if its host says so itself; else 0."""
+        text = dict(self.labels).get(NODE_PROCS, "") if self.labels else ""
+        return int(text) if re.fullmatch("[0-9]{1,5}", text) else 0
 
 
 class Cluster(msgspec.Struct, frozen=True):
@@ -163,7 +173,7 @@ class RoleSpec(msgspec.Struct, frozen=True):
     kind: RoleKind = "task"
     min_replicas: int = 1
     max_replicas: int = 1
-    procs: int = 1
+    procs: int = 1  # workers of a replica; `procs_on` says how many on a node
     resources: Resources = Resources()
     placement: Placement = Placement()
     env: Pairs = ()
@@ -199,6 +209,14 @@ class RoleSpec(msgspec.Struct, frozen=True):
     def step(self) -> int:
         """A gang of it has a multiple of so many replicas: of others the ranks form no mesh."""
         return replica_step(self.parallel, self.procs) if self.parallel else 1
+
+    def procs_on(self, node: NodeSpec) -> int:
+        """Workers of a replica on that node. Only the ranks of a gang follow the number that its host says.
+
+        Whoever has devices has as many as its workers need, and a mesh has the same number of ranks in every replica.
+        """
+        follows = self.gang and not self.resources.gpu and not self.parallel
+        return (node.procs if follows else 0) or self.procs
 
     def gate_on(self, role: str) -> Gate | None:
         return next((gate for gate in self.gates if gate.role == role), None)
@@ -257,6 +275,13 @@ class RoleGraph(msgspec.Struct, frozen=True):
     source: str = ""  # the topology file, absolute
     worlds: tuple[JointWorld, ...] = ()
     format: int = 1
+
+    def on(self, node: NodeSpec) -> RoleGraph:
+        """As that node runs it: each role with as many workers as a replica has there."""
+        if not node.procs:
+            return self
+        roles = tuple(msgspec.structs.replace(role, procs=role.procs_on(node)) for role in self.roles)
+        return msgspec.structs.replace(self, roles=roles)
 
     def role(self, name: str) -> RoleSpec:
         """The role of that name; KeyError if there is none."""

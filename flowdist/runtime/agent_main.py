@@ -73,7 +73,7 @@ def write_atomically(path: Path, content: str, *, lasts: bool = True) -> None:
 class _AgentProcess:
     def __init__(self, config: NodeConfig, channel: socket.socket, token: str) -> None:
         self._config, self._channel, self._token = config, channel, token
-        graph = decode_graph(Path(config.run_dir, "graph.json").read_bytes())
+        graph = decode_graph(Path(config.run_dir, "graph.json").read_bytes()).on(config.node)
         self._graph = graph
         self._agent = Agent(config.node, graph, config.address, config.incarnation)
         checkpoints = graph.checkpoint_dir or str(Path(config.run_dir, "checkpoints"))

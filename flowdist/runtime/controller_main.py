@@ -11,6 +11,7 @@ import contextlib
 import os
 import signal
 import sys
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -27,6 +28,7 @@ from flowdist.control.status import Lately, Said, Status, status_of
 from flowdist.control.timesheet import Timesheet
 from flowdist.graph import RoleGraph, decode_graph
 from flowdist.runtime.asking import Decided, Describe, Described
+from flowdist.runtime.blows import Blow
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.disturbances import Disturb, Disturbances, Heal
 from flowdist.runtime.evidence import keep
@@ -103,7 +105,7 @@ class Journal:
 class _ControllerProcess:
     def __init__(self, config: ControllerConfig, graph: RoleGraph, token: str) -> None:
         self._config = config
-        job = config.listening.job if config.listening is not None else ""
+        job = config.listening.door.job if config.listening is not None else ""
         self._reception = Reception(graph, job, config.run_id, token, config.known_nodes)
         self._far: dict[asyncio.StreamWriter, None] = {}  # connections of other hosts
         self._controller = Controller(graph, config.known_nodes)
@@ -133,7 +135,10 @@ class _ControllerProcess:
                 self._n, self._last_ns = line.n, line.t_ns
             self._sheet.hear(line)
         self._journal.lines.clear()
-        self._took_over = self._links.take_over(self._controller.state, self._now())
+        state = self._controller.state
+        near = [node.name for node in state.graph.cluster.nodes]
+        far = [name for name in state.nodes if name not in near] if self._config.listening is not None else []
+        self._took_over = self._links.take_over(state, self._now(), far)
 
     async def run(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -230,7 +235,10 @@ class _ControllerProcess:
     def _hear(self, message: ToControllerFrame, writer: asyncio.StreamWriter) -> None:
         match message:
             case Watch():
-                for line in self._journal.path.read_bytes().splitlines(keepends=True)[message.skip :]:
+                lines = self._journal.path.read_bytes().splitlines(keepends=True)
+                if message.digest and message.digest != sha256(b"".join(lines[: message.skip])).digest():
+                    self._send(writer, Farewell("the next one lacks the end of its journal: join again"))
+                for line in lines[message.skip :]:
                     writer.write(encode(JournalLine(line)))
                 self._watchers.append(writer)
             case Operate():
@@ -248,6 +256,9 @@ class _ControllerProcess:
                 self._disturbances.disturb(message)
             case Heal():
                 self._disturbances.heal(message)
+            case Blow():
+                if (link := self._reception.link_of(message.node)) is not None:
+                    self._send(link, message)
             case Arrive():
                 self._send(writer, self._reception.welcome(message, self._controller.state, writer))
             case Gone():

@@ -34,7 +34,7 @@ def keep(evidence: Evidence, job: JobState, run_dir: Path) -> None:
     replica = job.replicas.get(evidence.replica)
     if replica is None or evidence.attempt != replica.attempt or replica.node != evidence.node:
         return
-    if not 0 <= evidence.local_rank < job.role_of(replica.id).spec.procs:
+    if not 0 <= evidence.local_rank < replica.procs:
         return
     attempt = run_dir / evidence.replica.role / str(evidence.replica.index) / f"attempt_{evidence.attempt}"
     folder = attempt / str(evidence.local_rank)

@@ -19,7 +19,6 @@ import msgspec
 from flowdist.control.effects import FinishJob
 from flowdist.control.events import NodeJoined
 from flowdist.control.history import Header, Record, read_whole_lines
-from flowdist.control.ids import is_unnamed
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph, decode_graph, encode_graph
 from flowdist.runtime.leftovers import remove_folder
@@ -27,6 +26,7 @@ from flowdist.runtime.reaper import kill_writers
 
 GRAPH = "graph.json"
 CONTROL = "control.sock"
+LISTENS = "listens.json"  # a file: where the run lets other hosts in, and the name by which they ask for its job
 JOINED = "joined"  # a file: the folder is of a host that takes part in the run of another, and says where that is
 SOCKET_PATH_MAX = 100  # Linux allows 107 bytes; the longest name in the folder has its share
 
@@ -168,17 +168,57 @@ def is_locked(run_dir: Path) -> bool:
 class Past(NamedTuple):
     """What a run that is resumed has behind it: lines of its journal, time of the job, starts of each node's agent.
 
-    `added` are the nodes that it was not told of at its start.
+    `known` are the nodes that it was told of at its start, `added` those that it was not.
     """
 
     lines: int = 0
     last_ns: int = 0
     starts: Mapping[str, int] = MappingProxyType({})
+    known: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
 
 
-def past_of(run_dir: Path) -> Past:
-    """From its journal; nothing, if it has none. FlowdistError when the job is over, or its journal cannot be read."""
+class Door(msgspec.Struct, frozen=True):
+    """Where other hosts come in, `host0:29400`, and the name by which they ask for the job."""
+
+    endpoint: str
+    job: str
+
+
+def door_of(run_dir: Path) -> Door | None:
+    """None for a run on one machine."""
+    try:
+        return msgspec.json.decode((run_dir / LISTENS).read_bytes(), type=Door)
+    except FileNotFoundError:
+        return None
+
+
+def resume_words(run_dir: Path) -> str:
+    """What is typed to go on with the run, on the host that has its folder."""
+    door = door_of(run_dir)
+    return f"flowdist run{f' --listen {door.endpoint}' if door is not None else ''} --resume {run_dir.name}"
+
+
+def past_of(run_dir: Path, door: Door | None = None) -> Past:
+    """From its journal; nothing, if it has none. The door is written down, for the one who resumes it.
+
+    Raises:
+        FlowdistError: when the job is over, its journal cannot be read, or it has no door while it had one, or the
+            other way round.
+    """
+    past = _past_of(run_dir)
+    before = door_of(run_dir)
+    if past.lines and before is not None and door is None:
+        message = f"run {run_dir.name} is one over several hosts"
+        raise FlowdistError(message, help=f"write {resume_words(run_dir)}, and have the others join again")
+    if past.lines and before is None and door is not None:
+        raise FlowdistError(f"run {run_dir.name} is one of this machine alone", help="leave --listen out")
+    if door is not None:
+        (run_dir / LISTENS).write_bytes(msgspec.json.encode(door) + b"\n")
+    return past
+
+
+def _past_of(run_dir: Path) -> Past:
     try:
         lines, _ = read_whole_lines((run_dir / "journal.jsonl").read_bytes())
     except FileNotFoundError:
@@ -192,10 +232,6 @@ def past_of(run_dir: Path) -> Past:
     for line in lines:
         if isinstance(line, Header):
             known = line.known_nodes
-            if any(is_unnamed(name) for name in known):
-                message = f"run {run_dir.name} was one over several hosts, which cannot be resumed"
-                help = "start it anew on every host; checkpoints are where the job has put them"
-                raise FlowdistError(message, help=help)
         if not isinstance(line, Record):
             continue
         last_ns = line.t_ns
@@ -208,7 +244,7 @@ def past_of(run_dir: Path) -> Past:
                 how = "was cancelled" if effect.outcome == "cancelled" else f"has {effect.outcome}"
                 message = f"run {run_dir.name} is over: it {how}"
                 raise FlowdistError(message, help="start a new one with flowdist run")
-    return Past(len(lines), last_ns, starts, tuple(added))
+    return Past(len(lines), last_ns, starts, known, tuple(added))
 
 
 def end_leftovers(run_dir: Path) -> int:

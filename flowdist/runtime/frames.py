@@ -19,6 +19,7 @@ from flowdist.control.ids import NodeName, ReplicaId
 from flowdist.control.messages import ToAgent, ToController
 from flowdist.graph import RoleGraph
 from flowdist.runtime.asking import Describe
+from flowdist.runtime.blows import Blow
 from flowdist.runtime.disturbances import Disturb, Heal
 from flowdist.runtime.handshake import Refused
 from flowdist.runtime.handshake import encode as encode
@@ -28,9 +29,13 @@ LENGTH_MAX = 64 << 20
 
 
 class Watch(msgspec.Struct, frozen=True, tag=True):
-    """The supervisor's first frame: send me every line of the journal but the first `skip`."""
+    """The supervisor's first frame: send me every line of the journal but the first `skip`.
+
+    `digest` is the SHA-256 of these lines, where they may be others by now: a crash of the machine may have taken some.
+    """
 
     skip: int = 0
+    digest: bytes = b""
 
 
 Operation = (
@@ -100,8 +105,10 @@ class JournalLine(msgspec.Struct, frozen=True, tag=True):
     line: bytes
 
 
-ToControllerFrame = ToController | Watch | Operate | Injected | Disturb | Heal | Describe | Arrive | Gone | Evidence
-FromControllerFrame = ToAgent | JournalLine | Welcome | Refused | Farewell
+ToControllerFrame = (
+    ToController | Watch | Operate | Injected | Disturb | Heal | Describe | Arrive | Gone | Evidence | Blow
+)
+FromControllerFrame = ToAgent | JournalLine | Welcome | Refused | Farewell | Blow
 
 _TO_CONTROLLER = msgspec.msgpack.Decoder(ToControllerFrame)
 _FROM_CONTROLLER = msgspec.msgpack.Decoder(FromControllerFrame)

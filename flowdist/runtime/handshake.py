@@ -16,7 +16,7 @@ import msgspec
 from flowdist.errors import FlowdistError
 
 TOKEN = "FLOWDIST_TOKEN"  # the variable
-WIRE = 1  # grows with every change of a message
+WIRE = 2  # grows with every change of a message
 FRAME_MAX = 64 << 10  # of somebody who has not proven anything yet
 PATIENCE_S = 10.0
 

@@ -1,17 +1,18 @@
 """The fault plan against real processes. Control is never told: it has to notice.
 
-Here it is decided when a fault is due, whom it hits, and when it is over. What it does to processes is in `holding.py`
-and in the supervisor, who owns them; what it does to connections is in `disturbances.py`, in the controller's process.
+Here it is decided when a fault is due, whom it hits, and when it is over. What it does to processes is in `blows.py`,
+`holding.py` and in the supervisor, who owns them, or in `joined_host.py` where they run on another host; what it does
+to connections is in `disturbances.py`, in the controller's process.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
+import difflib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
+
+import msgspec
 
 from flowdist.control.events import DrainRequested, NodePreempted, ScaleRequested
 from flowdist.control.history import Record
@@ -21,6 +22,7 @@ from flowdist.fault_rates import Arrivals, check_rates
 from flowdist.faults import (
     ORDERS,
     Fault,
+    FaultError,
     Plan,
     added_node,
     check_plan,
@@ -30,10 +32,10 @@ from flowdist.faults import (
     refuse_unsupported,
 )
 from flowdist.graph import RoleGraph, parse_duration
+from flowdist.runtime.blows import Blow, strike, workers_hit
 from flowdist.runtime.disturbances import Direction, Disturb
 from flowdist.runtime.frames import Operation
-from flowdist.runtime.holding import Below, Group, Slow
-from flowdist.runtime.spawning import INJECTED_EXIT, INJECTED_OOM
+from flowdist.runtime.holding import Below
 from flowdist.runtime.tearing import tear_checkpoints
 
 KINDS = {
@@ -41,11 +43,17 @@ KINDS = {
     "replica": ("kill", "exit", "oom", "hang", "pause", "slow", "torn-checkpoint", "scale"),
     "controller": ("kill", "partition", "cut-to"),
 }
+NEARLY = 0.7  # how much a name is like another that was meant, of 1
 BOTH: tuple[Direction, ...] = ("up", "down")
 
 
-def check_faults(plan: Plan, graph: RoleGraph) -> None:
-    """FaultError for a fault that `run` cannot carry out, or whose target is not there."""
+def check_faults(plan: Plan, graph: RoleGraph, *, has_guests: bool = False) -> None:
+    """FaultError for a fault that `run` cannot carry out, or whose target is not there.
+
+    With `has_guests` other hosts may come, of any name: what is named like nothing else is one of them.
+    """
+    if has_guests:
+        graph = _with_guests(plan, graph)
     nodes = [node.name for node in graph.cluster.nodes] + plan.new_nodes
 
     def check(faults: Sequence[Fault]) -> None:
@@ -58,6 +66,19 @@ def check_faults(plan: Plan, graph: RoleGraph) -> None:
     check(plan.faults)
     check_plan(plan, graph)
     check_rates(plan.rates, graph, nodes, check)
+
+
+def _with_guests(plan: Plan, graph: RoleGraph) -> RoleGraph:
+    """The graph with a node for each name that may be a host's. One that is nearly a role's is a slip of the pen."""
+    if plan.new_nodes or plan.rates:
+        message = "--add and --rate are for one machine: what hosts will come is not known beforehand"
+        raise FaultError(message, help="type flowdist join where a host is to come; name hosts and roles in --fail")
+    known = [*(role.name for role in graph.roles), *(node.name for node in graph.cluster.nodes), "all", "controller"]
+    targets = [fault.target for fault in plan.faults if fault.replica is None and fault.label is None]
+    named = [*targets, *(other for fault in plan.faults for other in fault.others), *(d.node for d in plan.drains)]
+    guests = [name for name in dict.fromkeys(named) if not difflib.get_close_matches(name, known, 1, NEARLY)]
+    nodes = (*graph.cluster.nodes, *(added_node(name, graph) for name in guests))
+    return msgspec.structs.replace(graph, cluster=msgspec.structs.replace(graph.cluster, nodes=nodes))
 
 
 def _refuse_what_is_not_real(fault: Fault) -> None:
@@ -86,6 +107,8 @@ class Hands(Protocol):
     def heal(self, node: str, why: str) -> None: ...
     def operate(self, event: Operation) -> None: ...
     def note_fault(self, spec: str, target: str) -> None: ...
+    def is_far(self, node: str) -> bool: ...
+    def strike_far(self, blow: Blow) -> None: ...
 
 
 class Injector:
@@ -176,8 +199,8 @@ class Injector:
         if fault.target == "controller":
             self._hit_controller(fault, over_ns)
         elif fault.kind in ORDERS:
-            self._obey(fault)
-        elif nodes := self._nodes_hit(fault):
+            self._obey(fault, job)
+        elif nodes := self._nodes_hit(fault, job):
             for name in nodes:
                 if name in job.nodes and job.nodes[name].usable:
                     self._hit_node(fault, name, now, over_ns)
@@ -186,22 +209,22 @@ class Injector:
                 self._tell(fault, str(path))
         else:
             for replica in _targets(job, fault):
-                for folder in self._worker_folders(replica, fault.local_rank):
-                    self._hit_worker(fault, folder, over_ns)
+                self._hit_replica(fault, replica, over_ns)
 
-    def _obey(self, fault: Fault) -> None:
+    def _obey(self, fault: Fault, job: JobState) -> None:
         """What the operator does, or the cluster."""
         self._tell(fault, fault.target)
         if fault.kind == "scale":
             self._hands.operate(ScaleRequested(fault.target, int(fault.arg)))
-        for name in self._nodes_hit(fault):
+        for name in self._nodes_hit(fault, job):
             if fault.kind == "drain":
                 self._hands.operate(DrainRequested(name))
             elif fault.kind == "add":
                 self._hands.add_node(name)
 
-    def _nodes_hit(self, fault: Fault) -> list[str]:
-        return [name for name, labels in self._labels.items() if name == fault.target or fault.label in labels]
+    def _nodes_hit(self, fault: Fault, job: JobState) -> list[str]:
+        labels = self._labels | {name: node.spec.labels for name, node in job.nodes.items()}
+        return [name for name, own in labels.items() if name == fault.target or fault.label in own]
 
     def _hit_controller(self, fault: Fault, over_ns: int | None) -> None:
         if fault.kind == "kill":
@@ -219,6 +242,8 @@ class Injector:
                 self._acts.append((now + notice_ns, lambda: self._hands.kill_node(name, fault.duration_ns)))
             case "leave":
                 self._hands.send_away(name, fault.duration_ns)
+            case "pause" if self._hands.is_far(name):
+                self._hands.strike_far(Blow(name, "pause", duration_ns=fault.duration_ns))
             case "pause":
                 guardian = self._hands.guardian_of(name)
                 if guardian is not None:
@@ -238,32 +263,22 @@ class Injector:
         self._hands.disturb(wrong)
         self._undos.append((over_ns, lambda: self._hands.heal(wrong.node, wrong.why)))
 
-    def _hold(self, held: Below | Group | Slow, over_ns: int | None) -> None:
+    def _hold(self, held: Below, over_ns: int | None) -> None:
         held.stop()
         self._undos.append((over_ns, held.go_on))
 
-    def _worker_folders(self, replica: Replica, local_rank: int | None) -> list[Path]:
-        base = self._run_dir / replica.id.role / str(replica.id.index) / f"attempt_{replica.attempt}"
-        ranks = "*" if local_rank is None else str(local_rank)
-        return sorted(file.parent for file in base.glob(f"{ranks}/pid"))
-
-    def _hit_worker(self, fault: Fault, folder: Path, over_ns: int | None) -> None:
-        pid = int((folder / "pid").read_text())
-        self._tell(fault, str(folder.relative_to(self._run_dir)))
-        with contextlib.suppress(ProcessLookupError):
-            match fault.kind:
-                case "hang":
-                    self._hold(Group(pid), None)  # for good: its duration would say nothing
-                case "pause":
-                    self._hold(Group(pid), over_ns)
-                case "slow":
-                    self._hold(Slow(Group(pid), float(fault.arg.rstrip("x"))), over_ns)
-                case "exit":
-                    (folder / INJECTED_EXIT).write_text(fault.arg)
-                case "oom":
-                    (folder / INJECTED_OOM).touch()
-            if fault.kind in ("kill", "exit", "oom"):
-                os.kill(pid, signal.SIGKILL)
+    def _hit_replica(self, fault: Fault, replica: Replica, over_ns: int | None) -> None:
+        assert replica.node is not None
+        what = (fault.kind, fault.arg, fault.duration_ns)
+        blow = Blow(replica.node, *what, replica.id, replica.attempt, fault.local_rank)
+        if self._hands.is_far(replica.node):
+            self._tell(fault, blow.target)
+            self._hands.strike_far(blow)
+            return
+        for folder in workers_hit(self._run_dir, blow):
+            self._tell(fault, str(folder.relative_to(self._run_dir)))
+            if (held := strike(folder, blow)) is not None:  # for good, if it hangs: its duration would say nothing
+                self._undos.append((over_ns if fault.kind != "hang" else None, held.go_on))
 
     def _tell(self, fault: Fault, target: str) -> None:
         self.fired[fault.spec] = None

@@ -14,6 +14,7 @@ import signal
 import sys
 import uuid
 from errno import ECONNREFUSED
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -26,6 +27,7 @@ from flowdist.control.history import FaultLine, Line, Record, decode_lines
 from flowdist.control.timesheet import Timesheet
 from flowdist.errors import JobFailed
 from flowdist.graph import NodeSpec, RoleGraph, format_duration
+from flowdist.runtime.blows import Blow, Held, strike, workers_hit
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.dialing import dial
 from flowdist.runtime.folder import lock_run, remove_sockets, socket_dir
@@ -38,8 +40,9 @@ from flowdist.runtime.frames import (
     encode,
     read_from_controller,
 )
-from flowdist.runtime.guardian import NodeConfig
+from flowdist.runtime.guardian import KILL_NODE, NodeConfig
 from flowdist.runtime.handshake import PATIENCE_S, Refused, TurnedAway
+from flowdist.runtime.holding import Below
 from flowdist.runtime.logs import Follower, OpenSink
 from flowdist.runtime.meeting import INCARNATIONS, Gone, Meeting
 from flowdist.runtime.reaper import become_subreaper, kill_descendants
@@ -169,9 +172,11 @@ class JoinedHost:
         self._follower = Follower(run_dir, show, open_sink)
         self._teller = Teller(graph, self._follower, (self._name,), show)
         self._writer: asyncio.StreamWriter | None = joined.link.writer
-        self._seen = 0  # lines of the journal
+        self._seen, self._digest = 0, sha256()  # lines of the journal
         self._skip = True  # what happened before this host came
-        self._lives = 0  # of the guardian
+        self._lives = self._deaths = 0  # of the guardian; deaths that nobody has asked for
+        self._away: list[int | None] = []  # a fault has ended it: for how long, in ns; None: for good
+        self._held: list[Below | Held] = []  # by a fault
         self._guardian: asyncio.subprocess.Process | None = None
         self._leaving = 0
         self._finished: FinishJob | None = None
@@ -220,8 +225,14 @@ class JoinedHost:
             if self._leaving or self._finished is not None:
                 self._over.set()
                 return
-            if self._lives > AGENT_RESTARTS_MAX:
-                self._end(f"the agent of {self._name} died {self._lives} times (see {self._run_dir / 'node.log'})")
+            if self._away:
+                if (back_ns := self._away.pop()) is None:
+                    return
+                await asyncio.sleep(back_ns / 1e9)
+            else:
+                self._deaths += 1
+            if self._deaths > AGENT_RESTARTS_MAX:
+                self._end(f"the agent of {self._name} died {self._deaths} times (see {self._run_dir / 'node.log'})")
                 return
             self._show("event", f"{self._name}: its agent is started again")
 
@@ -267,7 +278,7 @@ class JoinedHost:
         reader = self._joined.link.reader
         while True:
             if self._writer is not None:
-                self._writer.write(encode(Watch(self._seen)))
+                self._writer.write(encode(Watch(self._seen, self._digest.digest())))
             await self._read(reader)
             if self._writer is not None:
                 self._writer.close()
@@ -286,8 +297,11 @@ class JoinedHost:
             while (message := await read_from_controller(reader)) is not None:
                 match message:
                     case JournalLine():
+                        self._digest.update(message.line)
                         for line in decode_lines([message.line]):
                             self._hear(line)
+                    case Blow():
+                        self._suffer(message)
                     case Farewell():
                         self._end(f"the controller at {self._meeting.endpoint} is gone: {message.reason}")
                         return
@@ -334,7 +348,41 @@ class JoinedHost:
         for effect in line.effects:
             if isinstance(effect, FinishJob):
                 self._finished = effect
-                asyncio.get_running_loop().call_later(WIND_DOWN_S, self._over.set)  # its agent was dismissed
+                wait_s = WIND_DOWN_S if self._guardian is not None else 0
+                asyncio.get_running_loop().call_later(wait_s, self._over.set)  # its agent was dismissed
+                for held in list(self._held):
+                    self._let_go(held)
+
+    def _suffer(self, blow: Blow) -> None:
+        """A fault of the operator's plan, on what runs here: whoever takes part in a job runs its commands as well."""
+        guardian = self._guardian
+        if blow.node != self._name or guardian is None or guardian.returncode is not None:
+            return
+        self._show("warning", f"a fault hits {blow.target}: {blow.kind}")
+        if blow.replica is not None:
+            if blow.replica in self._mirror.state.replicas:
+                for folder in workers_hit(self._run_dir, blow):
+                    if (held := strike(folder, blow)) is not None:
+                        self._hold(held, blow.duration_ns if blow.kind != "hang" else None)
+            return
+        match blow.kind:
+            case "pause":
+                below = Below(guardian.pid)
+                below.stop()
+                self._hold(below, blow.duration_ns)
+            case "kill" | "leave":
+                self._away.append(blow.duration_ns)
+                guardian.send_signal(KILL_NODE if blow.kind == "kill" else signal.SIGTERM)
+
+    def _hold(self, held: Below | Held, duration_ns: int | None) -> None:
+        self._held.append(held)
+        if duration_ns is not None:
+            asyncio.get_running_loop().call_later(duration_ns / 1e9, self._let_go, held)
+
+    def _let_go(self, held: Below | Held) -> None:
+        if held in self._held:
+            self._held.remove(held)
+            held.go_on()
 
     def _end(self, why: str) -> None:
         """The job is over for this host."""
@@ -346,14 +394,18 @@ class JoinedHost:
         self._leaving += 1
         if self._leaving == 1:
             self._show("warning", f"{self._name} leaves the job; once more ends it at once")
-            if self._guardian is not None:
-                with contextlib.suppress(ProcessLookupError):
-                    self._guardian.terminate()
+            if self._guardian is None:
+                self._over.set()  # a fault has taken the node away already
+                return
+            with contextlib.suppress(ProcessLookupError):
+                self._guardian.terminate()
         else:
             self._over.set()
 
     async def _wind_down(self, held: int) -> None:
         """Whatever is left after a moment does not have the choice."""
+        for paused in list(self._held):
+            self._let_go(paused)
         os.close(held)  # whoever still holds the other end of the lifeline, ends
         if self._guardian is not None:
             with contextlib.suppress(TimeoutError):

@@ -81,7 +81,7 @@ def find_logs(
                 for worker in _numbers(base / f"attempt_{number}"):
                     if targets and not any(target.worker in (None, worker) for target in chosen):
                         continue
-                    name = f"{spec.name}/{index}" if spec.procs == 1 else f"{spec.name}/{index}.{worker}"
+                    name = f"{spec.name}/{index}" if spec.procs == 1 and not worker else f"{spec.name}/{index}.{worker}"
                     folder = base / f"attempt_{number}" / str(worker)
                     for stream in streams:
                         place = (order, index, number, worker, "0" if stream == "stdout" else "1")

@@ -11,6 +11,7 @@ import msgspec
 from flowdist.control.ids import NodeName
 from flowdist.control.state import JobState
 from flowdist.graph import RoleGraph
+from flowdist.runtime.folder import Door
 from flowdist.runtime.frames import Arrive, Welcome, read_frame
 from flowdist.runtime.handshake import CALLED, FRAME_MAX, PATIENCE_S, Accepted, Porter, Refused, encode
 from flowdist.runtime.meeting import INCARNATIONS, keep_alive
@@ -28,9 +29,9 @@ def node_name(host: str, roles: set[str]) -> NodeName:
 class Listening(msgspec.Struct, frozen=True):
     """Where the controller listens for other hosts, and for which job. An empty address: every one of this machine."""
 
+    door: Door
     address: str
     port: int
-    job: str
     hosts: int  # that are expected, this one included
 
 
@@ -82,6 +83,10 @@ class Reception:
         first = 1 if known is None else (known.incarnation // INCARNATIONS + 1) * INCARNATIONS + 1
         number = job.node_order.get(name, len(job.node_order) + list(self._hosts).index(name))
         return Welcome(name, number, first, self._run_id, self._graph, self._known_nodes)
+
+    def link_of(self, name: NodeName) -> asyncio.StreamWriter | None:
+        """To the command of its host, if that is connected."""
+        return self._hosts[name][1] if name in self._hosts else None
 
     def depart(self, writer: asyncio.StreamWriter) -> None:
         """A connection has ended: the name that it held is free, unless its node still counts as up."""

@@ -24,7 +24,7 @@ from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph
 from flowdist.runtime.asking import Decided, Describe, Described, read_answer
 from flowdist.runtime.environment import SecretMissing, read_secret
-from flowdist.runtime.folder import CONTROL, JOINED, is_locked
+from flowdist.runtime.folder import CONTROL, JOINED, is_locked, resume_words
 from flowdist.runtime.frames import Operate, Operation, encode
 from flowdist.runtime.secret_values import Mask
 
@@ -162,7 +162,7 @@ def resume_help(run_dir: Path) -> str:
     if (run_dir / JOINED).is_file():
         return f"see flowdist logs --run {run_dir.name}"
     more = "" if run_dir.parent == Path("runs").resolve() else f" --runs {run_dir.parent}"
-    return f"go on with it: flowdist run --resume {run_dir.name}{more}"
+    return f"go on with it: {resume_words(run_dir)}{more}"
 
 
 def replayed(run_dir: Path, lines: list[Line]) -> Status:

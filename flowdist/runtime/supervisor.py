@@ -28,6 +28,7 @@ from flowdist.control.timesheet import Timesheet
 from flowdist.errors import JobFailed
 from flowdist.faults import Fault, Plan, added_node
 from flowdist.graph import NodeSpec, RoleGraph
+from flowdist.runtime.blows import Blow
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.controller_main import JOURNAL_LOST, ControllerConfig
 from flowdist.runtime.devices import share_devices
@@ -110,7 +111,7 @@ class Supervisor:
         self._onlooker, self._metrics = onlooker, metrics
         self._graph, self._show, self._run_dir, self._run_id = graph, show, run_dir, run_dir.name
         self._lock = lock_run(run_dir, RESUME_WAIT_S)
-        self._past = past_of(run_dir)
+        self._past = past_of(run_dir, hosting.listening.door if hosting is not None else None)
         if ended := end_leftovers(run_dir):
             show("warning", f"worker processes that had outlived the run are killed: {ended}")
         nodes = [*graph.cluster.nodes, *(added_node(name, graph) for name in plan.new_nodes)]
@@ -123,7 +124,7 @@ class Supervisor:
         self._devices = dict(zip(self._nodes, share_devices(nodes, gpus), strict=True))
         self._hosting = hosting
         more = unnamed_nodes(len(self._nodes) + 1, hosting.listening.hosts) if hosting is not None else ()
-        self._known_nodes = (*(node.name for node in graph.cluster.nodes), *more)
+        self._known_nodes = self._past.known or (*(node.name for node in graph.cluster.nodes), *more)
         self._mirror = Controller(graph, self._known_nodes)
         self._sheet = Timesheet(self._mirror.state)
         self._seen = 0  # lines of the journal
@@ -142,7 +143,7 @@ class Supervisor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._writer: asyncio.StreamWriter | None = None
         self._gone: dict[str, NodeGone] = {}  # nodes that are proven dead, until they are started again
-        lost = [name for name in self._past.added if name not in self._known_nodes]
+        lost = self._past.added if hosting is None else ()  # of another host nothing is proven: its lease will tell
         self._gone |= {name: NodeGone(name, "the run was killed, and it with it") for name in lost}
         self._disturbed: dict[tuple[str, str], Disturb] = {}  # connections, by node and fault
         self._unsent: list[msgspec.Struct] = []  # while no controller listens
@@ -376,18 +377,25 @@ class Supervisor:
         else:
             self.operate(CancelRequested("interrupted", now=self._interrupts > 1))
 
+    def is_far(self, node: str) -> bool:
+        return node not in self._nodes
+
+    def strike_far(self, blow: Blow) -> None:
+        self._send(blow)  # the controller has a connection to the command of its host
+
     def kill_node(self, name: str, back_after_ns: int | None) -> None:
-        guardian = self._guardians.get(name)
-        if guardian is not None and guardian.returncode is None:
-            self._back_after_ns[name] = back_after_ns
-            guardian.send_signal(KILL_NODE)
+        self._take_away(Blow(name, "kill", duration_ns=back_after_ns))
 
     def send_away(self, name: str, back_after_ns: int | None) -> None:
-        """A polite end: its agent stops what runs there, and leaves."""
-        guardian = self._guardians.get(name)
-        if guardian is not None and guardian.returncode is None:
-            self._back_after_ns[name] = back_after_ns
-            guardian.terminate()
+        self._take_away(Blow(name, "leave", duration_ns=back_after_ns))
+
+    def _take_away(self, blow: Blow) -> None:
+        guardian = self._guardians.get(blow.node)
+        if self.is_far(blow.node):
+            self.strike_far(blow)
+        elif guardian is not None and guardian.returncode is None:
+            self._back_after_ns[blow.node] = blow.duration_ns
+            guardian.send_signal(KILL_NODE if blow.kind == "kill" else signal.SIGTERM)  # which is a leave
 
     def add_node(self, name: str) -> None:
         self._show("event", f"{name}: its agent is started")

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from flowdist.control import events as ev
 from flowdist.control.effects import AnswerCheckpoint
-from flowdist.control.history import FaultLine, Line, Record
+from flowdist.control.history import FaultLine, Record
 from flowdist.faults import Fault, Plan
 from flowdist.graph import RoleGraph, RoleSpec, WorkloadSpec, format_duration, parse_duration
 from flowdist.sim.simulation import SimResult
@@ -60,15 +60,14 @@ def late(result: SimResult, plan: Plan) -> tuple[int, str] | None:
 def _commits(result: SimResult, start: int, end: int) -> bool:
     """A primary task saved, or finished; a checkpoint of a quiet stretch has no line, but its world knows of it."""
     names = {spec.name for spec in _primary(result.job.graph)}
-    if any(_is_commit(line, names) and start <= line.t_ns <= end for line in result.lines if isinstance(line, Record)):
+    lines = (line for line in result.lines if isinstance(line, Record) and start <= line.t_ns <= end)
+    if any(_is_commit(line, names) for line in lines):
         return True
     worlds = [result.models[name] for role in names for name in result.job.roles[role].worlds if name in result.models]
     return any(first <= end and last >= start for model in worlds for first, last in model.skipped)
 
 
-def _is_commit(line: Line, roles: set[str]) -> bool:
-    if not isinstance(line, Record):
-        return False
+def _is_commit(line: Record, roles: set[str]) -> bool:
     if isinstance(line.event, ev.CheckpointOffered):
         accepted = any(isinstance(effect, AnswerCheckpoint) and effect.accepted for effect in line.effects)
         return accepted and line.event.replica.role in roles

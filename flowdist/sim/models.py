@@ -116,7 +116,8 @@ class UserCode:
         role = self.sim.graph.role(start.replica.role)
         if role.name not in self._classes:
             return []
-        return [ModelWorker(self, start, rank, role.procs, self.seed) for rank in range(role.procs)]
+        procs = role.procs_on(self.sim.nodes[start.node].spec)
+        return [ModelWorker(self, start, rank, procs, self.seed) for rank in range(procs)]
 
     def _refuse_starts(self, world: str, steps: list[int]) -> None:
         from flowdist.sim.simulation import Violation  # it imports this module

@@ -41,7 +41,7 @@ class Link:
         self._drawn: dict[tuple[Direction, str], int] = {}
 
     def is_cut(self, direction: Direction) -> bool:
-        return not self.is_quiet and any(direction in directions for directions in self._cuts.values())
+        return bool(self._cuts) and any(direction in directions for directions in self._cuts.values())
 
     @property
     def is_dead(self) -> bool:
@@ -80,6 +80,10 @@ class Link:
 
     def arrivals(self, direction: Direction, now: int) -> list[int]:
         """When what is said now is there; twice, if it is doubled."""
+        if self.is_quiet:
+            at, next_at = now + LATENCY_NS, self._last[direction] + self._apart_ns
+            self._last[direction] = at if at > next_at else next_at
+            return [self._last[direction]]
         at = self._arrival(direction, now)
         copies = max(self._copies.values()) if self._copies else 0.0
         if not copies or self._draw(direction, "copy") >= copies:
@@ -96,9 +100,7 @@ class Link:
 
     def _arrival(self, direction: Direction, now: int) -> int:
         """Nothing overtakes what was said before, unless the link is told to reorder."""
-        at = now + LATENCY_NS if self.is_quiet else self._disturbed(direction, now)
-        last = self._last[direction] + self._apart_ns
-        at = at if at > last else last
+        at = max(self._disturbed(direction, now), self._last[direction] + self._apart_ns)
         if self._overtakes and self._draw(direction, "overtaken") < max(self._overtakes.values()):
             return at + self._stray(direction)
         self._last[direction] = at

@@ -287,7 +287,7 @@ class SimNode:
         for key in [key for key in self.parked if key[0] == start.replica and output.kept]:
             del self.parked[key]
             self.workers[start.replica, start.attempt] = self.workers.pop(key)
-        is_fresh = len(output.kept) < self._sim.graph.role(start.replica.role).procs
+        is_fresh = len(output.kept) < self.procs_of(start.replica)
         self._sim.queue.after(SPAWN_NS if is_fresh else RESUME_NS, self._spawned, start, output.kept)
 
     def _spawned(self, start: StartReplica, kept: tuple[int, ...]) -> None:
@@ -296,13 +296,17 @@ class SimNode:
         role = self._sim.graph.role(start.replica.role)
         key = (start.replica, start.attempt)
         alive = self.workers.setdefault(key, {})
-        alive.update(dict.fromkeys(rank for rank in range(role.procs) if rank not in kept))
+        alive.update(dict.fromkeys(rank for rank in range(self.procs_of(start.replica)) if rank not in kept))
         if not alive:
             return
         self._sim.attempt_began(*key)
         ports = tuple((name, self._port(start.replica, name)) for name in role.ports)
         self.tell(io.WorkersSpawned(*key, ports))
         self._sim.work.workers_run(self, start, kept)
+
+    def procs_of(self, replica: ReplicaId) -> int:
+        """How many workers it has here."""
+        return self._sim.graph.role(replica.role).procs_on(self.spec)
 
     def _port(self, replica: ReplicaId, name: str) -> int:
         """As in production: chosen once, kept for later attempts on the node."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
+from heapq import heappop, heappush, heappushpop
 from typing import Any
 
 Action = Callable[..., object]
+Entry = tuple[int, int, Action, tuple[Any, ...]]  # its time, its serial or its place among those of that time
 
 SERIALS = 40  # bits of a tie that tell two things apart which the schedule puts in the same place
 APART = 1 << (SERIALS - 1)  # the first serial of what comes from outside
 WORD = (1 << 64) - 1
+PLACED = 1 << (64 + SERIALS)  # a place is more than any serial
 
 
 class Queue:
@@ -23,7 +25,7 @@ class Queue:
     def __init__(self, schedule: int = 0) -> None:
         self.now = 0
         self.handled = 0
-        self._heap: list[tuple[int, int, Action, tuple[Any, ...]]] = []
+        self._heap: list[Entry] = []
         self._serial = self._apart = 0
         self._schedule = schedule
         self._is_stopped = False
@@ -31,8 +33,7 @@ class Queue:
     def at(self, time: int, action: Action, *args: Any) -> None:
         """Plan a call of `action`; what is planned for the past happens now."""
         self._serial += 1
-        tie = _place(self._schedule, self._serial) if self._schedule else self._serial
-        heapq.heappush(self._heap, (time if time > self.now else self.now, tie, action, args))
+        heappush(self._heap, (time if time > self.now else self.now, self._serial, action, args))
 
     def at_apart(self, time: int, action: Action, *args: Any) -> None:
         """The same for what comes from outside, such as a fault: the order of the others is the same without it."""
@@ -40,14 +41,12 @@ class Queue:
             self.at(time, action, *args)
             return
         self._apart += 1
-        tie = _place(self._schedule, APART + self._apart)
-        heapq.heappush(self._heap, (time if time > self.now else self.now, tie, action, args))
+        heappush(self._heap, (time if time > self.now else self.now, APART + self._apart, action, args))
 
     def after(self, delay: int, action: Action, *args: Any) -> None:
         """The same, so many nanoseconds from now."""
         self._serial += 1
-        tie = _place(self._schedule, self._serial) if self._schedule else self._serial
-        heapq.heappush(self._heap, (self.now + delay if delay > 0 else self.now, tie, action, args))
+        heappush(self._heap, (self.now + delay if delay > 0 else self.now, self._serial, action, args))
 
     @property
     def planned(self) -> int:
@@ -61,18 +60,33 @@ class Queue:
 
     def next_but(self, *actions: Action) -> int | None:
         """When the first thing is planned that is none of these actions; None when there is none."""
-        return min((time for time, _, action, _ in self._heap if action not in actions), default=None)
+        first = None
+        for time, _, action, _ in self._heap:
+            if (first is None or time < first) and action not in actions:
+                first = time
+        return first
 
     def run(self, until: int | None = None) -> None:
-        """Do one thing after the other up to `until`, or up to a `stop`."""
-        heap, pop = self._heap, heapq.heappop
+        """Do one thing after the other up to `until`, or up to a `stop`.
+
+        What is alone at its time needs no place in the schedule. Of several, those that have none yet come up first:
+        one that has is the first of them all.
+        """
+        heap, schedule = self._heap, self._schedule
         while heap and not self._is_stopped:
             if until is not None and heap[0][0] > until:
                 self.now = until
                 return
-            self.now, _, action, args = pop(heap)
+            time, tie, action, args = heappop(heap)
+            while schedule and tie < PLACED and heap and heap[0][0] == time:
+                time, tie, action, args = heappushpop(heap, (time, _place(schedule, tie), action, args))
+            self.now = time
             self.handled += 1
             action(*args)
+
+    def forget(self) -> None:
+        """Nothing of what is planned will happen."""
+        self._heap.clear()
 
     def stop(self) -> None:
         """What happens now is the last thing that does."""
@@ -84,4 +98,4 @@ def _place(schedule: int, serial: int) -> int:
     mixed = (schedule * 0x9E3779B97F4A7C15 + serial * 0xD1B54A32D192ED03) & WORD
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & WORD
     mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & WORD
-    return ((mixed ^ (mixed >> 31)) << SERIALS) | serial
+    return PLACED | ((mixed ^ (mixed >> 31)) << SERIALS) | serial

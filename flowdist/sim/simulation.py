@@ -21,7 +21,7 @@ from flowdist.control.history import FaultLine, Header, Record, record
 from flowdist.control.ids import NodeName, ReplicaId
 from flowdist.control.invariants import check_job
 from flowdist.control.links import Links
-from flowdist.control.messages import Heartbeat, ToAgent, ToController
+from flowdist.control.messages import Heartbeat, Report, ToAgent, ToController
 from flowdist.control.state import JobState
 from flowdist.control.waiting import waiting_for
 from flowdist.control.watching import Watch
@@ -112,6 +112,7 @@ class Simulation:
         self.fast_forward = fast_forward
         seen: dict[str, int] = {}
         self.points, self._watching = Points(self, seen), Watching(properties, seen)
+        self._is_watched = not properties.is_empty
         self._watch = Watch() if checks == "changed" else None
         self._hits: Counter[tuple[str, str]] = Counter()
         self.work = Work(self, seed, play_steps=play_steps)
@@ -175,6 +176,11 @@ class Simulation:
             played=self.work.code.close(),
         )
 
+    def take_apart(self) -> None:
+        """Nobody asks it any more. Its parts, which refer to each other, go without a search for garbage."""
+        self.queue.forget()
+        vars(self).clear()
+
     def add_one(self, name: NodeName) -> None:
         """One more node, as large as the first."""
         self.add_node(added_node(name, self.graph))
@@ -201,8 +207,14 @@ class Simulation:
     def is_quiet(self) -> bool:
         """Nobody waits for any news, and everybody who may be missed is well."""
         awaited = self._watching.is_awake or self._faulting.is_waiting or self.work.is_awaited
-        calm = not self.is_down and not self.plays_heartbeats and self.links.deadline_of(self._unwell) is None
+        calm = not self.is_down and not self.plays_heartbeats and self._silent_at() is None
         return calm and not awaited
+
+    def _silent_at(self) -> int | None:
+        """When somebody will be overdue, or silent for too long; None while all are sure to be heard."""
+        if self.plays_heartbeats:
+            return self.links.deadline()
+        return self.links.deadline_of(self._unwell) if self._unwell else None
 
     def listen_for(self, node: SimNode) -> None:
         """Something about the node or its link has changed: is its silence something to wait for?"""
@@ -216,7 +228,8 @@ class Simulation:
     def hear(self, message: ToController) -> None:
         """A message of an agent arrives at the controller."""
         heard = self.links.hear(message, self.queue.now)
-        self.listen_for(self.nodes[message.node])
+        if not isinstance(message, Report):  # which is heard of a node that is watched, and makes it no better heard
+            self.listen_for(self.nodes[message.node])
         for answer in heard.answers:
             self._send(self.nodes[message.node], answer)
         for event in heard.events:
@@ -249,7 +262,7 @@ class Simulation:
         else:
             self._watch.note(event)
         self.points.hear(job, line)
-        if not self._watching.properties.is_empty:
+        if self._is_watched:
             self._watching.hear(job, now)
         if job.outcome is not None:
             self.queue.stop()
@@ -340,7 +353,7 @@ class Simulation:
                 self._send(self.nodes[effect.node], self.links.order(effect))
 
     def _send(self, node: SimNode, message: ToAgent) -> None:
-        if not node.net.is_cut("down"):
+        if node.net.is_quiet or not node.net.is_cut("down"):
             for at in node.net.arrivals("down", self.queue.now):
                 self.queue.at(at, node.receive, message, node.link)
 
@@ -348,19 +361,26 @@ class Simulation:
         """Wake the controller at its deadline, or when somebody's silence may have become too long."""
         if self.is_down:
             return
-        due = self.controller.deadline()
-        silent = self.links.deadline() if self.plays_heartbeats else self.links.deadline_of(self._unwell)
-        if silent is not None and (due is None or silent < due):
-            due = silent
+        due = self._due_at()
         if due is None or (self._planned is not None and self.queue.now < self._planned <= due):
             return
         self._planned = due
         self.queue.at(due, self._wake, due)
 
-    def _wake(self, due: int) -> None:
-        if self._planned != due or self.is_down:
+    def _due_at(self) -> int | None:
+        due, silent = self.controller.deadline(), self._silent_at()
+        return silent if due is None or (silent is not None and silent < due) else due
+
+    def _wake(self, planned: int) -> None:
+        if self._planned != planned or self.is_down:
             return
         self._planned = None
+        due = self._due_at()
+        if due is not None and due <= self.queue.now:  # else it was put off: whoever was missed has been heard
+            self._pass_time()
+        self.plan()
+
+    def _pass_time(self) -> None:
         for node in self.nodes.values():
             node.renew()
         for silent in self.links.expire(self.queue.now):
@@ -369,7 +389,6 @@ class Simulation:
         deadline = self.controller.deadline()
         if deadline is not None and deadline <= self.queue.now:
             self.handle(TimePassed())
-        self.plan()
 
     def attempt_began(self, replica: ReplicaId, attempt: int) -> None:
         """Two attempts of one replica never run at the same time (R19)."""

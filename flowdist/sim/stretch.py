@@ -47,13 +47,11 @@ def skip_quiet(sim: Simulation, model: WorldModel) -> bool:
 
 def _next_thing(sim: Simulation) -> int:
     """When something happens next that is no checkpoint: what is planned, the end of a world's work, or of all."""
-    ends = [
-        model.time_of_step(model.pace.workload.steps)
-        for model in sim.work.models.values()
-        if model.begun_ns is not None
-    ]
-    times = [sim.queue.next_but(sim.work.checkpoint_moment), sim.until, *ends]
-    return min(time for time in times if time is not None)
+    times = [sim.queue.next_but(sim.work.checkpoint), sim.until]
+    for model in sim.work.models.values():
+        if model.begun_ns is not None:
+            times.append(model.time_of_step(model.pace.workload.steps))
+    return min([time for time in times if time is not None])
 
 
 def _tells_at_once(sim: Simulation, start: StartReplica, until: int, gap: int) -> bool:

@@ -46,7 +46,6 @@ class Work:
         self._stops: dict[str, list[_Stop]] = {}  # of worlds that are to stop at a step
         self._stopped: dict[str, int] = {}  # the generation in which a world has reached that step
         self._step_waits: list[tuple[str, int]] = []  # steps of roles that a fault waits for
-        self.checkpoint_moment = self._checkpoint  # the same each time: the queue is asked for what is none of these
 
     def wait_for_step(self, role: str, step: int) -> None:
         """Have the role report that step when it gets there: something waits for it."""
@@ -57,7 +56,7 @@ class Work:
         role = self._graph.role(start.replica.role)
         load = role.workload
         delay = load.rejoin_ns or 0
-        if len(kept) < role.procs:
+        if len(kept) < node.procs_of(start.replica):
             delay = round(load.startup_ns * spread(self._seed, f"{start.replica}#{start.attempt}", "startup"))
         if role.kind == "task":
             model = self.models.get(start.world)
@@ -86,14 +85,14 @@ class Work:
         if role.kind == "service" and not self.code.serve(start):
             return
         if role.ready is not None and role.ready.how == "call":
-            for local_rank in range(role.procs):
+            for local_rank in range(node.procs_of(start.replica)):
                 node.tell(io.WorkerReady(*key, local_rank))
         elif role.ready is not None:
             node.tell(io.ProbePassed(*key))
         if role.kind == "service":
             self._serves(start.replica, start.attempt)
         elif role.workload.rejoin_ns is not None:
-            for local_rank in range(role.procs):
+            for local_rank in range(node.procs_of(start.replica)):
                 node.tell(io.WorkerElastic(*key, local_rank))
         model = self.models.get(start.world)
         if model is not None and model.is_up(start.replica, self._queue.now):
@@ -236,7 +235,7 @@ class Work:
         model = self.model_of(replica, attempt)
         key = (replica, attempt)
         if model is not None and model.begun_ns is not None and key not in node.hung:
-            for local_rank in range(self._graph.role(replica.role).procs):
+            for local_rank in range(node.procs_of(replica)):
                 node.tell(io.WorkerProgressed(*key, local_rank, model.step_at(self._queue.now)))
         node.tell(io.SignsSeen(*key, None))
 
@@ -288,7 +287,7 @@ class Work:
             self._queue.after(model.pace.workload.checkpoint_ns, self._leave, stop)
 
     def _leave(self, stop: _Stop) -> None:
-        for local_rank in range(self._graph.role(stop.replica.role).procs):
+        for local_rank in range(stop.node.procs_of(stop.replica)):
             stop.node.tell(io.WorkerLeftStep(stop.replica, stop.attempt, local_rank))
 
     def _plan(self, world: str, model: WorldModel) -> None:
@@ -300,7 +299,7 @@ class Work:
         at, is_checkpoint = model.next_moment()
         if at is None:
             return
-        do = self.checkpoint_moment if is_checkpoint else self._work_done
+        do = self.checkpoint if is_checkpoint else self._work_done
         self._queue.at(at, do, world, model, model.version)
         begins = model.next_save() if self.code.plays(world) or model.pace.name in self._slow_disk else None
         if begins is not None:
@@ -323,8 +322,9 @@ class Work:
             self._tell_step(start, step)
 
     def _tell_step(self, start: StartReplica, step: int) -> None:
-        for local_rank in range(self._graph.role(start.replica.role).procs):
-            self._sim.nodes[start.node].tell(io.WorkerProgressed(start.replica, start.attempt, local_rank, step))
+        node = self._sim.nodes[start.node]
+        for local_rank in range(node.procs_of(start.replica)):
+            node.tell(io.WorkerProgressed(start.replica, start.attempt, local_rank, step))
 
     def _save(self, world: str, model: WorldModel, version: int) -> None:
         """A checkpoint begins."""
@@ -343,7 +343,8 @@ class Work:
         """Somebody waits for a step, a role cannot save or takes long to, or user code does: each moment matters."""
         return bool(self._step_waits or self.code.disk.full or self._slow_disk or self.code.plays_any)
 
-    def _checkpoint(self, world: str, model: WorldModel, version: int) -> None:
+    def checkpoint(self, world: str, model: WorldModel, version: int) -> None:
+        """One is complete."""
         if model.version != version or model.begun_ns is None:
             return
         if self._sim.fast_forward and skip_quiet(self._sim, model):
@@ -400,5 +401,6 @@ class Work:
         self.report_steps(model)
         model.save(model.pace.workload.steps)
         for start in list(model.members.values()):
-            for local_rank in range(self._graph.role(start.replica.role).procs):
-                self._sim.nodes[start.node].exit_worker(start.replica, start.attempt, local_rank)
+            node = self._sim.nodes[start.node]
+            for local_rank in range(node.procs_of(start.replica)):
+                node.exit_worker(start.replica, start.attempt, local_rank)

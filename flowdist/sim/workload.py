@@ -15,8 +15,6 @@ from flowdist.control.effects import StartReplica
 from flowdist.control.ids import ReplicaId
 from flowdist.graph import RoleSpec
 
-AT_FULL_SPEED = Fraction(1)
-
 
 class Done(NamedTuple):
     """Steps that were done, those after `first` up to `last`, and by how many members, by role."""
@@ -181,7 +179,7 @@ class WorldModel:
         self.version += 1
 
     def _factor(self) -> Fraction:
-        return (max(self.slow.values()) if self.slow else AT_FULL_SPEED) * self.saving
+        return max(self.slow.values()) * self.saving if self.slow else self.saving
 
     def _position(self, now: int) -> int:
         if self.is_stalled or self.begun_ns is None:

@@ -216,7 +216,7 @@ class Player:
         start = self.alive.pop(key)
         self.orders = [o for o in self.orders if not (isinstance(o, StopReplica) and (o.replica, o.attempt) == key)]
         is_elastic = self.controller.state.replicas[start.replica].is_elastic
-        parked = is_elastic and kind is not None and self.graph.role(start.replica.role).procs > 1
+        parked = is_elastic and kind is not None and self.controller.state.replicas[start.replica].procs > 1
         if parked:
             self.parked[start.replica] = start
         self.tell(ev.ReplicaExited(*key, kind, code, signal, parked=parked))

@@ -36,13 +36,13 @@ SKIPPED = {
         *("pending", "seated", "unseated", "seats", "portless", "shelf", "waiting", "leaving", "vacant"),
     ),
     "World": ("roles", "pool", "order", "counts", "stalls", "spoken"),
-    "Replica": ("stays",),
+    "Replica": ("procs", "stays"),
     "Incident": ("number", "root", "reason", "closed_ns", "result", "lost", "stayed"),
     "Node": ("spec", "free", "order"),
     "Notice": ("because",),
     "Attempt": ("role", "started_ns"),
-    "Agent": ("spec", "graph", "address", "_now", "_out"),
-    "Lease": ("_options",),
+    "Agent": ("spec", "graph", "address", "_now", "_out", "_due_at_ns"),
+    "Lease": ("_options", "_lasts_ns"),
 }
 
 

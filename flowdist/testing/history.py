@@ -205,11 +205,11 @@ def _ranks(facts: Facts, starts: list[StartReplica]) -> Found:
     order = {spec.name: i for i, spec in enumerate(facts.graph.roles)}
     world = starts[0].world
     rank = 0
-    size = sum(facts.specs[start.replica.role].procs for start in starts)
+    size = sum(_procs(facts, start) for start in starts)
     before = facts.since.get(world, {})
     sources = []
     for place, start in enumerate(sorted(starts, key=lambda start: (order[start.replica.role], start.replica.index))):
-        procs = facts.specs[start.replica.role].procs
+        procs = _procs(facts, start)
         found = (start.rank, start.world_size, start.group_rank, start.group_world_size)
         if found != (rank, size, place, len(starts)):
             yield "R3", f"{start.replica} is given {found}, it should be {(rank, size, place, len(starts))}"
@@ -224,6 +224,10 @@ def _ranks(facts: Facts, starts: list[StartReplica]) -> Found:
             "R3",
             f"the source of {world} is {sources[0]}, which has just come, not one of {', '.join(map(str, stayed))}",
         )
+
+
+def _procs(facts: Facts, start: StartReplica) -> int:
+    return facts.specs[start.replica.role].procs_on(facts.nodes[start.node])
 
 
 def _room_for_later(facts: Facts, starts: list[StartReplica]) -> Found:

@@ -66,9 +66,11 @@ def judge(graph: RoleGraph, plan: Plan, seed: int, rules: Rules, *, quick: bool 
         asked = rules.properties
         sim = Simulation(graph, plan, seed=seed, schedule=seed, checks=checks, fast_forward=quick, properties=asked)
         try:
-            return sim.run(until)
+            result = sim.run(until)
         except CRASHES as error:  # of control: the plan is what one wants to see, a single run shows the rest
-            return sim.result(Violation(*crash(error)))
+            result = sim.result(Violation(*crash(error)))
+        sim.take_apart()
+        return result
 
     until = end_ns(graph, plan, rules.horizon_ns)
     result = run(until)

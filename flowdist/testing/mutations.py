@@ -131,7 +131,7 @@ MUTANTS: tuple[Mutant, ...] = (
       "recovery:close", "role.charges.append(Charge(incident.opened_ns, incident.level))",
       "role.charges += [Charge(incident.opened_ns, incident.level)] * 2", "beating"),
     M("failure-inside", "R7", "a failure inside an incident opens one of its own",
-      "recovery:_restart", "joined = inside or (cause if cause is not None and cause.is_open else None)",
+      "recovery:_restart", "joined = part_of if part_of is not None and part_of.is_open else None",
       "joined = None", "beating"),
     M("node-loss-counts", "R8", "a lost node is charged to the role",
       "judge:judge", "free = failure.kind in FREE_KINDS and rule is None", "free = False", "beating"),

@@ -19,6 +19,7 @@ from flowdist.faults import Drain, Fault, Plan, Scale, parse_fault
 from flowdist.graph import (
     MINUTE,
     MS,
+    NODE_PROCS,
     SECOND,
     Cluster,
     Domain,
@@ -139,7 +140,9 @@ def topologies(draw: st.DrawFn, *, gpus: bool = False, domains: bool = True) -> 
     pair = next(((a.name, b.name) for a, b in itertools.combinations(gangs, 2) if _may_be_joint(a, b)), None)
     worlds = (JointWorld("joint", pair),) if pair and draw(st.booleans()) else ()
     cpu = draw(st.sampled_from([2.0, 1.0, 4.0, 8.0]))
-    cluster = Cluster(tuple(NodeSpec(name, cpu=cpu, gpu=2 if gpus else 0) for name in NODES))
+    uneven = draw(st.booleans())  # each host says itself how many workers a replica has there
+    said = {name: ((NODE_PROCS, str(draw(st.integers(1, 3)))),) if uneven else () for name in NODES}
+    cluster = Cluster(tuple(NodeSpec(name, cpu=cpu, gpu=2 if gpus else 0, labels=said[name]) for name in NODES))
     return RoleGraph("test", tuple(roles), together, cluster, worlds=worlds)
 
 

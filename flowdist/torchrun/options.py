@@ -48,7 +48,8 @@ OPTIONS = (
     Option(
         ("--nproc-per-node",),
         "same",
-        "a number, `cpu`, `gpu` or `auto`; other devices, such as `xpu`, are refused. Several nodes share the GPUs",
+        "a number, `cpu`, `gpu` or `auto`; other devices, such as `xpu`, are refused. Logical nodes share the GPUs; "
+        "hosts may have different numbers",
         "1",
     ),
     Option(

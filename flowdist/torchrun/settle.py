@@ -68,7 +68,7 @@ def settle(given: Given, env: Mapping[str, str], gpus: Sequence[str], cpus: int)
 
 
 def as_here(theirs: RoleGraph, ours: RoleGraph) -> RoleGraph:
-    """The job of the host with the controller, with the command, environment and folder of this host's command line.
+    """The job of the host with the controller, with this host's own command, environment, folder and number of workers.
 
     Raises:
         FlowdistError: when the two cannot be one job.
@@ -78,12 +78,20 @@ def as_here(theirs: RoleGraph, ours: RoleGraph) -> RoleGraph:
         message = f"the host that runs the controller runs a topology ({names}), no command line of torchrun"
         raise FlowdistError(message, help="take part in it with flowdist join")
     (role,), (own,) = theirs.roles, ours.roles
-    for option, there, here in (("--role", role.name, own.name), ("--nproc-per-node", role.procs, own.procs)):
-        if there != here:
-            message = f"{option} is {here} here, and {there} on the host that runs the controller"
-            raise FlowdistError(message, help="give every host the same")
+    if role.name != own.name:
+        message = f"--role is {own.name} here, and {role.name} on the host that runs the controller"
+        raise FlowdistError(message, help="give every host the same")
+    if role.resources.gpu and role.procs != own.procs:
+        message = f"--nproc-per-node is {own.procs} here, and {role.procs} on the host that runs the controller"
+        raise FlowdistError(message, help="with --numa-binding give every host the same, or leave that out")
     kept = msgspec.structs.replace(
-        role, command=own.command, env=own.env, workdir=own.workdir, preload=own.preload, warm=own.warm
+        role,
+        procs=own.procs,
+        command=own.command,
+        env=own.env,
+        workdir=own.workdir,
+        preload=own.preload,
+        warm=own.warm,
     )
     return msgspec.structs.replace(theirs, roles=(kept,), source=ours.source)
 

@@ -18,8 +18,8 @@ def start(attempt: int = 1, name: str = "trainer/0") -> StartReplica:
 
 
 class Talk:
-    def __init__(self, **fields: object) -> None:
-        self.agent = Agent(A, graph(role("trainer", **{"procs": 2, **fields})))
+    def __init__(self, spec: NodeSpec = A, **fields: object) -> None:
+        self.agent = Agent(spec, graph(role("trainer", **{"procs": 2, **fields})))
         self.now = 0
         self.sent: list[object] = []
         self.tell(io.Connected())

@@ -6,7 +6,7 @@ from flowdist.control import agent_io as io
 from flowdist.control import events as ev
 from flowdist.control import messages as msg
 from flowdist.control.effects import AnswerCheckpoint, CloseStore, OpenStore, StopReplica, TellPeers
-from flowdist.graph import MS, SECOND, Readiness
+from flowdist.graph import MS, NODE_PROCS, SECOND, NodeSpec, Readiness
 from tests.control.agent_harness import A, T, Talk, kill, start
 
 
@@ -299,3 +299,10 @@ def test_a_store_is_bound_once_however_often_it_is_ordered_and_one_that_was_clos
     talk.order(CloseStore("node0", "trainer", 1))
     assert talk.tell(io.StoreBound("trainer", 1, 29400)) == []
     assert talk.order(CloseStore("node0", "trainer", 1)) == []
+
+
+def test_a_replica_is_done_when_all_the_workers_that_its_host_says_are():
+    talk = Talk(NodeSpec("node0", labels=((NODE_PROCS, "3"),)))
+    talk.run()
+    ends = [talk.tell(io.WorkerExited(T, 1, local_rank)) for local_rank in range(3)]
+    assert ends == [[], [], [ev.ReplicaExited(T, 1)]]

@@ -425,3 +425,14 @@ def test_r20_the_last_words_of_a_guardian_say_nothing_of_a_later_one():
     links = Links(JobOptions())
     join(links, "node0", 0, incarnation=1001)
     assert links.gone("node0", 1000, "its agent died") == () and links.deadline() == 1750 * MS
+
+
+def test_r21_a_node_that_calls_from_afar_is_lost_with_its_lease():
+    talk = two_trainers()
+    talk.now = 5 * SECOND
+    links = Links(talk.graph.options)
+    talk.tell(links.take_over(talk.job, talk.now, far=("node1",)))
+    assert links.expire(round(9.9 * SECOND)) == []
+    assert links.expire(10 * SECOND) == [ev.NodeSilent("node1")], "the other keeps its workers for controller_outage"
+    assert links.expire(605 * SECOND) == []
+    assert links.expire(606 * SECOND) == [ev.NodeSilent("node0")]

@@ -280,3 +280,132 @@ def test_r19_a_node_is_overdue_before_it_is_lost(options: dict[str, int]):
     talk = gang(None, **options)
     job = talk.graph.options
     assert job.quiet_after_ns <= job.silent_after_ns == job.lease_ns + SECOND
+
+
+def test_r8_a_node_that_is_given_up_is_not_waited_for():
+    talk = Talk(graph(role("trainer", min_replicas=1, max_replicas=4, restart=RULE), nodes=2, cpu=2))
+    talk.join("node0", "node1")
+    talk.auto = False
+    talk.tell(ev.StoreLost("trainer", 1))
+    talk.now += 32 * SECOND
+    assert [talk.replica(f"trainer/{i}").node for i in (1, 3)] == ["node1", "node1"]
+    talk.tell(ev.ReplicaUnkillable(r("trainer/1"), 1))
+    talk.wait(3)
+    talk.fail("trainer/0")
+    assert talk.replica("trainer/3").is_live and talk.job.ending == "failed"
+
+
+def test_r7_an_upstream_that_fails_by_itself_pays_though_a_dependent_fell_over_it_and_then_lost_a_node():
+    ps = role("ps", kind="service", restart=restart("replica"))
+    gates = (Gate("ps", "started", "restart"),)
+    trainers = role("trainer", min_replicas=1, max_replicas=2, restart=BUDGET, gates=gates)
+    talk = Talk(graph(ps, trainers, nodes=3, cpu=1))
+    talk.join("node0", "node1", "node2")
+    talk.now, talk.auto = 100 * SECOND, False
+    talk.fail("ps/0")
+    talk.fail("trainer/0")
+    talk.gone(talk.replica("trainer/1").node)
+    assert talk.job.roles["ps"].spent == {0: [100 * SECOND]} and talk.job.roles["trainer"].spent == {}
+
+
+@pytest.mark.parametrize("policy", [BUDGET, restart("role", 3, rules=(Rule("fail", exit=2),))])
+def test_r7_what_an_upstream_has_excused_is_not_excused_again(policy: RestartPolicy):
+    ps = role("ps", kind="service", restart=restart("replica"))
+    trainers = role("trainer", min_replicas=1, max_replicas=3, restart=policy, gates=(Gate("ps", "started"),))
+    talk = Talk(graph(ps, trainers, nodes=4, cpu=1))
+    talk.join("node0", "node1", "node2", "node3")
+    talk.now, talk.auto = 100 * SECOND, False
+    talk.fail("trainer/0")
+    talk.fail("ps/0")
+    if policy.rules:
+        talk.fail("trainer/2", code=2)  # this one is held
+    talk.gone(talk.replica("trainer/1").node)
+    trainer = talk.job.roles["trainer"]
+    assert (talk.job.ending, trainer.spent, trainer.backoff_step) == (None, {0: []}, 0)
+
+
+def test_r8_a_charge_is_dropped_though_a_wider_incident_has_taken_it_in():
+    a = role("a", min_replicas=1, max_replicas=3, restart=BUDGET)
+    b = role("b", min_replicas=1, max_replicas=3, restart=restart("job"))
+    talk = Talk(graph(a, b, nodes=2, cpu=3))
+    talk.join("node0", "node1")
+    talk.auto = False
+    assert [talk.replica(name).node for name in ("a/0", "b/1", "a/2", "b/0")] == ["node0", "node0", "node1", "node1"]
+    talk.fail("a/0")
+    talk.fail("b/1")
+    assert talk.job.incidents[0].charged_to == "a"
+    talk.gone("node1")
+    for role_ in talk.job.roles.values():
+        assert (role_.charges, role_.spent, role_.backoff_step) == ([], {0: []}, 0)
+
+
+def test_r22_a_node_that_was_cordoned_for_what_another_has_caused_is_used_again():
+    for is_drained in (False, True):
+        trainers = role("trainer", min_replicas=1, max_replicas=2, restart=BUDGET)
+        talk = Talk(graph(trainers, nodes=4, cpu=1, cordon_after=1))
+        talk.join("node0", "node1", "node2", "node3")
+        talk.auto = False
+        talk.fail("trainer/0")
+        assert talk.job.nodes["node0"].cordoned
+        if is_drained:
+            talk.tell(ev.DrainRequested("node0"))
+        talk.gone("node1")
+        assert bool(talk.job.nodes["node0"].cordoned) == is_drained
+        assert is_drained or "node0 is used again: trainer/0 did not fail by itself" in talk.texts()
+
+
+def test_r18_of_two_worlds_that_fail_the_job_the_first_is_named_though_the_other_answers_sooner():
+    for overdue in (False, True):
+        roles = [role("a", min_replicas=2, max_replicas=2), role("b", min_replicas=2, max_replicas=2), role("c")]
+        talk = Talk(graph(*roles, nodes=5, cpu=1))
+        talk.join(*(f"node{i}" for i in range(5)))
+        talk.auto = False
+        if overdue:
+            talk.tell(ev.NodeQuiet(talk.replica("a/1").node))  # it may well be lost: then a/0 is no cause at all
+        talk.fail("a/0")
+        talk.fail("b/0")
+        if overdue:
+            stopped(talk, "b/1")
+        else:
+            talk.fail("c/0")
+        assert talk.job.ending == "failed"
+        assert talk.job.ending_reason.startswith("b/0 failed on" if overdue else "a/0 failed on")
+
+
+def test_r18_a_failure_before_that_ends_nothing_is_not_named():
+    ps = role("ps", kind="service", restart=restart("replica"))
+    a = role("a", min_replicas=2, max_replicas=2, restart=restart("role", 0), gates=(Gate("ps", "started"),))
+    talk = Talk(graph(ps, a, role("c"), nodes=5, cpu=1))
+    talk.join(*(f"node{i}" for i in range(5)))
+    talk.auto = False
+    talk.fail("a/0")  # ps may yet take the blame
+    talk.fail("c/0")
+    assert talk.job.ending_reason.startswith("c/0 failed on")
+
+
+def test_r6_who_leaves_in_place_on_a_node_that_was_given_up_meanwhile_ends():
+    talk = Talk(graph(role("trainer", min_replicas=1, max_replicas=4), nodes=2, cpu=2))
+    talk.join("node0", "node1")
+    talk.elastic("trainer/0", "trainer/3")
+    talk.auto = False
+    talk.tell(ev.StoreLost("trainer", 1))
+    talk.tell(ev.ReplicaUnkillable(r("trainer/1"), 1))
+    first = talk.tell(ev.ReplicaStopped(r("trainer/3"), 1, parked=True))
+    assert talk.stops(first) == {"trainer/3": False} and talk.parked() == []
+    talk.tell(ev.ReplicaStopped(r("trainer/0"), 1, parked=True))
+    assert talk.parked() == ["trainer/0"]
+
+
+def test_r8_when_a_large_world_fails_at_once_the_nodes_are_asked_for_once():
+    talk = Talk(graph(role("trainer", min_replicas=1, max_replicas=4, restart=RULE), nodes=2, cpu=2))
+    talk.join("node0", "node1")
+    talk.auto = False
+    assert [talk.replica(f"trainer/{i}").node for i in range(4)] == ["node0", "node1", "node0", "node1"]
+    talk.fail("trainer/1")
+    assert talk.job.incidents[0].in_doubt == {"node0": None}
+    talk.fail("trainer/0")
+    assert talk.job.incidents[0].in_doubt == {"node0": None, "node1": None}, "the first may have been killed with it"
+    talk.fail("trainer/2")
+    assert talk.job.incidents[0].in_doubt == {"node1": None}
+    talk.gone("node1")
+    assert talk.job.ending is None

@@ -289,6 +289,25 @@ def test_r8_a_failure_that_joins_an_open_incident_waits_too():
     assert talk.job.ending == "failed"
 
 
+def test_r6_an_incident_that_starts_again_waits_for_a_failure_that_joins_it_to_be_judged():
+    ps, cache = (role(name, kind="service", restart=restart("replica")) for name in ("ps", "cache"))
+    gates = (Gate("ps", "started"), Gate("cache", "started"))
+    talk = Talk(graph(ps, cache, role("trainer", min_replicas=2, max_replicas=2, gates=gates), nodes=4, cpu=1))
+    talk.join("node0", "node1", "node2", "node3")
+    talk.now, talk.auto = 100 * SECOND, False
+    talk.fail("ps/0")
+    talk.tell(ev.StoreOpened("ps/0", 2, 1))
+    assert talk.job.incidents[0].phase == "starting"
+    talk.tell(ev.NodeQuiet("node1"))  # that of the cache
+    talk.fail("trainer/0")
+    talk.auto = True
+    talk.tell(ev.ReplicaStopped(r("ps/0"), 2))
+    talk.tell(ev.ReplicaStopped(r("trainer/1"), 1))
+    assert talk.attempts() == {"ps/0": 2, "cache/0": 1, "trainer/0": 1, "trainer/1": 1}, "before it is judged"
+    hear(talk)
+    assert talk.job.ending == "failed"
+
+
 def test_r18_a_job_that_ends_waits_for_no_judgement():
     talk = gang()
     talk.fail("trainer/0")

@@ -8,7 +8,7 @@ from flowdist.control import events as ev
 from flowdist.control.controller import Controller
 from flowdist.control.effects import CloseStore, Notify, OpenStore, StartReplica, StopReplica
 from flowdist.control.ids import NODE_RANK, unnamed_nodes
-from flowdist.graph import HOUR, SECOND, Gate, NodeSpec, Readiness
+from flowdist.graph import HOUR, NODE_PROCS, SECOND, Gate, NodeSpec, Readiness
 from tests.control.harness import TCP, Talk, graph, node, r, restart, role
 
 
@@ -197,6 +197,30 @@ def test_r3_ranks_follow_role_replica_and_local_rank_not_arrival():
     talk.join("node2", "node0", "node1")
     ranks = {str(start.replica): (start.rank, start.world_size, start.node) for start in talk.starts}
     assert ranks == {"trainer/0": (0, 6, "node0"), "trainer/1": (2, 6, "node1"), "trainer/2": (4, 6, "node2")}
+
+
+def test_r3_ranks_have_no_hole_where_each_host_says_how_many_workers_it_has():
+    talk = Talk(graph(trainers(1, 3, procs=2), nodes=3, cpu=1))
+    for name, procs in (("node0", "1"), ("node1", "4"), ("node2", "")):
+        talk.tell(ev.NodeJoined(name, NodeSpec(name, cpu=1, labels=((NODE_PROCS, procs),))))
+    assert [(s.rank, s.world_size, s.role_rank, s.role_world_size) for s in talk.starts] == [
+        (0, 7, 0, 7),
+        (1, 7, 1, 7),
+        (5, 7, 5, 7),
+    ]
+    talk.tell(ev.NodeGone("node1", "it broke"))
+    assert [(s.node, s.rank, s.world_size) for s in talk.starts[3:]] == [("node0", 0, 3), ("node2", 1, 3)]
+
+
+def test_r3_a_replica_that_moves_has_the_workers_of_its_new_host():
+    talk = Talk(graph(trainers(2, 2), nodes=3, cpu=1))
+    for name, procs in (("node0", "1"), ("node1", "4"), ("node2", "3")):
+        talk.tell(ev.NodeJoined(name, NodeSpec(name, cpu=1, labels=((NODE_PROCS, procs),))))
+    talk.tell(ev.NodeGone("node1", "it broke"))
+    assert [(str(s.replica), s.node, s.world_size) for s in talk.starts[2:]] == [
+        ("trainer/0", "node0", 4),
+        ("trainer/1", "node2", 4),
+    ]
 
 
 def test_r3_what_outlives_sigkill_is_no_survivor_to_take_state_from():

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
-from flowdist.graph import Domain, Gate, RoleGraph, RoleSpec, decode_graph, encode_graph
+from flowdist.graph import (
+    NODE_PROCS,
+    Domain,
+    Gate,
+    NodeSpec,
+    Resources,
+    RoleGraph,
+    RoleSpec,
+    decode_graph,
+    encode_graph,
+)
 
 PS = RoleSpec("ps", ("ps",))
 TRAINER = RoleSpec("trainer", ("train",), gates=(Gate("ps", "ready"),))
 EVALUATOR = RoleSpec("evaluator", ("evaluate",), gates=(Gate("trainer"), Gate("ps")))
 GRAPH = RoleGraph("x", (PS, TRAINER, EVALUATOR), (Domain("core", ("ps", "trainer")),))
+
+
+HELD = {"loose": {"gang": False}, "on-devices": {"resources": Resources(gpu=2)}, "mesh": {"parallel": (("dp", 2),)}}
 
 
 def test_a_role_is_found_by_its_name() -> None:
@@ -44,3 +58,18 @@ def test_equal_graphs_are_equal_bytes_and_come_back() -> None:
 def test_what_is_no_role_graph_is_refused(text: str) -> None:
     with pytest.raises(msgspec.DecodeError):
         decode_graph(text)
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "1.5", "123456", "\u0663"])
+def test_a_host_that_says_no_number_of_workers_says_nothing(text: str) -> None:
+    node = NodeSpec("a", labels=(("zone", "b"), (NODE_PROCS, text)))
+    assert (node.procs, GRAPH.on(node)) == (0, GRAPH)
+
+
+def test_a_gang_has_as_many_workers_on_a_node_as_its_host_says_unless_they_have_devices_or_a_mesh() -> None:
+    node = NodeSpec("a", labels=((NODE_PROCS, "3"),))
+    gang = RoleSpec("trainer", ("true",), procs=2)
+    held = [replace(gang, name=name, **fields) for name, fields in HELD.items()]
+    here = RoleGraph("test", (gang, *held)).on(node)
+    assert [role.procs for role in here.roles] == [3, 2, 2, 2]
+    assert [gang.procs_on(each) for each in (node, NodeSpec("b"))] == [3, 2]

@@ -8,11 +8,13 @@ import msgspec
 import pytest
 
 from flowdist.control.events import DrainRequested, NodeJoined, NodePreempted, ScaleRequested
+from flowdist.control.ids import ReplicaId
 from flowdist.control.state import JobState
 from flowdist.fault_files import parse_plan
 from flowdist.fault_rates import Arrivals
 from flowdist.faults import FaultError
 from flowdist.graph import HOUR, SECOND, Cluster, NodeSpec, RoleGraph
+from flowdist.runtime.blows import Blow
 from flowdist.runtime.frames import Operation
 from flowdist.runtime.inject import Injector, check_faults
 from tests.control.harness import Talk, graph, role
@@ -33,6 +35,12 @@ class Hands:
 
     def note_fault(self, spec: str, target: str) -> None:
         pass
+
+    def is_far(self, node: str) -> bool:
+        return node == "far"
+
+    def strike_far(self, blow: Blow) -> None:
+        self.done.append(blow)
 
 
 def job() -> tuple[RoleGraph, JobState]:
@@ -105,3 +113,50 @@ def test_another_seed_draws_other_faults_those_that_simulate_would() -> None:
 def test_rates_that_run_cannot_carry_out_are_refused() -> None:
     with pytest.raises(FaultError, match="flowdist run cannot carry out 'flap' of"):
         check_faults(parse_plan(rates=["zone-flap=1/day:5s"]), job()[0])
+
+
+def test_a_host_that_comes_may_have_any_name_that_is_not_nearly_anothers() -> None:
+    topology = job()[0]
+    for text in ("gpu07@3s:pause/5s", "controller@3s:partition=gpu07", "gpu07@3s:drain"):
+        check_faults(parse_plan([text]), topology, has_guests=True)
+        with pytest.raises(FaultError, match=r"there is no (node )?'gpu07'"):
+            check_faults(parse_plan([text]), topology)
+    check_faults(parse_plan(drains=["gpu07@3s"]), topology, has_guests=True)
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        ("trianer@3s", "there is no 'trianer'"),
+        ("trainer/7@3s", "trainer has 1 replicas at most"),
+        ("gpu07/0@3s", "there is no 'gpu07'"),
+        ("gpu07@3s:exit=3", "exit of a node means nothing here"),
+        ("gpu07@3s:partition=gpu08", "run cannot cut gpu07 off from gpu08"),
+        ("gpu07@3s:flap=3s", "flowdist run cannot carry out 'flap'"),
+        ("gpu07@3s:add", "--add and --rate are for one machine"),
+    ],
+)
+def test_what_cannot_be_done_to_a_host_is_refused_beforehand(fault: str, why: str) -> None:
+    with pytest.raises(FaultError, match=why):
+        check_faults(parse_plan([fault]), job()[0], has_guests=True)
+    with pytest.raises(FaultError, match="--add and --rate are for one machine"):
+        check_faults(parse_plan(rates=["node-kill=60/node-hour/5s"]), job()[0], has_guests=True)
+
+
+def test_what_runs_on_another_host_is_hit_there() -> None:
+    topology, _ = job()
+    talk = Talk(topology)
+    talk.tell(NodeJoined("far", NodeSpec("far")))
+    assert talk.up() == []
+    talk.wait(10)
+    assert talk.up() == ["trainer/0"]
+    hands = Hands()
+    plan = parse_plan(["far@1s:pause/5s", "trainer@2s:exit=3", "trainer/0.0@3s:slow=2x"])
+    check_faults(plan, topology, has_guests=True)
+    Injector(plan, topology, Path(), hands).fire(talk.job, 3 * SECOND)
+    trainer = ReplicaId("trainer", 0)
+    assert hands.done == [
+        Blow("far", "pause", "", 5 * SECOND),
+        Blow("far", "exit", "3", None, trainer, 1),
+        Blow("far", "slow", "2x", None, trainer, 1, 0),
+    ]

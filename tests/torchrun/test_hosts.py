@@ -24,7 +24,8 @@ import json, os, sys, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 ones = torch.ones(1)
 dist.all_reduce(ones)
-names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "MASTER_ADDR", "TORCHELASTIC_RUN_ID", "MINE")
+names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "ROLE_WORLD_SIZE",
+         "MASTER_ADDR", "TORCHELASTIC_RUN_ID", "MINE")
 told = {name: os.environ.get(name) for name in names}
 told |= {"sum": ones.item(), "token": "FLOWDIST_TOKEN" in os.environ, "folder": os.getcwd()}
 open(f"{os.environ['LOCAL_RANK']}.json", "w").write(json.dumps(told))
@@ -76,6 +77,41 @@ def test_three_hosts_form_one_job_whoever_comes_first(tmp_path: Path) -> None:
     joined = [event for event in events(first) if isinstance(event, NodeJoined)]
     assert sorted(event.address for event in joined) == ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
     assert len({event.node for event in joined}) == 3
+
+
+@needs_torch
+def test_hosts_may_have_different_numbers_of_workers(tmp_path: Path) -> None:
+    script = tmp_path / "t.py"
+    script.write_text(ALL_REDUCE)
+    with Torchruns(tmp_path, "--nnodes", "3") as hosts:
+        hosts.first("--nproc-per-node", "2", str(script)).until("joined")
+        hosts.another(2, "--nproc-per-node", "3", str(script)).until("joined")
+        hosts.another(3, str(script))
+        assert hosts.all_end() == [0, 0, 0], hosts.text
+    told = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("host*/*.json"))]
+    assert [int(one["RANK"]) for one in told] == [0, 1, 2, 3, 4, 5], "in the order of the hosts, without a hole"
+    assert [one["LOCAL_WORLD_SIZE"] for one in told] == ["2", "2", "3", "3", "3", "1"]
+    assert [one["ROLE_RANK"] for one in told] == [one["RANK"] for one in told]
+    assert [one["GROUP_RANK"] for one in told] == ["0", "0", "1", "1", "1", "2"]
+    assert {one["WORLD_SIZE"] for one in told} == {one["ROLE_WORLD_SIZE"] for one in told} == {"6"}
+    assert {one["sum"] for one in told} == {6}
+
+
+def test_a_world_of_hosts_with_different_numbers_of_workers_shrinks_by_whole_hosts(tmp_path: Path) -> None:
+    with Torchruns(tmp_path, "--nnodes", "1:3") as hosts:
+        first = hosts.first("--nproc-per-node", "1", waiter(tmp_path))
+        second = hosts.another(2, "--nproc-per-node", "3", waiter(tmp_path))
+        third = hosts.another(3, "--nproc-per-node", "2", waiter(tmp_path))
+        first.until("rank 0 of 6")
+        second.process.kill()
+        first.until("rank 0 of 3")
+        (tmp_path / "end").touch()
+        assert (first.finish(), third.finish()) == (0, 0), hosts.text
+    last = max(int(line.split()[1]) for line in third.output if line.startswith("generation "))
+    assert [line for line in sorted(third.output) if line.startswith(f"generation {last} ")] == [
+        f"generation {last} rank 1 of 3",
+        f"generation {last} rank 2 of 3",
+    ]
 
 
 def test_on_one_machine_the_second_finds_the_port_taken_and_joins(tmp_path: Path) -> None:
@@ -217,7 +253,7 @@ def test_while_nobody_listens_for_longer_than_a_lease_workers_are_kept_on_that_h
         (["--rdzv-id", "job2"], "hush", "runs job 'job1', and this host asked for job 'job2'"),
         (["--rdzv-id", "job1"], "other", "the host that runs the controller has another token"),
         (["--rdzv-id", "job1"], "", "(it is not set here)"),
-        (["--rdzv-id", "job1", "--nproc-per-node", "2"], "hush", "--nproc-per-node is 2 here, and 1 on the host"),
+        (["--rdzv-id", "job1", "--role", "b"], "hush", "--role is b here, and default on the host"),
     ],
 )
 def test_a_host_that_does_not_belong_to_the_job_is_refused(

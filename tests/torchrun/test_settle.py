@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from flowdist.errors import FlowdistError
-from flowdist.graph import SECOND, JobOptions
+from flowdist.graph import SECOND, JobOptions, Resources
 from flowdist.torchrun.hosts import host_of, is_this_machine
 from flowdist.torchrun.rendezvous import Rendezvous
 from flowdist.torchrun.settle import as_here, comma_separated, for_worker
@@ -254,9 +254,14 @@ def test_a_host_runs_its_own_command_in_the_job_of_another() -> None:
     ours = outcome_of("--nnodes", "2", "/here/x.py", "b", env={}).graph
     (role,) = as_here(theirs, ours).roles
     assert role.command == ("python", "/here/x.py", "b") and role.restart == theirs.roles[0].restart
-    for words in (["--role", "b"], ["--nproc-per-node", "2"]):
-        with pytest.raises(FlowdistError, match=f"{words[0]} is {words[1]} here, and"):
-            as_here(theirs, outcome_of("--nnodes", "2", *words, "x.py").graph)
+    uneven = outcome_of("--nnodes", "2", "--nproc-per-node", "2", "x.py").graph
+    (role,) = as_here(theirs, uneven).roles
+    assert (role.procs, theirs.roles[0].procs) == (2, 1)
+    with pytest.raises(FlowdistError, match="--role is b here, and default on"):
+        as_here(theirs, outcome_of("--nnodes", "2", "--role", "b", "x.py").graph)
+    bound = msgspec.structs.replace(theirs.roles[0], resources=Resources(gpu=1))
+    with pytest.raises(FlowdistError, match="--nproc-per-node is 2 here, and 1 on the host"):
+        as_here(msgspec.structs.replace(theirs, roles=(bound,)), uneven)
     with pytest.raises(FlowdistError, match="runs a topology"):
         as_here(msgspec.structs.replace(theirs, roles=()), ours)
 
