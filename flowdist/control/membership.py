@@ -26,9 +26,11 @@ def form_worlds(job: JobState, names: Iterable[WorldName]) -> None:
     """Open every one of these worlds that may form now, in the order of the graph; grow those that may."""
     if not job.admitted and not _admit_all(job):
         return
+    found = [job.worlds[name] for name in names]
+    seatless = {world.roles[0] for world in found if world.phase == "waiting" and not _is_gang(job, world)}
     loose: dict[str, list[World]] = {}
-    for name in names:
-        world = job.worlds[name]
+    later: list[World] = []
+    for world in found:
         if world.phase not in ("waiting", "running"):
             continue
         roles = job.roles_of(world)
@@ -43,10 +45,19 @@ def form_worlds(job: JobState, names: Iterable[WorldName]) -> None:
                 loose.setdefault(world.roles[0], []).append(world)
         elif world.phase == "running":
             _grow(job, world, roles)
-        elif world.phase == "waiting" and _may_form(job, world):
+        elif any(gate.role in seatless for role in roles for gate in role.spec.gates):
+            later.append(world)  # who comes back without a seat gets one first: its role has not started before it (R1)
+        elif _may_form(job, world):
             _form_gang(job, world, roles)
     for role_name, worlds in loose.items():
         _form_replicas(job, job.roles[role_name], [world for world in worlds if _may_form(job, world)])
+    for world in later:
+        if _may_form(job, world):
+            _form_gang(job, world, job.roles_of(world))
+
+
+def _is_gang(job: JobState, world: World) -> bool:
+    return job.roles[world.roles[0]].spec.gang
 
 
 def _admit_all(job: JobState) -> bool:
@@ -121,7 +132,8 @@ def _form_replicas(job: JobState, role: Role, worlds: list[World]) -> None:
     if role.occupied < role.spec.min_replicas:
         admit(job, [role])
     if not role.count("succeeded"):
-        fill(job, role, role.target - role.seats)  # what was ignored takes no seat from the others
+        returning = role.unseated["gone"]  # they keep their index: nobody beyond the target starts in their stead
+        fill(job, role, role.target - role.seats - returning)  # what was ignored takes no seat from the others
     _has_minimum(job, role, role.occupied)
     for world in worlds:
         replica = job.replicas[world.pool[0]]
@@ -155,7 +167,7 @@ def closed_gates(job: JobState, role: Role) -> list[str]:
     return [
         f"{gate.role} to be {gate.condition}" if gate.condition != "succeeded" else f"{gate.role} to succeed"
         for gate in role.spec.gates
-        if not is_so_far(job.roles[gate.role], gate.condition)
+        if not is_so_far(job, job.roles[gate.role], gate.condition)
     ]
 
 
@@ -164,7 +176,7 @@ def _lost_gate(job: JobState, roles: list[Role]) -> str:
     for role in roles:
         for gate in role.spec.gates:
             upstream = job.roles[gate.role]
-            if is_lost(upstream) and not is_so_far(upstream, gate.condition):
+            if is_lost(upstream) and not is_so_far(job, upstream, gate.condition):
                 return gate.role
     return ""
 
@@ -175,12 +187,12 @@ def is_lost(role: Role) -> bool:
     return role.outcome in ("ignored", "failed") or left < role.spec.min_replicas
 
 
-def is_so_far(role: Role, condition: GateCondition) -> bool:
+def is_so_far(job: JobState, role: Role, condition: GateCondition) -> bool:
     """A role is started, or ready, when each of its replicas that has a seat is, and these are its minimum at least.
 
     Success counts as both: what has done its work has been up. Whatever failed or was ignored is neither.
     """
-    started, ready, succeeded = so_far(role)
+    started, ready, succeeded = so_far(job, role)
     match condition:
         case "started":
             return started
@@ -190,7 +202,7 @@ def is_so_far(role: Role, condition: GateCondition) -> bool:
             return succeeded
 
 
-def so_far(role: Role) -> tuple[bool, bool, bool]:
+def so_far(job: JobState, role: Role) -> tuple[bool, bool, bool]:
     """Whether it is started, ready, and succeeded."""
     if role.outcome is not None:
         is_done = role.outcome == "succeeded"
@@ -198,14 +210,25 @@ def so_far(role: Role) -> tuple[bool, bool, bool]:
     ready = role.seated["ready"] + role.seated["succeeded"]
     started = ready + role.seated["running"]
     wanted = role.spec.min_replicas - role.unseated["succeeded"]
-    return started == role.seats and started >= wanted, ready == role.seats and ready >= wanted, False
+    if started != role.seats or started < wanted or _is_held_up(job, role):
+        return False, False, False
+    return True, ready == role.seats and ready >= wanted, False
+
+
+def _is_held_up(job: JobState, role: Role) -> bool:
+    """Replicas of it come back from an incident, and cannot be seated before its own gates open: that is not all of it.
+
+    Those who may be, and find no room, hold up nobody.
+    """
+    held = job.open and closed_gates(job, role)
+    return bool(held) and any(job.worlds[name].incident is not None for name in role.waiting)
 
 
 def tell_dependents(job: JobState, roles: Iterable[Role]) -> None:
     """Where a role has come so far, or is so far no longer, whoever has a gate on it may start."""
     for role in roles:
         if role.dependents:
-            shown = (*so_far(role), is_lost(role))
+            shown = (*so_far(job, role), is_lost(role))
             if shown != role.shown:
                 role.shown = shown
                 for name, _ in role.dependents:

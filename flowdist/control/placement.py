@@ -172,6 +172,8 @@ def unplace(job: JobState, replica: Replica) -> None:
     role.portless.pop(replica.id, None)
     if replica.phase not in OVER_PHASES:
         insort(role.vacant, replica.id.index)
+    if not role.spec.gang:
+        job.hungry[role.spec.name] = None  # the seat may be for another of it, who has asked for none so far
     role.stale = job.reseated = True
     update_free(job, name)
     job.touch(job.worlds[replica.world])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import pickle
 
 from flowdist.control import events as ev
 from flowdist.control.controller import Controller, settle
@@ -51,7 +51,7 @@ def r(name: str) -> ReplicaId:
 
 def assert_settled(controller: Controller) -> None:
     """Settling visits what an event touched: visiting everything once more must find nothing to do."""
-    job = copy.deepcopy(controller.state)
+    job = pickle.loads(pickle.dumps(controller.state))  # a copy, in a third of the time of deepcopy
     job.effects = []
     for world in job.worlds.values():
         job.touch(world)

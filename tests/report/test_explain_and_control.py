@@ -182,3 +182,19 @@ def _check_order(talk: Talk, told: dict[str, Any], stops: list[StopReplica], bef
                 if upstream in order and entry["role"] in order and len(told["hits"]) == 1:
                     last = len(order) - 1 - order[::-1].index(upstream)
                     assert last < order.index(entry["role"]), (gate, order)
+
+
+def test_a_replica_that_loses_its_node_starts_again_before_who_waits_for_its_role():
+    """As it was found: a/1 would be enough for the gate of b, but a/0 is to start again before b does (R1, R6)."""
+    after = role("b", gates=(Gate("a", "started", "restart"),), primary=False, restart=RestartPolicy("role"))
+    topology = graph(role("a", gang=False, max_replicas=2), after, nodes=3)
+    failing = parse_failing("node0", topology)
+    told = explanation_of(topology, failing, plan_of(topology)["placement"])
+    assert [[entry["who"] for entry in wave] for wave in told["starts"]] == [["a/0"], ["b"]]
+
+    talk = Talk(topology)
+    talk.join(*NODES)
+    before = talk.attempts()
+    stops = happen(talk, failing, told["hits"])
+    assert [str(start.replica) for start in talk.starts if start.attempt > 1] == ["a/0", "b/0"]
+    _check_order(talk, told, stops, before)
