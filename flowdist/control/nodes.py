@@ -20,7 +20,7 @@ from flowdist.control.placement import forget_ports, unplace, update_free
 from flowdist.control.recovery import lose
 from flowdist.control.silence import excuse_peers
 from flowdist.control.state import Failure, JobState, Node, Replica, new_node
-from flowdist.graph import subtract
+from flowdist.graph import subtract, without
 from flowdist.graph.model import FailureKind
 
 
@@ -227,7 +227,7 @@ def give_up_node(job: JobState, replica: Replica) -> None:
     replica.member_since = 0
     unplace(job, replica)
     node.stuck[replica.id, replica.attempt] = gpus
-    node.free = subtract(node.free, job.role_of(replica.id).need, gpus)
+    node.free = without(subtract(node.free, job.role_of(replica.id).need, gpus), tuple(node.bad_gpus))
     update_free(job, name)
     lost = []
     others = [job.replicas[other] for other in node.replicas]

@@ -180,6 +180,15 @@ def test_one_that_is_being_stopped_loses_its_seat_when_it_is_gone():
     assert [seat(talk, f"trainer/{i}")[1] for i in (0, 1)] in ([(2,), (1,)], [(1,), (2,)])
 
 
+def test_what_outlives_sigkill_on_a_bad_gpu_takes_no_more_of_it_than_there_is():
+    talk = talk_of(on_gpus("actor", 2, restart=LOOSE), gpus=(2, 2))
+    node, (gpu,) = seat(talk, "actor/0")
+    talk.auto = False
+    talk.tell(bad(gpu, node or ""))
+    talk.tell(ev.ReplicaUnkillable(r("actor/0"), 1))
+    assert talk.job.nodes[node].free.devices[gpu] == 0
+
+
 def test_workers_that_wait_in_place_with_the_gpu_are_dismissed():
     talk = talk_of(on_gpus("trainer", 2, restart=restart()), gpus=(3,))
     talk.elastic("trainer/0", "trainer/1")
