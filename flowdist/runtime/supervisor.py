@@ -372,7 +372,7 @@ class Supervisor:
         self._interrupts += 1
         if self._interrupts == 1:
             self._show("warning", "stopping; once more stops at once")
-        if self._interrupts > 2 or (self._writer is None and not self._seen):
+        if self._interrupts > 2 or (self._interrupts > 1 and self._writer is None and not self._seen):
             self._over.set()
         else:
             self.operate(CancelRequested("interrupted", now=self._interrupts > 1))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from flowdist.runtime.reaper import descendants
+from flowdist.runtime.runs import state_of
 from tests.runtime.harness import Deaths, Job, children
 
 pytestmark = pytest.mark.real
@@ -107,14 +108,19 @@ def test_sigkill_of_a_fork_server_is_a_failure_of_its_workers(tmp_path: Path) ->
         assert job.alive() == []
 
 
-def test_ctrl_c_before_anything_runs_is_answered_with_what_became_of_the_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("when", ["as soon as it has a folder", "as soon as it is told"])
+def test_ctrl_c_before_anything_runs_cancels_the_job(tmp_path: Path, when: str) -> None:
     (tmp_path / "stubborn.py").write_text(STUBBORN)
     with Job(tmp_path, "stubborn.py") as job:
-        job.until(f"run {tmp_path}")
+        if when == "as soon as it is told":
+            job.until(f"run {tmp_path}")
+        while not (tmp_path / "runs/latest/checkpoints").exists():
+            assert job.process.poll() is None
         job.process.send_signal(signal.SIGINT)
         assert job.finish() == 130
-        assert any("CANCELLED" in line or "flowdist run --resume" in line for line in job.output)
-        assert job.alive() == []
+        assert any("CANCELLED" in line for line in job.output) and job.alive() == []
+    end = state_of(job.run_dir)
+    assert end.state == "cancelled" and end.reason.startswith("interrupted")
 
 
 def test_ctrl_c_stops_in_order_and_a_second_one_at_once(tmp_path: Path) -> None:
