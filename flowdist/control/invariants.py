@@ -282,7 +282,11 @@ def _check_budget(job: JobState, role: Role, paid: list[Incident], own: list[Inc
 
 
 def check_outcome(job: JobState) -> None:
-    """A terminal state means that nothing runs any more (R18)."""
+    """A terminal state means that nothing runs any more; at most one role has failed the job (R18)."""
+    failed = [name for name, role in job.roles.items() if role.outcome == "failed"]
+    assert len(failed) <= int(job.ending == "failed"), (
+        f"{failed} have failed, and the job is {job.ending or 'under way'}"
+    )
     if job.outcome is None:
         return
     live = [str(replica.id) for replica in job.replicas.values() if replica.is_live]

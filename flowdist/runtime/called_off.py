@@ -1,4 +1,4 @@
-"""The end of a run that was interrupted before anything of it had happened: it is cancelled, though no journal says so."""
+"""The end of a run that was interrupted before anything of it had happened: cancelled, though no journal says so."""
 
 from __future__ import annotations
 

@@ -141,11 +141,12 @@ def test_a_role_that_was_scaled_down_is_full() -> None:
 
 
 def test_how_a_job_has_ended_is_told_with_its_reason() -> None:
-    feed = Feed(graph(role("trainer"), nodes=1))
+    feed = Feed(graph(role("ps", kind="service"), role("trainer"), nodes=1))
     feed.fail("trainer/0", 3)
+    feed.tell(ev.ReplicaStopped(r("ps/0"), 1), 3)
     told = status_text(feed.status())
     assert told.startswith("big-20261121-1  failed  after 3s") and "trainer/0 failed on node0" in told.splitlines()[1]
-    assert "  trainer  -   stopped" in told
+    assert "  trainer  -   failed " in told and "  ps       -   stopped " in told
     assert status_text(feed.status(), state="died").startswith("big-20261121-1  died")
 
 
