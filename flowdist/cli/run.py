@@ -159,6 +159,7 @@ def carry_out(
         opener: Makes, for the folder and the terminal, what says where the workers' output goes.
         hosting: Lets other hosts in; the graph has the node of this one.
     """
+    from flowdist.report.room import stranding
     from flowdist.runtime.devices import machine_gpus, settle_cluster  # asyncio and more: not for --help
     from flowdist.runtime.folder import find_run, new_run
     from flowdist.runtime.inject import check_faults
@@ -174,6 +175,8 @@ def carry_out(
         graph, warnings = settled
         run_dir = None
     check_faults(plan, graph, has_guests=hosting is not None)
+    if hosting is None and (note := stranding(plan, graph)):  # of other hosts nobody knows which will come
+        warnings = [*warnings, note]
     mask = Mask(check_secrets(graph, os.environ))
     metrics = listen(metrics_port) if metrics_port is not None else None
     console = Console(shown, mask)

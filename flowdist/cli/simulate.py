@@ -101,6 +101,7 @@ def command(
         seed = scenario.seed if seed is None else seed
         until = until or scenario.until
     loaded = load(named)
+    from flowdist.report.room import stranding
     from flowdist.sim.collectives import with_collective  # the engine: only when something is simulated
     from flowdist.sim.faulting import check_faults
     from flowdist.sim.simulation import Simulation, with_nodes
@@ -122,6 +123,8 @@ def command(
         )
         macro(graph, plan, named, MacroWanted(wanted, _until_ns(until), cross_check, trace))
     check_faults(plan, graph)
+    if scenario is None and not named.as_json and (note := stranding(plan, graph)):
+        click.echo(f"warning: {note}", err=True)
     simulation = Simulation(graph, plan, seed=seed or 0, schedule=schedule, properties=demands.properties(named))
     result = simulation.run(_until_ns(until) or (_patience_ns(graph, plan) if demands.live else None))
     if trace_file is not None:
