@@ -64,10 +64,11 @@ def stranding(plan: Plan, graph: RoleGraph) -> str:
         lost |= {node.name for node in graph.cluster.nodes if fault.target == node.name or fault.label in node.labels}
         short = next((spec for spec in graph.roles if _room(graph, spec, lost, {}) < spec.min_replicas), None)
         if short is not None:
-            wait = format_duration(short.pending_timeout_ns)
+            back = f"a node comes back only with a /DURATION ({fault.spec}/30s)"
+            wait = f"it will wait up to {format_duration(short.pending_timeout_ns)} (pending_timeout) for one"
             return (
-                f"after {fault.spec} no room is left for the minimum of {short.name}, and a node comes back only with "
-                f"a /DURATION ({fault.spec}/30s): it will wait up to {wait} (pending_timeout) for one, then the job fails"
+                f"after {fault.spec} no room is left for the minimum of {short.name}, and {back}: "
+                f"{wait}, then the job fails"
             )
     return ""
 
