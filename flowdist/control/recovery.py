@@ -55,9 +55,11 @@ def fail(job: JobState, failure: Failure, *, was_told: bool = False) -> None:
     if in_doubt:
         _restart(job, failure, verdict, part_of, reason, in_doubt)
     elif verdict.action == "fail" and not may_be_excused(job, verdict, failure):
-        job.notify(f"{reason}; {verdict.because}", "error")
+        because = f"{reason}; {verdict.because}"
         before = first_cause(job, len(job.incidents) + 1)
-        begin_ending(job, "failed", *(before or (f"{reason}; {verdict.because}", replica.id.role)))
+        if before is not None:  # else it is said with the end of the job
+            job.notify(because, "error")
+        begin_ending(job, "failed", *(before or (because, replica.id.role)))
     elif verdict.action == "ignore":
         job.notify(f"{reason}; ignored: {verdict.because}", "warning")
         ignore(job, replica)

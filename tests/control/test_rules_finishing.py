@@ -98,3 +98,10 @@ def test_r18_who_is_cancelled_or_waits_for_nodes_in_vain_has_not_failed():
     talk = Talk(graph(role("trainer")))
     talk.wait(3600)
     assert talk.outcome()[0] == "failed" and talk.job.roles["trainer"].outcome == "stopped"
+
+
+def test_r18_why_the_job_fails_is_said_once():
+    talk = Talk(graph(role("trainer")))
+    talk.join("node0")
+    talk.fail("trainer/0")
+    assert [text for text in talk.texts() if "trainer/0 failed" in text] == [f"the job fails: {talk.outcome()[1]}"]
