@@ -180,6 +180,7 @@ def carry_out(
     mask = Mask(check_secrets(graph, os.environ))
     metrics = listen(metrics_port) if metrics_port is not None else None
     console = Console(shown, mask)
+    console.now_ns = lambda: 0  # nothing has begun
     for warning in warnings:
         console.show("warning", warning)
     run_dir = run_dir or new_run(base, graph, prefix)
@@ -223,6 +224,7 @@ def _supervise(
     supervisor = Supervisor(
         graph, gpus, plan, run_dir, console.show, open_sink, hosting, onlooker=onlooker, metrics=metrics, seed=seed
     )
+    console.now_ns = supervisor.now_ns
     try:
         console.show("event", f"run {run_dir}")
         drawn = {"rates": [rate.spec for rate in plan.rates], "seed": seed} if plan.rates else {}

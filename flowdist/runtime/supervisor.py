@@ -127,6 +127,7 @@ class Supervisor:
         self._known_nodes = self._past.known or (*(node.name for node in graph.cluster.nodes), *more)
         self._mirror = Controller(graph, self._known_nodes)
         self._sheet = Timesheet(self._mirror.state)
+        self._start_ns = 0  # by the clock of the runtime, when it has begun
         self._seen = 0  # lines of the journal
         self._follower = Follower(self._run_dir, show, open_sink)
         self._teller = Teller(graph, self._follower, self._nodes, show)
@@ -325,16 +326,17 @@ class Supervisor:
             wait_s = LOOK_S
             next_ns = self._injector.next_ns()
             if next_ns is not None:
-                wait_s = min(wait_s, max(0.0, (next_ns - self._now()) / 1e9))
+                wait_s = min(wait_s, max(0.0, (next_ns - self.now_ns()) / 1e9))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._over.wait(), wait_s)
-            self._injector.fire(self._mirror.state, self._now())
+            self._injector.fire(self._mirror.state, self.now_ns())
             self._follower.read()
             if self._onlooker is not None:
-                self._onlooker.look(self._mirror.state, self._now())
+                self._onlooker.look(self._mirror.state, self.now_ns())
 
-    def _now(self) -> int:
-        return boot_ns() - self._start_ns
+    def now_ns(self) -> int:
+        """In the time of the job, which stands still until it begins."""
+        return boot_ns() - self._start_ns if self._start_ns else self._past.last_ns
 
     def _hear(self, line: Line) -> None:
         self._controller_deaths = 0
