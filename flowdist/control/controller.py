@@ -93,14 +93,14 @@ def _record(job: JobState, event: ev.Event) -> None:
         case ev.NodeWarm():
             warmed_up(job, event.node)
         case ev.NodeLeft():
-            lose_node(job, event.node, f"{event.node} left", asked=True)
+            lose_node(job, event.node, f"{event.node} left", "it left", asked=True)
         case ev.NodeGone():
-            lose_node(job, event.node, f"{event.node} is gone: {event.cause}")
+            lose_node(job, event.node, f"{event.node} is gone: {event.cause}", event.cause)
         case ev.NodeQuiet():
             note_quiet(job, event.node)
         case ev.NodeSilent():
-            silence = format_duration(job.graph.options.silent_after_ns)
-            lose_node(job, event.node, f"{event.node} is lost: not heard for {silence}")
+            because = f"not heard for {format_duration(job.graph.options.silent_after_ns)}"
+            lose_node(job, event.node, f"{event.node} is lost: {because}", because)
         case ev.GpuFailed():
             lose_gpu(job, event)
         case ev.StoreOpened():

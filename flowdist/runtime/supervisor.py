@@ -299,18 +299,21 @@ class Supervisor:
         if self._over.is_set() or self._finished is not None:
             return
         planned = node.name in self._back_after_ns
-        self._gone[node.name] = NodeGone(node.name, "it was killed by a fault" if planned else "its agent died")
+        self._agent_deaths[node.name] += not planned
+        deaths = self._agent_deaths[node.name]
+        cause = "it was killed by a fault" if planned else "its agent died"
+        if stays_away := not planned and deaths > AGENT_RESTARTS_MAX:
+            cause = f"its agent died {deaths} times and is not started again (see {node.name}.log)"
+        self._gone[node.name] = NodeGone(node.name, cause)
         self.operate(self._gone[node.name])
         if planned:
             back_ns = self._back_after_ns.pop(node.name)
             if back_ns is None:
                 return
             await asyncio.sleep(back_ns / 1e9)
-        else:
-            self._agent_deaths[node.name] += 1
-            if self._agent_deaths[node.name] > AGENT_RESTARTS_MAX:
-                self._show("error", f"the agent of {node.name} died {AGENT_RESTARTS_MAX + 1} times: it stays away")
-                return
+        elif stays_away:
+            self._show("error", f"{node.name}: {cause}")
+            return
         if not self._over.is_set() and self._finished is None:
             self._show("event", f"{node.name}: its agent is started again")
             await self._start_node(node)

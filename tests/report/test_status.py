@@ -156,7 +156,7 @@ def test_names_of_more_nodes_than_can_be_drawn_are_counted() -> None:
         feed.tell(ev.NodeSilent(f"node{number}"), 1)
     told = status_text(feed.status())
     assert "nodes  56 of 70 up\n" in told
-    assert "  x lost node1, node2, node3, node4, node5, node6 and 8 more\n" in told
+    assert "  x lost node1, node2, node3, node4, node5, node6 and 8 more: not heard for 5s\n" in told
 
 
 def test_a_node_that_has_not_been_heard_for_a_while_is_named_before_it_is_lost() -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from flowdist.report.status import status_text
 from flowdist.runtime.reaper import descendants
-from flowdist.runtime.runs import state_of
+from flowdist.runtime.runs import describe, state_of
 from tests.runtime.harness import Deaths, Job, children
 
 pytestmark = pytest.mark.real
@@ -169,3 +170,28 @@ def test_no_socket_and_no_temporary_folder_is_left(tmp_path: Path) -> None:
         assert job.finish() == 0
         left = [path for path in tmp_path.rglob("*") if path.is_socket() or path.name.startswith("flowdist-")]
         assert left == []
+
+
+def test_an_agent_that_dies_again_and_again_is_not_started_any_more_and_status_says_why(tmp_path: Path) -> None:
+    (tmp_path / "waits.py").write_text("import signal\nprint('up', flush=True)\nsignal.pause()\n")
+    with Job(tmp_path, "waits.py", "--nodes", "2") as job:
+        job.until("node1 joined")
+        for death in range(6):
+            node1 = next(pid for pid in job.named("flowdist.runtime.guardian") if is_guardian_of(pid, "node1"))
+            os.kill(node1, signal.SIGKILL)
+            job.until("its agent is started again" if death < 5 else "is not started again (see node1.log)")
+            if death < 5:
+                job.until("node1 joined")
+        status = status_text(describe(job.run_dir))
+        assert "  x lost node1: its agent died 6 times and is not started again (see node1.log)\n" in status
+        job.process.send_signal(signal.SIGINT)
+        assert job.finish() == 130 and job.alive() == []
+
+
+def is_guardian_of(pid: int, node: str) -> bool:
+    """Its agent and its spawner are forked by it, and look alike."""
+    command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return f'"name":"{node}"'.encode() in command and b"flowdist.runtime.guardian" not in (
+        Path(f"/proc/{parent}/cmdline").read_bytes()
+    )
