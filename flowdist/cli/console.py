@@ -110,6 +110,7 @@ def finish(
     """
     from flowdist.report.spending import time_of_run  # after the run: it delays nothing
     from flowdist.report.summary import summary_of, summary_text
+    from flowdist.runtime.folder import JOINED
     from flowdist.runtime.root_cause import root_cause_text
     from flowdist.runtime.runs import write_status
 
@@ -125,5 +126,5 @@ def finish(
     click.echo("\n" + summary_text(summary, brief=True), err=True, nl=False)
     if cause:
         click.echo("\n" + cause, err=True, nl=False)
-    kept = "logs, journal and checkpoints" if (run_dir / "journal.jsonl").exists() else "logs of this host"
+    kept = "logs of this host" if (run_dir / JOINED).exists() else "logs, journal and checkpoints"
     click.echo(f"\n{kept}: {result.run_dir}", err=True)

@@ -17,6 +17,7 @@ from flowdist.control.history import Header, encode_line, record
 from flowdist.control.ids import ReplicaId
 from flowdist.errors import FlowdistError
 from flowdist.graph import NodeSpec, RoleGraph, RoleSpec, SecretRef, encode_graph
+from flowdist.report.summary import summary_text
 from flowdist.runtime.called_off import called_off
 from flowdist.runtime.folder import find_run, is_locked, new_run, past_of, run_dirs
 from flowdist.runtime.reading import Follow, find_logs, latest_attempts, lines_of, parse_target
@@ -145,6 +146,8 @@ def test_a_run_that_was_interrupted_before_it_began_was_cancelled(base: Path) ->
     assert state_of(run_dir) == ("cancelled", "interrupted before it began", 0)
     status = written_status(run_dir)
     assert status is not None and status.state == "cancelled"
+    told = summary_text(json.loads((run_dir / "summary.json").read_text()))
+    assert told.startswith("CANCELLED after 0s: interrupted before it began") and "the time went" not in told
     with pytest.raises(FlowdistError, match=f"run {run_dir.name} is over: it was cancelled"):
         past_of(run_dir)
     journal(run_dir)
