@@ -40,20 +40,21 @@ class Patience:
 
     def tell(self, now: int, events: int) -> None:
         """So far the simulation has come: its time, in ns, and the number of its events."""
-        if self._quiet or self._clock() - self._since < AFTER_S:
+        waited = self._clock() - self._since
+        if self._quiet or waited < AFTER_S:
             return
         if self._line is None:
             self._line = self._shown()
         at = f"{now // (3600 * SECOND)}:{now // (60 * SECOND) % 60:02}:{now // SECOND % 60:02}"
-        self._line.update(self._line.task_ids[0], at=at, events=f"{events:,}")
+        self._line.update(self._line.task_ids[0], at=at, events=f"{events:,}", waited=f"{waited:.0f}")
 
     def _shown(self) -> Progress:
         from rich.console import Console  # only for whoever waits
-        from rich.progress import Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress, TextColumn
 
         console = self._console or Console(stderr=True)
-        words = TextColumn("simulating: at {task.fields[at]}, {task.fields[events]} events, for")
-        line = Progress(words, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal)
-        line.add_task("", total=None, at="", events="")
+        words = TextColumn("simulating: at {task.fields[at]}, {task.fields[events]} events, in {task.fields[waited]} s")
+        line = Progress(words, console=console, transient=True, disable=not console.is_terminal)
+        line.add_task("", total=None, at="", events="", waited="")
         line.start()
         return line

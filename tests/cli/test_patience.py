@@ -22,7 +22,7 @@ def shown(*, after_s: float, quiet: bool = False, terminal: bool = True) -> str:
 
 
 def test_after_two_seconds_it_is_told_how_far_the_simulation_is() -> None:
-    assert "simulating: at 1:02:05, 13,000 events" in shown(after_s=2.1)
+    assert "simulating: at 1:02:05, 13,000 events, in 2 s" in shown(after_s=2.1)
 
 
 @pytest.mark.parametrize("case", [{"after_s": 1.9}, {"after_s": 9, "quiet": True}, {"after_s": 9, "terminal": False}])
