@@ -8,7 +8,7 @@ import select
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from time import monotonic
+from time import monotonic_ns
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
@@ -35,11 +35,15 @@ LINES = Shown()
 
 
 class Console:
-    """Lines for people: what flowdist does on stderr with the time, what workers print where they printed it."""
+    """Lines for people: what flowdist does on stderr with the time, what workers print where they printed it.
+
+    `now_ns` is the clock that they show: the job's own, once there is one, so that lines, journal and summary agree.
+    """
 
     def __init__(self, shown: Shown, mask: Callable[[str], str]) -> None:
         self.shown = shown
-        self._mask, self._start = mask, monotonic()
+        self._mask, made_ns = mask, monotonic_ns()
+        self.now_ns: Callable[[], int] = lambda: monotonic_ns() - made_ns
         self._pinned: Pinned | None = None
 
     def onlooker(self, run_id: str) -> Onlooker | None:
@@ -72,7 +76,7 @@ class Console:
             if not self.shown.quiet:
                 self._worker_line(text, err=kind == "stderr" or self.shown.as_json)
             return
-        line = f"flowdist {monotonic() - self._start:7.2f}s | " + (f"{kind}: {text}" if kind == "error" else text)
+        line = f"flowdist {self.now_ns() / 1e9:7.2f}s | " + (f"{kind}: {text}" if kind == "error" else text)
         if self._pinned is not None:
             self._pinned.print(line, COLOURS[kind])
             self._pinned.flush()  # at the end nobody looks any more
@@ -106,6 +110,7 @@ def finish(
     """
     from flowdist.report.spending import time_of_run  # after the run: it delays nothing
     from flowdist.report.summary import summary_of, summary_text
+    from flowdist.runtime.folder import JOINED
     from flowdist.runtime.root_cause import root_cause_text
     from flowdist.runtime.runs import write_status
 
@@ -121,5 +126,5 @@ def finish(
     click.echo("\n" + summary_text(summary, brief=True), err=True, nl=False)
     if cause:
         click.echo("\n" + cause, err=True, nl=False)
-    kept = "logs, journal and checkpoints" if (run_dir / "journal.jsonl").exists() else "logs of this host"
+    kept = "logs of this host" if (run_dir / JOINED).exists() else "logs, journal and checkpoints"
     click.echo(f"\n{kept}: {result.run_dir}", err=True)

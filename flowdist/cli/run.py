@@ -159,6 +159,7 @@ def carry_out(
         opener: Makes, for the folder and the terminal, what says where the workers' output goes.
         hosting: Lets other hosts in; the graph has the node of this one.
     """
+    from flowdist.report.room import stranding
     from flowdist.runtime.devices import machine_gpus, settle_cluster  # asyncio and more: not for --help
     from flowdist.runtime.folder import find_run, new_run
     from flowdist.runtime.inject import check_faults
@@ -174,9 +175,12 @@ def carry_out(
         graph, warnings = settled
         run_dir = None
     check_faults(plan, graph, has_guests=hosting is not None)
+    if hosting is None and (note := stranding(plan, graph)):  # of other hosts nobody knows which will come
+        warnings = [*warnings, note]
     mask = Mask(check_secrets(graph, os.environ))
     metrics = listen(metrics_port) if metrics_port is not None else None
     console = Console(shown, mask)
+    console.now_ns = lambda: 0  # nothing has begun
     for warning in warnings:
         console.show("warning", warning)
     run_dir = run_dir or new_run(base, graph, prefix)
@@ -185,7 +189,12 @@ def carry_out(
     fd = metrics.fileno() if metrics is not None else None
 
     def supervise(console: Console) -> int:
-        return EXIT_CODES[_supervise(graph, gpus, plan, seed, run_dir, console, mask, opener, fd, hosting)]
+        try:
+            return EXIT_CODES[_supervise(graph, gpus, plan, seed, run_dir, console, mask, opener, fd, hosting)]
+        except KeyboardInterrupt:
+            if _call_off(graph, run_dir, console, mask):
+                return EXIT_CODES["cancelled"]
+            raise
 
     if detach:
         from flowdist.cli.detaching import detached  # as above
@@ -207,8 +216,7 @@ def _supervise(
     hosting: Hosting | None,
 ) -> str:
     """Until the job is over and its summary is written; the outcome."""
-    from flowdist.runtime.runs import resume_help  # as in carry_out
-    from flowdist.runtime.started import write_environment
+    from flowdist.runtime.started import write_environment  # as in carry_out
     from flowdist.runtime.supervisor import Supervisor
 
     open_sink = opener(run_dir, console.show) if opener is not None else None
@@ -216,6 +224,7 @@ def _supervise(
     supervisor = Supervisor(
         graph, gpus, plan, run_dir, console.show, open_sink, hosting, onlooker=onlooker, metrics=metrics, seed=seed
     )
+    console.now_ns = supervisor.now_ns
     try:
         console.show("event", f"run {run_dir}")
         drawn = {"rates": [rate.spec for rate in plan.rates], "seed": seed} if plan.rates else {}
@@ -225,15 +234,24 @@ def _supervise(
             console.show("event", f"faults at random, by --seed {seed}: {rates}")
         write_environment(run_dir, graph, mask, __version__)
         result = asyncio.run(supervisor.run())
-    except KeyboardInterrupt:
-        console.show("warning", f"interrupted before it could end in order; {resume_help(run_dir)}")
-        raise
     finally:
         console.close()
     for fault in result.unfired:
         console.show("warning", f"fault {fault.spec} never fired")
     finish(result, console.shown.as_json, mask, drawn)
     return result.outcome
+
+
+def _call_off(graph: RoleGraph, run_dir: Path, console: Console, mask: Callable[[str], str]) -> bool:
+    """It was interrupted before it could end in order. That ends it only where nothing of it has happened yet."""
+    from flowdist.runtime.called_off import called_off  # as in carry_out
+    from flowdist.runtime.runs import has_begun, resume_help
+
+    if has_begun(run_dir):
+        console.show("warning", f"interrupted before it could end in order; {resume_help(run_dir)}")
+        return False
+    finish(called_off(run_dir, graph), console.shown.as_json, mask)
+    return True
 
 
 def _load(named: Named, replicas: str | None, max_restarts: int | None, args: tuple[str, ...]) -> Loaded:

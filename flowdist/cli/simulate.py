@@ -12,6 +12,7 @@ from flowdist.cli.common import Named, guarded, load, print_json, topology_optio
 from flowdist.cli.demands import Demands, demand_options
 from flowdist.cli.explore import explore, read_exploration
 from flowdist.cli.macro import MacroWanted, macro
+from flowdist.cli.patience import Patience
 from flowdist.cli.simulated import simulated_summary
 from flowdist.errors import FlowdistError
 from flowdist.fault_files import parse_plan
@@ -101,6 +102,7 @@ def command(
         seed = scenario.seed if seed is None else seed
         until = until or scenario.until
     loaded = load(named)
+    from flowdist.report.room import stranding
     from flowdist.sim.collectives import with_collective  # the engine: only when something is simulated
     from flowdist.sim.faulting import check_faults
     from flowdist.sim.simulation import Simulation, with_nodes
@@ -122,8 +124,13 @@ def command(
         )
         macro(graph, plan, named, MacroWanted(wanted, _until_ns(until), cross_check, trace))
     check_faults(plan, graph)
-    simulation = Simulation(graph, plan, seed=seed or 0, schedule=schedule, properties=demands.properties(named))
-    result = simulation.run(_until_ns(until) or (_patience_ns(graph, plan) if demands.live else None))
+    if scenario is None and not named.as_json and (note := stranding(plan, graph)):
+        click.echo(f"warning: {note}", err=True)
+    properties = demands.properties(named)
+    with Patience(quiet=named.as_json) as patience:
+        end = _until_ns(until) or (_patience_ns(graph, plan) if demands.live else None)
+        options: dict[str, Any] = {"seed": seed or 0, "schedule": schedule, "properties": properties}
+        result = Simulation(graph, plan, checks="paced", tell=patience.tell, **options).run(end)
     if trace_file is not None:
         from flowdist.control.history import encode_line
 
@@ -140,7 +147,7 @@ def _patience_ns(graph: Any, plan: Any) -> int:
     from flowdist.sim.liveness import end_ns
     from flowdist.sim.simulation import Simulation
 
-    return end_ns(graph, plan, Simulation(graph).run(1000 * HOUR).now)
+    return end_ns(graph, plan, Simulation(graph, checks="paced").run(1000 * HOUR).now)
 
 
 def _stuck(result: Any, plan: Any) -> list[str]:
@@ -245,7 +252,7 @@ def _changed(result: Any) -> str | None:
     if not any(isinstance(line, FaultLine) for line in result.lines):
         return None
     header = result.lines[0]
-    truth = Simulation(header.graph, seed=header.seed).run(PATIENCE_NS)
+    truth = Simulation(header.graph, seed=header.seed, checks="paced").run(PATIENCE_NS)
     broken = difference(truth, result) if truth.job.outcome == "succeeded" else None
     return f"{broken.property}: {broken.text}" if broken is not None else None
 

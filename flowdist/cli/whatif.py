@@ -88,8 +88,8 @@ def answer(header: Header, lines: list[Line], name: str, question: Question, as_
     plan = Plan(then.faults + more.faults, then.scales + more.scales, then.adds + more.adds, then.drains + more.drains)
     check_faults(story.plan, same)
     check_faults(plan, other)
-    again = Simulation(same, story.plan).run()
-    result = Simulation(other, plan).run()
+    again = Simulation(same, story.plan, checks="paced").run()
+    result = Simulation(other, plan, checks="paced").run()
     summaries = [_as_it_was(header, lines), *map(simulated_summary, (again, result))]
     if question.trace_file is not None:
         from flowdist.control.history import encode_line

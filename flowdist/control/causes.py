@@ -47,18 +47,18 @@ def upstream_incident(job: JobState, replica: Replica) -> Incident | None:
     return found
 
 
-def first_cause(job: JobState, before: int) -> str:
+def first_cause(job: JobState, before: int) -> tuple[str, str] | None:
     """Of failures that each fail the job the first is named, though it is waiting for answers yet (R18).
 
-    Only incidents with a number below `before` are asked. Empty: there is none.
+    Only incidents with a number below `before` are asked. Returns why the job fails, and for which role.
     """
     earlier = [incident for incident in job.open_incidents() if incident.number < before]
     for incident in earlier:
         for failure, reason, caused, _ in incident.held if incident.in_doubt.keys().isdisjoint(job.quiet) else ():
             verdict = judge(job, failure, caused=caused, at_ns=incident.opened_ns)
             if verdict.action == "fail" and not may_be_excused(job, verdict, failure):
-                return f"{reason}; {verdict.because}"
-    return ""
+                return f"{reason}; {verdict.because}", failure.replica.role
+    return None
 
 
 def nodes_in_doubt(job: JobState, failure: Failure, part_of: Incident | None, *, is_final: bool) -> list[NodeName]:

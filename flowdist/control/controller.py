@@ -93,14 +93,14 @@ def _record(job: JobState, event: ev.Event) -> None:
         case ev.NodeWarm():
             warmed_up(job, event.node)
         case ev.NodeLeft():
-            lose_node(job, event.node, f"{event.node} left", asked=True)
+            lose_node(job, event.node, f"{event.node} left", "it left", asked=True)
         case ev.NodeGone():
-            lose_node(job, event.node, f"{event.node} is gone: {event.cause}")
+            lose_node(job, event.node, f"{event.node} is gone: {event.cause}", event.cause)
         case ev.NodeQuiet():
             note_quiet(job, event.node)
         case ev.NodeSilent():
-            silence = format_duration(job.graph.options.silent_after_ns)
-            lose_node(job, event.node, f"{event.node} is lost: not heard for {silence}")
+            because = f"not heard for {format_duration(job.graph.options.silent_after_ns)}"
+            lose_node(job, event.node, f"{event.node} is lost: {because}", because)
         case ev.GpuFailed():
             lose_gpu(job, event)
         case ev.StoreOpened():
@@ -365,7 +365,8 @@ def _expire(job: JobState, due: Due) -> None:
             if role.outcome is not None or closed_gates(job, role) or role.occupied >= role.spec.min_replicas:
                 return  # it waits for something else by now, and counts anew should it be short again
             waited = format_duration(role.spec.pending_timeout_ns)
-            begin_ending(job, "failed", f"{due.name} was below its minimum for {waited}: {explain(job, role)}")
+            why = f"{due.name} was below its minimum for {waited}: {explain(job, role)}"
+            begin_ending(job, "failed", why, due.name)
         case "ready":
             _unready(job, _by_name(job, due.name))
         case "arrivals":
@@ -378,7 +379,8 @@ def _expire(job: JobState, due: Due) -> None:
             _unfinished(job, job.worlds[due.name])
         case "verdict":
             incident = job.incident(int(due.name))
-            begin_ending(job, "failed", f"{incident.reason}; role {incident.root_role} has used up its budget")
+            why = f"{incident.reason}; role {incident.root_role} has used up its budget"
+            begin_ending(job, "failed", why, incident.root_role)
         case "answer":
             note_answers_are_due(job, job.incident(int(due.name)))
         case "backoff":

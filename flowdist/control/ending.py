@@ -14,11 +14,13 @@ from flowdist.control.placement import unplace
 from flowdist.control.state import JobState, Replica, Role, World
 
 
-def begin_ending(job: JobState, outcome: Outcome, reason: str) -> None:
-    """The first cause wins: a job that is ending does not change its mind."""
+def begin_ending(job: JobState, outcome: Outcome, reason: str, failed: str | None = None) -> None:
+    """The first cause wins: a job that is ending does not change its mind. `failed` is the role that it fails for."""
     if job.ending is not None:
         return
     job.ending, job.ending_reason = outcome, reason
+    if failed is not None:
+        job.roles[failed].outcome = "failed"
     job.ending_at_once = outcome == "failed"
     for number in list(job.open):
         incident = job.incident(number)

@@ -1,7 +1,7 @@
 """What must be true of a job after every event, in the words of the domain.
 
-`JobState.check()` runs all of this in the simulator and in the tests; `watching.py` what an event may have broken. Each
-assertion names what is wrong.
+`JobState.check()` runs all of this in the simulator and in the tests; `watching.py` and `pacing.py` what an event
+may have broken. Each assertion names what is wrong.
 """
 
 from __future__ import annotations
@@ -75,8 +75,14 @@ def check_room(job: JobState) -> None:
 
 def check_place(job: JobState, name: str) -> None:
     """The same for one node."""
-    node, free = job.nodes[name], job.free.get(name)
+    node = job.nodes[name]
     assert ((node.order, name) in job.usable) == node.usable, f"{name} is usable: {node.usable}, against {job.usable}"
+    check_shelves(job, name)
+
+
+def check_shelves(job: JobState, name: str) -> None:
+    """Placement finds the node where its room belongs."""
+    free = job.free.get(name)
     for shelf in job.shelves:
         best = candidate(job, shelf, name, free)
         assert best == shelf.get(name), f"{shelf.need} fits on {best}, not {shelf.get(name)}"
@@ -90,7 +96,7 @@ def check_role(job: JobState, role: Role) -> None:
     for id in role.replicas:
         replica = job.replicas[id]
         phase = replica.phase
-        _check_replica(job, replica, role)
+        check_replica(job, replica, role)
         if replica.node is not None:
             seated[phase] += 1
             if replica.ports_node != replica.node:
@@ -130,7 +136,7 @@ def check_sums(job: JobState) -> None:
     assert due == sorted(wait), f"{due} have a deadline to get ready by, not {sorted(wait)}"
 
 
-def _check_replica(job: JobState, replica: Replica, role: Role) -> None:
+def check_replica(job: JobState, replica: Replica, role: Role) -> None:
     phase = replica.phase
     if replica.node is not None:
         node = job.nodes[replica.node]
@@ -282,7 +288,11 @@ def _check_budget(job: JobState, role: Role, paid: list[Incident], own: list[Inc
 
 
 def check_outcome(job: JobState) -> None:
-    """A terminal state means that nothing runs any more (R18)."""
+    """A terminal state means that nothing runs any more; at most one role has failed the job (R18)."""
+    failed = [name for name, role in job.roles.items() if role.outcome == "failed"]
+    assert len(failed) <= int(job.ending == "failed"), (
+        f"{failed} have failed, and the job is {job.ending or 'under way'}"
+    )
     if job.outcome is None:
         return
     live = [str(replica.id) for replica in job.replicas.values() if replica.is_live]

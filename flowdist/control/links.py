@@ -126,6 +126,10 @@ class Links:
         self.note(event)
         return (event,)
 
+    def is_watched(self, node: NodeName) -> bool:
+        """It has joined, and its silence would be noticed."""
+        return self._liveness.is_watched(node)
+
     def is_heard(self, node: NodeName) -> bool:
         """The next heartbeat of the node is no news."""
         return self._liveness.is_heard(node)

@@ -148,8 +148,8 @@ def _say_again(job: JobState, replica: Replica) -> list[InventoryItem]:
     return [InventoryItem(replica.id, replica.attempt, "exited", exited=exited)]
 
 
-def lose_node(job: JobState, name: NodeName, cause: str, *, asked: bool = False) -> None:
-    """Nothing runs there any more: its replicas are lost, its seats are free.
+def lose_node(job: JobState, name: NodeName, cause: str, because: str = "", *, asked: bool = False) -> None:
+    """Nothing runs there any more: its replicas are lost, its seats are free. `because` is the cause without the name.
 
     Unless it was `asked` to go, the loss tells against it where something ran (R22).
     """
@@ -158,7 +158,7 @@ def lose_node(job: JobState, name: NodeName, cause: str, *, asked: bool = False)
     if node is None:
         job.reseated = True  # whoever waited for it need not
         return
-    was_usable = node.usable
+    was_usable, node.lost_because = node.usable, because
     _give_up(job, name)
     update_free(job, name)
     peers = excuse_peers(job, name)
@@ -240,7 +240,8 @@ def give_up_node(job: JobState, replica: Replica) -> None:
         elif not other.is_live:
             unplace(job, other)
     leave_stores(job, name, others)
-    cause = f"{name} is lost: a worker of {replica.id} outlives SIGKILL"
+    node.lost_because = f"a worker of {replica.id} outlives SIGKILL"
+    cause = f"{name} is lost: {node.lost_because}"
     job.notify(cause, "error")
     if job.ending is None:
         failures = [Failure(replica.id, "unkillable", cause), *(Failure(r.id, "node_lost", cause) for r in lost)]

@@ -55,9 +55,11 @@ def fail(job: JobState, failure: Failure, *, was_told: bool = False) -> None:
     if in_doubt:
         _restart(job, failure, verdict, part_of, reason, in_doubt)
     elif verdict.action == "fail" and not may_be_excused(job, verdict, failure):
-        job.notify(f"{reason}; {verdict.because}", "error")
+        because = f"{reason}; {verdict.because}"
         before = first_cause(job, len(job.incidents) + 1)
-        begin_ending(job, "failed", before or f"{reason}; {verdict.because}")
+        if before is not None:  # else it is said with the end of the job
+            job.notify(because, "error")
+        begin_ending(job, "failed", *(before or (because, replica.id.role)))
     elif verdict.action == "ignore":
         job.notify(f"{reason}; ignored: {verdict.because}", "warning")
         ignore(job, replica)
@@ -131,7 +133,7 @@ def lose(job: JobState, failures: list[Failure], root: str, cause: str, also: It
         replica = job.replicas[failure.replica]
         verdict = judge(job, failure)
         if verdict.action == "fail":
-            begin_ending(job, "failed", f"{cause}, and with it {replica.id}; {verdict.because}")
+            begin_ending(job, "failed", f"{cause}, and with it {replica.id}; {verdict.because}", replica.id.role)
             return
         if verdict.action == "ignore":
             job.notify(f"{cause}, and with it {replica.id}; ignored: {verdict.because}", "warning")
@@ -263,7 +265,8 @@ def ignore(job: JobState, replica: Replica) -> None:
     if left >= role.spec.min_replicas:
         return
     if role.spec.primary and role.spec.kind == "task":
-        begin_ending(job, "failed", f"role {role.spec.name} has lost {replica.id} and is below its minimum")
+        reason = f"role {role.spec.name} has lost {replica.id} and is below its minimum"
+        begin_ending(job, "failed", reason, role.spec.name)
     elif not left:
         role.outcome = "ignored"
         job.reseated = True

@@ -118,7 +118,8 @@ def _clear(job: JobState, incident: Incident, nodes: list[NodeName], because: st
             blame(job, replica, failure.kind, incident.opened_ns)
         if verdict.action == "fail" and not may_be_excused(job, verdict, failure):
             job.notify(f"{reason}; {f'{because}, and ' if because else ''}{verdict.because}", "error")
-            begin_ending(job, "failed", first_cause(job, incident.number) or f"{reason}; {verdict.because}")
+            first = first_cause(job, incident.number)
+            begin_ending(job, "failed", *(first or (f"{reason}; {verdict.because}", replica.id.role)))
             return
         if verdict.action == "ignore":
             job.notify(f"{reason}; {says}ignored: {verdict.because}", "warning")

@@ -84,6 +84,7 @@ class Node:
     usable: bool = True
     cordoned: str = ""  # why it takes no more; empty: it does
     habit: str = ""  # the kind of the failures that it was cordoned for
+    lost_because: str = ""  # of one that is not usable, as it was told last
     is_unheard: bool = False  # since a controller took over: what runs there is not known (R21)
     is_leaving: bool = False  # drained or preempted: what is there goes elsewhere
     replicas: dict[ReplicaId, None] = field(default_factory=dict)  # placed here

@@ -75,7 +75,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
-    """`phase` is up, cordoned, leaving, unheard, lost or expected; `because` says why it is cordoned or left."""
+    """`phase` is up, cordoned, leaving, unheard, lost or expected; `because` says why it is not as usual."""
 
     name: NodeName
     phase: str
@@ -268,7 +268,7 @@ def _node(name: NodeName, node: Node) -> NodeStatus:
     return NodeStatus(
         name,
         phase,
-        because=node.cordoned,
+        because=node.cordoned if node.usable else node.lost_because,
         replicas=len(node.replicas),
         cpu=node.spec.cpu,
         cpu_free=node.free.mcpu / 1000,

@@ -22,6 +22,7 @@ from flowdist.control.state import JobState, Role, World
 from flowdist.graph import Capacity
 
 EVERY = 32  # checks from one of everything to the next
+PROGRESS = (ReplicaProgressed, CheckpointOffered, NodeHeard)  # no invariant is about what news of progress change
 
 Key = tuple[object, ...]
 
@@ -40,8 +41,8 @@ class Watch:
         self._job: Key = ()
 
     def note(self, event: Event) -> None:
-        """An event was handled. No invariant is about what news of progress change."""
-        if not isinstance(event, ReplicaProgressed | CheckpointOffered | NodeHeard):
+        """An event was handled."""
+        if not isinstance(event, PROGRESS):
             self._is_due = True
 
     def check(self, job: JobState) -> None:

@@ -120,7 +120,9 @@ def check_found(fields: Fields, command: tuple[str, ...], folder: Path, name: st
             fields.error("FD109", name, f"module {target[1]!r} is not found", "check its spelling, or install it")
     elif not _is_file(folder / target[1]) and not _is_file(folder / target[1] / "__main__.py"):
         help = f"paths are relative to {folder}"
-        near = did_you_mean(target[1], sorted(path.name for path in folder.glob("*.py"))) if folder.is_dir() else ""
+        own = Path(fields.place(name).file).name  # the topology is no script
+        beside = [path.name for path in folder.glob("*.py") if path.name != own] if folder.is_dir() else []
+        near = did_you_mean(target[1], sorted(beside))
         fields.error("FD109", name, f"script {target[1]!r} is not found", f"{near} {help}" if "mean" in near else help)
 
 

@@ -100,7 +100,9 @@ def read_source(fields: Fields, wanted: Wanted, text: str, folder: Path) -> Sour
     if module in sys.builtin_module_names:
         return None
     spec = _spec_of(module, folder)
-    if spec is None:
+    if spec is None and module.partition(".")[0] in sys.stdlib_module_names and module in sys.modules:
+        _check_made(fields, wanted, module, name)
+    elif spec is None:
         near = did_you_mean(module, sorted(path.stem for path in folder.glob("*.py")))
         help = near if "mean" in near else "check its spelling, or install it"
         fields.error("FD109", wanted.argument, f"module {module!r} is not found", help)
@@ -110,6 +112,15 @@ def read_source(fields: Fields, wanted: Wanted, text: str, folder: Path) -> Sour
     elif spec.origin.endswith(".py") and Path(spec.origin).is_file():  # of others nothing can be read
         return _parse(fields, wanted, module, name, Path(spec.origin))
     return None
+
+
+def _check_made(fields: Fields, wanted: Wanted, module: str, name: str) -> None:
+    """A module of the standard library that another one makes, and no file of its own: os.path."""
+    names = vars(sys.modules[module])
+    if name not in names:
+        near = did_you_mean(name, [key for key, value in names.items() if inspect.isfunction(value)])
+        message = f"module {module!r} has no {wanted.what} {name!r}"
+        fields.error("FD109", wanted.argument, message, near if "mean" in near else "check its spelling")
 
 
 def _parse(fields: Fields, wanted: Wanted, module: str, name: str, path: Path) -> Source | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from flowdist.faults import Plan
 from flowdist.graph import (
     Capacity,
     NodeSpec,
@@ -18,6 +19,7 @@ from flowdist.graph import (
 )
 
 Seats = Mapping[str, str]  # by replica, the node that it is on
+FOR_GOOD = ("kill", "lost", "leave", "preempt", "pause")  # what takes a node away until its /DURATION is over
 
 
 def room_note(graph: RoleGraph, spec: RoleSpec, lost: Collection[str], seats: Seats) -> str:
@@ -46,6 +48,28 @@ def short_without(graph: RoleGraph, lost: Collection[str], seats: Seats) -> str:
             if found is None:
                 return spec.name
             trial[f"{spec.name}/new{number}"] = found
+    return ""
+
+
+def stranding(plan: Plan, graph: RoleGraph) -> str:
+    """Says of the fault that leaves a role without room for its minimum what follows; empty when there is none.
+
+    Only what a fault takes for good is counted. Where nodes are to join, or one role is in another's way, nothing is
+    said: that the run will show.
+    """
+    lost: set[str] = set()
+    for fault in plan.faults if not plan.new_nodes else ():
+        if fault.kind not in FOR_GOOD or fault.duration_ns is not None:
+            continue
+        lost |= {node.name for node in graph.cluster.nodes if fault.target == node.name or fault.label in node.labels}
+        short = next((spec for spec in graph.roles if _room(graph, spec, lost, {}) < spec.min_replicas), None)
+        if short is not None:
+            back = f"a node comes back only with a /DURATION ({fault.spec}/30s)"
+            wait = f"it will wait up to {format_duration(short.pending_timeout_ns)} (pending_timeout) for one"
+            return (
+                f"after {fault.spec} no room is left for the minimum of {short.name}, and {back}: "
+                f"{wait}, then the job fails"
+            )
     return ""
 
 

@@ -226,7 +226,7 @@ def _unusual_nodes(nodes: Sequence[NodeStatus]) -> Iterable[Line]:
         if node.phase != "up":
             groups.setdefault((node.phase, node.because), []).append(node.name)
     for (phase, because), names in groups.items():
-        reason = f": {because}" if because and phase != "lost" else ""
+        reason = f": {because}" if because else ""
         yield [Span(f"  {MARKS[phase]} {phase} {_listed(names)}{reason}", "red" if phase == "lost" else "yellow")]
     for node in nodes:
         if node.bad_gpus:

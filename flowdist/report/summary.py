@@ -81,7 +81,7 @@ def summary_text(summary: dict[str, Any], *, brief: bool = False) -> str:
     goodput = goodput_line(summary) if "time_ns" in summary else ""
     if goodput:
         lines += ["", goodput]
-    if "time_s" in summary and not brief:
+    if any(summary.get("time_s", {}).values()) and not brief:
         lines += ["", "Where the time went", *table(_time_rows(summary["time_s"])), *not_reported_lines(summary)]
     if summary["incidents"]:
         causes = ", ".join(f"{count} {kind}" for kind, count in summary["causes"].items())

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import msgspec
 
@@ -26,6 +26,7 @@ from flowdist.runtime.reaper import kill_writers
 
 GRAPH = "graph.json"
 CONTROL = "control.sock"
+SUMMARY = "summary.json"  # written when the run is over
 LISTENS = "listens.json"  # a file: where the run lets other hosts in, and the name by which they ask for its job
 JOINED = "joined"  # a file: the folder is of a host that takes part in the run of another, and says where that is
 SOCKET_PATH_MAX = 100  # Linux allows 107 bytes; the longest name in the folder has its share
@@ -207,6 +208,8 @@ def past_of(run_dir: Path, door: Door | None = None) -> Past:
             other way round.
     """
     past = _past_of(run_dir)
+    if past.last_ns == 0 and _was_called_off(run_dir):
+        _refuse_over(run_dir, "cancelled")
     before = door_of(run_dir)
     if past.lines and before is not None and door is None:
         message = f"run {run_dir.name} is one over several hosts"
@@ -241,10 +244,22 @@ def _past_of(run_dir: Path) -> Past:
                 added[line.event.node] = None
         for effect in line.effects:
             if isinstance(effect, FinishJob):
-                how = "was cancelled" if effect.outcome == "cancelled" else f"has {effect.outcome}"
-                message = f"run {run_dir.name} is over: it {how}"
-                raise FlowdistError(message, help="start a new one with flowdist run")
+                _refuse_over(run_dir, effect.outcome)
     return Past(len(lines), last_ns, starts, known, tuple(added))
+
+
+def _was_called_off(run_dir: Path) -> bool:
+    """Whether it was interrupted before it began: of that only its summary tells."""
+    try:
+        return bool(msgspec.json.decode((run_dir / SUMMARY).read_bytes())["outcome"] == "cancelled")
+    except (OSError, msgspec.DecodeError, KeyError, TypeError):
+        return False
+
+
+def _refuse_over(run_dir: Path, outcome: str) -> NoReturn:
+    how = "was cancelled" if outcome == "cancelled" else f"has {outcome}"
+    message = f"run {run_dir.name} is over: it {how}"
+    raise FlowdistError(message, help="start a new one with flowdist run")
 
 
 def end_leftovers(run_dir: Path) -> int:

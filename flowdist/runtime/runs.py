@@ -61,6 +61,11 @@ def state_of(run_dir: Path) -> End:
     return _from_summary(run_dir) or End("died", lasted_ns=last)
 
 
+def has_begun(run_dir: Path) -> bool:
+    """Whether its journal says of anything that it happened."""
+    return bool(_last_records(run_dir))
+
+
 def _last_records(run_dir: Path) -> list[Record]:
     """Those at the end of the journal; a line that is cut off, or damaged, is left out."""
     try:

@@ -127,6 +127,7 @@ class Supervisor:
         self._known_nodes = self._past.known or (*(node.name for node in graph.cluster.nodes), *more)
         self._mirror = Controller(graph, self._known_nodes)
         self._sheet = Timesheet(self._mirror.state)
+        self._start_ns = 0  # by the clock of the runtime, when it has begun
         self._seen = 0  # lines of the journal
         self._follower = Follower(self._run_dir, show, open_sink)
         self._teller = Teller(graph, self._follower, self._nodes, show)
@@ -298,18 +299,21 @@ class Supervisor:
         if self._over.is_set() or self._finished is not None:
             return
         planned = node.name in self._back_after_ns
-        self._gone[node.name] = NodeGone(node.name, "it was killed by a fault" if planned else "its agent died")
+        self._agent_deaths[node.name] += not planned
+        deaths = self._agent_deaths[node.name]
+        cause = "it was killed by a fault" if planned else "its agent died"
+        if stays_away := not planned and deaths > AGENT_RESTARTS_MAX:
+            cause = f"its agent died {deaths} times and is not started again (see {node.name}.log)"
+        self._gone[node.name] = NodeGone(node.name, cause)
         self.operate(self._gone[node.name])
         if planned:
             back_ns = self._back_after_ns.pop(node.name)
             if back_ns is None:
                 return
             await asyncio.sleep(back_ns / 1e9)
-        else:
-            self._agent_deaths[node.name] += 1
-            if self._agent_deaths[node.name] > AGENT_RESTARTS_MAX:
-                self._show("error", f"the agent of {node.name} died {AGENT_RESTARTS_MAX + 1} times: it stays away")
-                return
+        elif stays_away:
+            self._show("error", f"{node.name}: {cause}")
+            return
         if not self._over.is_set() and self._finished is None:
             self._show("event", f"{node.name}: its agent is started again")
             await self._start_node(node)
@@ -325,16 +329,17 @@ class Supervisor:
             wait_s = LOOK_S
             next_ns = self._injector.next_ns()
             if next_ns is not None:
-                wait_s = min(wait_s, max(0.0, (next_ns - self._now()) / 1e9))
+                wait_s = min(wait_s, max(0.0, (next_ns - self.now_ns()) / 1e9))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._over.wait(), wait_s)
-            self._injector.fire(self._mirror.state, self._now())
+            self._injector.fire(self._mirror.state, self.now_ns())
             self._follower.read()
             if self._onlooker is not None:
-                self._onlooker.look(self._mirror.state, self._now())
+                self._onlooker.look(self._mirror.state, self.now_ns())
 
-    def _now(self) -> int:
-        return boot_ns() - self._start_ns
+    def now_ns(self) -> int:
+        """In the time of the job, which stands still until it begins."""
+        return boot_ns() - self._start_ns if self._start_ns else self._past.last_ns
 
     def _hear(self, line: Line) -> None:
         self._controller_deaths = 0
@@ -372,7 +377,7 @@ class Supervisor:
         self._interrupts += 1
         if self._interrupts == 1:
             self._show("warning", "stopping; once more stops at once")
-        if self._interrupts > 2 or (self._writer is None and not self._seen):
+        if self._interrupts > 2 or (self._interrupts > 1 and self._writer is None and not self._seen):
             self._over.set()
         else:
             self.operate(CancelRequested("interrupted", now=self._interrupts > 1))

@@ -73,7 +73,7 @@ def compare(graph: RoleGraph, plan: Plan, seeds: Iterable[int], until: int) -> I
         drawn = tuple(Arrivals(plan.rates, graph, scope.nodes, seed).until(until))
         fixed = plan._replace(faults=plan.faults + drawn, rates=())
         macro = Macro(scope, plan, fault_seed=seed).run(until)  # with its rates, so that its short cut is checked, too
-        protocol = Simulation(graph, fixed).run(until)
+        protocol = Simulation(graph, fixed, checks="paced").run(until)
         if protocol.violation is not None:
             raise FlowdistError(f"seed {seed}: protocol mode has found a violation: {protocol.violation}")
         yield Comparison(seed, len(fixed.faults), _of_macro(macro), _of_protocol(protocol, scope.role.name))

@@ -22,6 +22,7 @@ from flowdist.control.ids import NodeName, ReplicaId
 from flowdist.control.invariants import check_job
 from flowdist.control.links import Links
 from flowdist.control.messages import Heartbeat, Report, ToAgent, ToController
+from flowdist.control.pacing import Pace
 from flowdist.control.state import JobState
 from flowdist.control.waiting import waiting_for
 from flowdist.control.watching import Watch
@@ -40,9 +41,10 @@ from flowdist.sim.workload import WorldModel
 
 __all__ = ["Checks", "SimResult", "Simulation", "Violation", "with_nodes"]
 
-Checks = Literal["all", "changed"]
+Checks = Literal["all", "paced", "changed"]
 PROOF_NS = 10 * MS  # from the death of an agent to the guardian's proof of it
 GHOST_NS = 100 * MS  # how long what was replaced while its node was paused may go on: until it is killed
+TELLS_EVERY = 128  # events
 NOTHING_DEMANDED = Properties()
 TAKE_OVER_NS = 300 * MS  # from the death of the controller to the next one's first event
 
@@ -84,8 +86,11 @@ class Simulation:
         play_steps: Play each step of user code by itself, instead of as many at once as nothing else comes in between.
         schedule: In which order things happen that happen at the same time: 0 is the one in which they were planned,
             any other number another one.
-        checks: Which invariants of the job are checked after an event: `all`, or those of what `changed`, and all of
-            them every few events and at the end; see `control.watching`.
+        checks: Which invariants of the job are checked: `all` after each event; `paced`: all after each event in a
+            small job, in a larger one those of what the event speaks of, and all as often as costs linear time, see
+            `control.pacing`; or after each moment those of what `changed`, and now and then all, see
+            `control.watching`. All of them at the end.
+        tell: Called now and then, with the time in it and the number of events so far, for whoever waits.
         fast_forward: Compute quiet stretches instead of playing them, see `stretch`: the same decisions at the same
             times, without the lines between them that say how far the workers are.
     """
@@ -100,6 +105,7 @@ class Simulation:
         play_steps: bool = False,
         schedule: int = 0,
         checks: Checks = "all",
+        tell: Callable[[int, int], None] | None = None,
         fast_forward: bool = False,
         properties: Properties = NOTHING_DEMANDED,
     ) -> None:
@@ -114,6 +120,8 @@ class Simulation:
         self.points, self._watching = Points(self, seen), Watching(properties, seen)
         self._is_watched = not properties.is_empty
         self._watch = Watch() if checks == "changed" else None
+        self._pace = Pace() if checks == "paced" else None
+        self._tell = tell
         self._hits: Counter[tuple[str, str]] = Counter()
         self.work = Work(self, seed, play_steps=play_steps)
         self.links = Links(graph.options)
@@ -190,7 +198,8 @@ class Simulation:
         before = self.nodes.get(spec.name)
         node = SimNode(self, spec, before.starts + 1 if before is not None else 0)
         self.nodes[spec.name] = node
-        self.listen_for(node)
+        if self.is_down or self.links.is_watched(spec.name):
+            self.listen_for(node)  # of any other nothing is awaited before it has joined
         self.queue.after(0, node.connect)
 
     def bring_back(self, spec: NodeSpec) -> None:
@@ -257,10 +266,9 @@ class Simulation:
         self._n += 1
         line = record(self._n, now, event, effects)
         self._lines.append(line)
-        if self._watch is None:
-            self._check(check_job)
-        else:
-            self._watch.note(event)
+        self._check_after(line)
+        if self._tell is not None and self._n % TELLS_EVERY == 0:
+            self._tell(now, self._n)
         self.points.hear(job, line)
         if self._is_watched:
             self._watching.hear(job, now)
@@ -274,9 +282,17 @@ class Simulation:
         self.work.notice_who_stays_away()
         self.plan()
 
-    def _check(self, check: Callable[[JobState], None]) -> None:
+    def _check_after(self, line: Record) -> None:
+        if self._watch is not None:
+            self._watch.note(line.event)
+        elif self._pace is not None:
+            self._check(self._pace.check, line)
+        else:
+            self._check(check_job)
+
+    def _check(self, check: Callable[..., None], *args: Record) -> None:
         try:
-            check(self.job)
+            check(self.job, *args)
         except AssertionError as error:
             raise Violation("invariant", str(error)) from error
 
@@ -292,8 +308,8 @@ class Simulation:
         if fresh.state != self.job:
             raise Violation("replay", "a controller that replays the record is not where the last one was")
         self.controller, self.links, self.is_down = fresh, Links(self.graph.options), False
-        if self._watch is not None:
-            self._watch = Watch()
+        self._watch = Watch() if self._watch is not None else None
+        self._pace = Pace() if self._pace is not None else None
         self.handle(self.links.take_over(fresh.state, self.queue.now))
         unheard, self._unheard = self._unheard, []
         for event in unheard:

@@ -38,7 +38,7 @@ SKIPPED = {
     "World": ("roles", "pool", "order", "counts", "stalls", "spoken"),
     "Replica": ("procs", "stays"),
     "Incident": ("number", "root", "reason", "closed_ns", "result", "lost", "stayed"),
-    "Node": ("spec", "free", "order"),
+    "Node": ("spec", "free", "order", "lost_because"),
     "Notice": ("because",),
     "Attempt": ("role", "started_ns"),
     "Agent": ("spec", "graph", "address", "_now", "_out", "_due_at_ns"),

@@ -91,7 +91,7 @@ def simulate(
     for more in faults:
         plan = Plan(*map(_joined, plan, more)) if isinstance(more, Plan) else plan
     check_faults(plan, graph)
-    simulation = Simulation(graph, plan, seed=seed, schedule=schedule, properties=demanded)
+    simulation = Simulation(graph, plan, seed=seed, schedule=schedule, checks="paced", properties=demanded)
     return simulation.run(parse_duration(until) if until is not None else None)
 
 

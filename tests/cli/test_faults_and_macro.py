@@ -150,3 +150,10 @@ def test_a_difference_ends_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_macro_mode_cannot_do_it_says(arguments: tuple[str, ...], words: str) -> None:
     done = simulate(*arguments)
     assert done.exit_code == 2 and words in done.output
+
+
+def test_a_fault_that_takes_the_last_node_for_good_is_told_before_the_start(tmp_path: Path) -> None:
+    told = simulate(GANG, "-p", "nodes=2", "--fail", "node0@9s")
+    assert told.stderr.startswith("warning: after node0@9s no room is left for the minimum of trainer")
+    assert "no room is left" not in simulate(GANG, "-p", "nodes=2", "--fail", "node0@9s/30s").stderr
+    assert "no room is left" not in simulate(GANG, "-p", "nodes=2", "--fail", "node0@9s", "--json").stderr

@@ -370,6 +370,8 @@ def test_r18_of_two_worlds_that_fail_the_job_the_first_is_named_though_the_other
             talk.fail("c/0")
         assert talk.job.ending == "failed"
         assert talk.job.ending_reason.startswith("b/0 failed on" if overdue else "a/0 failed on")
+        outcomes = [role.outcome for role in talk.job.roles.values()]
+        assert outcomes == ([None, "failed", None] if overdue else ["failed", None, None])
 
 
 def test_r18_a_failure_before_that_ends_nothing_is_not_named():

@@ -81,3 +81,27 @@ def test_r17_a_finished_replica_does_not_run_again_because_of_others():
     talk.finish("actor/0")
     talk.fail("ps/0")
     assert talk.attempts() == {"ps/0": 2, "actor/0": 1, "actor/1": 2}
+
+
+def test_r18_the_role_that_fails_the_job_has_failed_and_the_others_were_stopped():
+    for policy in (None, restart("replica", 0)):
+        evaluator = role("evaluator", kind="service")
+        talk = Talk(graph(role("ps", kind="service", restart=policy), role("trainer"), evaluator))
+        talk.join("node0")
+        talk.fail("ps/0")
+        talk.wait(5)  # something upstream of it might have failed
+        assert talk.outcome()[0] == "failed" and "ps/0 failed on node0" in talk.outcome()[1]
+        assert [role.outcome for role in talk.job.roles.values()] == ["failed", "stopped", "stopped"]
+
+
+def test_r18_who_is_cancelled_or_waits_for_nodes_in_vain_has_not_failed():
+    talk = Talk(graph(role("trainer")))
+    talk.wait(3600)
+    assert talk.outcome()[0] == "failed" and talk.job.roles["trainer"].outcome == "stopped"
+
+
+def test_r18_why_the_job_fails_is_said_once():
+    talk = Talk(graph(role("trainer")))
+    talk.join("node0")
+    talk.fail("trainer/0")
+    assert [text for text in talk.texts() if "trainer/0 failed" in text] == [f"the job fails: {talk.outcome()[1]}"]

@@ -152,6 +152,7 @@ def test_r11_a_used_up_budget_fails_the_job_when_the_node_is_heard_again_and_not
     talk.fail("trainer/0")
     hear(talk)
     assert talk.job.ending == "failed" and "used up its budget" in talk.job.ending_reason
+    assert talk.job.roles["trainer"].outcome == "failed"
 
 
 @pytest.mark.parametrize(("heard_s", "fails_s"), [(101, 102), (110, 110)])

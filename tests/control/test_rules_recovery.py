@@ -368,6 +368,7 @@ def test_r18_of_two_reasons_to_fail_at_one_moment_the_first_is_told():
     talk.gone("node1")
     talk.wait(600)
     assert talk.outcome() == ("failed", "a was below its minimum for 10m: a/0 needs 1 cpu; no node is up")
+    assert talk.job.roles["a"].outcome == "failed"
     assert len([text for text in talk.texts() if text.startswith("the job fails")]) == 1
 
 

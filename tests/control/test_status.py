@@ -194,3 +194,15 @@ def test_what_the_operator_cannot_have_is_marked_as_refused():
         assert isinstance(said, Notify) and said.level == "refused", order
     effects = talk.tell(ev.ScaleRequested("trainer", 2))
     assert [effect.level for effect in effects if isinstance(effect, Notify)] == ["info"]
+
+
+def test_why_a_node_is_lost_is_told_as_it_was_told_last_until_it_is_back():
+    talk = Talk(graph(trainers(1, 3), nodes=3, cpu=1))
+    talk.join("node0", "node1", "node2")
+    talk.tell(ev.NodeSilent("node1"))
+    talk.tell(ev.NodeLeft("node2"))
+    assert [node.because for node in status(talk).nodes] == ["", "not heard for 5s", "it left"]
+    talk.tell(ev.NodeGone("node1", "its agent died 6 times and is not started again"))
+    assert status(talk).nodes[1].because == "its agent died 6 times and is not started again"
+    talk.join("node1")
+    assert (status(talk).nodes[1].phase, status(talk).nodes[1].because) == ("up", "")

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from flowdist.dsl.compile import compile_topology
-from flowdist.dsl.problems import Problem, Problems
+from flowdist.dsl.load import load_topology
+from flowdist.dsl.problems import Problem, Problems, TopologyProblems
 from flowdist.dsl.topology import Topology
 from tests.dsl.test_load import loaded, refused, underlined
 
@@ -101,6 +102,17 @@ MISSING = [
     ("['./only_here.sh'], workdir='package'", "command './only_here.sh' is not found", "write a path relative"),
     ("['no-such-program']", "command 'no-such-program' is not found", "or a program on PATH"),
 ]
+
+
+def test_the_topology_itself_is_not_what_was_meant(tmp_path: Path) -> None:
+    """`t.py` is all that is there, and is like `a.py`; a script that is like it is still named."""
+    topology = tmp_path / "t.py"
+    topology.write_text('from flowdist import Topology\nt = Topology("x")\nt.role("a", ["python", "a.py"])\n')
+    for beside, help in (("train.txt", f"paths are relative to {tmp_path}"), ("b.py", 'did you mean "b.py"? paths')):
+        (tmp_path / beside).touch()
+        with pytest.raises(TopologyProblems) as caught:
+            load_topology(str(topology))
+        assert caught.value.problems[0].help.startswith(help)
 
 
 def with_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

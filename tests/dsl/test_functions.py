@@ -72,7 +72,7 @@ def test_a_function_of_a_module_next_to_it_is_recorded_by_its_name(tmp_path: Pat
     assert command_of(tmp_path, f"run={function}") == ("python", "-m", "flowdist.call", name)
 
 
-@pytest.mark.parametrize("text", ["sys:exit", "math:sqrt", "os:getcwd"])
+@pytest.mark.parametrize("text", ["sys:exit", "math:sqrt", "os:getcwd", "os.path:join"])
 def test_a_name_that_a_module_may_get_in_another_way_is_believed(tmp_path: Path, text: str) -> None:
     """Built in, in C, or imported with a star: whether it is there is seen when it runs."""
     assert command_of(tmp_path, f"run={text!r}")[-1] == text
@@ -115,6 +115,9 @@ def test_a_function_may_be_named_on_the_command_line(tmp_path: Path) -> None:
         ("'halper:train'", "FD109", "module 'halper' is not found", 'did you mean "helper"?'),
         ("'nowhere.at.all:f'", "FD109", "module 'nowhere.at.all' is not found", "check its spelling, or install it"),
         ("'helper.sub:f'", "FD109", "module 'helper.sub' is not found", 'did you mean "helper"?'),
+        ("'os.path:nofunc'", "FD109", "module 'os.path' has no function 'nofunc'", "check its spelling"),
+        ("'os.path:joined'", "FD109", "module 'os.path' has no function 'joined'", 'did you mean "join"?'),
+        ("'os.nowhere:f'", "FD109", "module 'os.nowhere' is not found", "check its spelling, or install it"),
         ("'folder:f'", "FD109", "'folder' is a folder without code", 'write "folder.MODULE:f"'),
         ("'helper.train'", "FD147", "run='helper.train' cannot be read", 'did you mean "helper:train"?'),
         ("'helper train'", "FD147", "run='helper train' cannot be read", 'write run="module:function"'),

@@ -141,11 +141,12 @@ def test_a_role_that_was_scaled_down_is_full() -> None:
 
 
 def test_how_a_job_has_ended_is_told_with_its_reason() -> None:
-    feed = Feed(graph(role("trainer"), nodes=1))
+    feed = Feed(graph(role("ps", kind="service"), role("trainer"), nodes=1))
     feed.fail("trainer/0", 3)
+    feed.tell(ev.ReplicaStopped(r("ps/0"), 1), 3)
     told = status_text(feed.status())
     assert told.startswith("big-20261121-1  failed  after 3s") and "trainer/0 failed on node0" in told.splitlines()[1]
-    assert "  trainer  -   stopped" in told
+    assert "  trainer  -   failed " in told and "  ps       -   stopped " in told
     assert status_text(feed.status(), state="died").startswith("big-20261121-1  died")
 
 
@@ -155,7 +156,7 @@ def test_names_of_more_nodes_than_can_be_drawn_are_counted() -> None:
         feed.tell(ev.NodeSilent(f"node{number}"), 1)
     told = status_text(feed.status())
     assert "nodes  56 of 70 up\n" in told
-    assert "  x lost node1, node2, node3, node4, node5, node6 and 8 more\n" in told
+    assert "  x lost node1, node2, node3, node4, node5, node6 and 8 more: not heard for 5s\n" in told
 
 
 def test_a_node_that_has_not_been_heard_for_a_while_is_named_before_it_is_lost() -> None:

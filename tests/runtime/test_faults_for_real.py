@@ -228,3 +228,10 @@ def test_faults_at_random_are_those_of_the_seed_which_is_shown_and_kept(tmp_path
         drawn = [fault.spec for fault in arrivals.until(round(summary["lasted_s"] * 1e9))]
         carried_out = [fault["spec"] for fault in summary["faults"]]
         assert len(carried_out) >= 2 and set(carried_out) <= set(drawn)
+
+
+def test_a_fault_that_would_take_the_last_node_for_good_is_told_before_the_start(tmp_path: Path) -> None:
+    (tmp_path / "brief.py").write_text("print('done')\n")
+    with Job(tmp_path, "brief.py", "--fail", "node0@1h") as job:
+        assert job.finish() == 0
+    assert "no room is left for the minimum of trainer, and a node comes back only with a /DURATION" in job.output[0]

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from flowdist.report.status import status_text
 from flowdist.runtime.reaper import descendants
+from flowdist.runtime.runs import describe, state_of
 from tests.runtime.harness import Deaths, Job, children
 
 pytestmark = pytest.mark.real
@@ -107,14 +109,19 @@ def test_sigkill_of_a_fork_server_is_a_failure_of_its_workers(tmp_path: Path) ->
         assert job.alive() == []
 
 
-def test_ctrl_c_before_anything_runs_is_answered_with_what_became_of_the_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("when", ["as soon as it has a folder", "as soon as it is told"])
+def test_ctrl_c_before_anything_runs_cancels_the_job(tmp_path: Path, when: str) -> None:
     (tmp_path / "stubborn.py").write_text(STUBBORN)
     with Job(tmp_path, "stubborn.py") as job:
-        job.until(f"run {tmp_path}")
+        if when == "as soon as it is told":
+            job.until(f"run {tmp_path}")
+        while not (tmp_path / "runs/latest/checkpoints").exists():
+            assert job.process.poll() is None
         job.process.send_signal(signal.SIGINT)
         assert job.finish() == 130
-        assert any("CANCELLED" in line or "flowdist run --resume" in line for line in job.output)
-        assert job.alive() == []
+        assert any("CANCELLED" in line for line in job.output) and job.alive() == []
+    end = state_of(job.run_dir)
+    assert end.state == "cancelled" and end.reason.startswith("interrupted")
 
 
 def test_ctrl_c_stops_in_order_and_a_second_one_at_once(tmp_path: Path) -> None:
@@ -163,3 +170,28 @@ def test_no_socket_and_no_temporary_folder_is_left(tmp_path: Path) -> None:
         assert job.finish() == 0
         left = [path for path in tmp_path.rglob("*") if path.is_socket() or path.name.startswith("flowdist-")]
         assert left == []
+
+
+def test_an_agent_that_dies_again_and_again_is_not_started_any_more_and_status_says_why(tmp_path: Path) -> None:
+    (tmp_path / "waits.py").write_text("import signal\nprint('up', flush=True)\nsignal.pause()\n")
+    with Job(tmp_path, "waits.py", "--nodes", "2") as job:
+        job.until("node1 joined")
+        for death in range(6):
+            node1 = next(pid for pid in job.named("flowdist.runtime.guardian") if is_guardian_of(pid, "node1"))
+            os.kill(node1, signal.SIGKILL)
+            job.until("its agent is started again" if death < 5 else "is not started again (see node1.log)")
+            if death < 5:
+                job.until("node1 joined")
+        status = status_text(describe(job.run_dir))
+        assert "  x lost node1: its agent died 6 times and is not started again (see node1.log)\n" in status
+        job.process.send_signal(signal.SIGINT)
+        assert job.finish() == 130 and job.alive() == []
+
+
+def is_guardian_of(pid: int, node: str) -> bool:
+    """Its agent and its spawner are forked by it, and look alike."""
+    command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return f'"name":"{node}"'.encode() in command and b"flowdist.runtime.guardian" not in (
+        Path(f"/proc/{parent}/cmdline").read_bytes()
+    )

@@ -13,6 +13,7 @@ import pytest
 
 from flowdist.cli.replay import command as replay_command
 from flowdist.control.controller import Controller
+from flowdist.control.events import ReplicaExited
 from flowdist.control.history import FaultLine, Record
 from flowdist.dsl.load import load_topology
 from flowdist.faults import Plan, parse_fault
@@ -207,6 +208,20 @@ def test_a_used_up_budget_shows_the_root_cause_with_its_traceback(tmp_path: Path
         assert "in deep" in after and "ValueError: bad shape" in after
         summary = json.loads((job.run_dir / "summary.json").read_text())
         assert summary["outcome"] == "failed" and len(summary["incidents"]) == 1
+
+
+def test_why_a_job_fails_is_told_when_it_happens_and_in_the_summary_by_the_same_clock(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("raise ValueError('bad shape')\n")
+    with Job(tmp_path, "bad.py") as job:
+        assert job.finish() == 1
+    assert "flowdist    0.00s | run " in job.output[0]
+    told = [line for line in job.output if "exit code 1: ValueError: bad shape" in line]
+    assert len(told) == 2 and "s | error: the job fails: trainer/0 failed on node0: " in told[0]
+    assert told[1].startswith("FAILED after ")
+    records = [line for line in job.journal()[1] if isinstance(line, Record)]
+    failed_ns = next(record.t_ns for record in records if isinstance(record.event, ReplicaExited))
+    shown_s = float(told[0].removeprefix("flowdist").partition("s |")[0])
+    assert failed_ns / 1e9 - 0.01 < shown_s  # to hundredths, and told when it has happened
 
 
 def test_a_command_that_cannot_be_started_has_failed_to_start(tmp_path: Path) -> None:

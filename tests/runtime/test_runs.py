@@ -10,15 +10,28 @@ from pathlib import Path
 
 import pytest
 
+from flowdist.cli.console import finish
 from flowdist.control import events as ev
 from flowdist.control.controller import Controller
 from flowdist.control.history import Header, encode_line, record
 from flowdist.control.ids import ReplicaId
 from flowdist.errors import FlowdistError
 from flowdist.graph import NodeSpec, RoleGraph, RoleSpec, SecretRef, encode_graph
-from flowdist.runtime.folder import find_run, is_locked, new_run, run_dirs
+from flowdist.report.summary import summary_text
+from flowdist.runtime.called_off import called_off
+from flowdist.runtime.folder import find_run, is_locked, new_run, past_of, run_dirs
 from flowdist.runtime.reading import Follow, find_logs, latest_attempts, lines_of, parse_target
-from flowdist.runtime.runs import describe, environment_of, known_mask, operate, replayed, resume_help, state_of
+from flowdist.runtime.runs import (
+    describe,
+    environment_of,
+    has_begun,
+    known_mask,
+    operate,
+    replayed,
+    resume_help,
+    state_of,
+    written_status,
+)
 from flowdist.runtime.secret_values import Mask
 from flowdist.runtime.started import write_environment
 
@@ -123,6 +136,23 @@ def test_after_too_many_late_lines_the_summary_tells_how_it_ended(base: Path) ->
     assert state_of(run_dir) == ("failed", "why", 2 * 10**9)
     (run_dir / "summary.json").write_text("not json")
     assert state_of(run_dir).state == "died"
+
+
+def test_a_run_that_was_interrupted_before_it_began_was_cancelled(base: Path) -> None:
+    """It has no journal that could say so, but its summary does, and nobody goes on with it."""
+    run_dir = new_run(base, GRAPH)
+    assert state_of(run_dir).state == "died" and not has_begun(run_dir)
+    finish(called_off(run_dir, GRAPH), as_json=True, mask=str)
+    assert state_of(run_dir) == ("cancelled", "interrupted before it began", 0)
+    status = written_status(run_dir)
+    assert status is not None and status.state == "cancelled"
+    told = summary_text(json.loads((run_dir / "summary.json").read_text()))
+    assert told.startswith("CANCELLED after 0s: interrupted before it began") and "the time went" not in told
+    with pytest.raises(FlowdistError, match=f"run {run_dir.name} is over: it was cancelled"):
+        past_of(run_dir)
+    journal(run_dir)
+    assert has_begun(run_dir)
+    past_of(run_dir)
 
 
 def test_who_asks_a_run_that_is_over_is_told_how_it_ended(base: Path) -> None:

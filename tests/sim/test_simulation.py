@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import json
 import os
 import subprocess
@@ -16,12 +17,13 @@ from hypothesis import strategies as st
 from flowdist.control.history import FaultLine, Record, encode_line
 from flowdist.dsl.load import load_topology
 from flowdist.faults import Plan, parse_add, parse_fault, parse_scale
-from flowdist.graph import HOUR, SECOND, RoleGraph
+from flowdist.graph import HOUR, SECOND, RoleGraph, parse_duration
 from flowdist.sim.network import LATENCY_NS, Link
 from flowdist.sim.queue import Queue
-from flowdist.sim.simulation import SimResult, Simulation, Violation
+from flowdist.sim.simulation import Checks, SimResult, Simulation, Violation
 from tests.control.harness import Gate, graph, r, role
 
+CHECKS: tuple[Checks, ...] = ("all", "paced")
 TOPOLOGIES = Path(__file__).parents[2] / "scenarios/topologies"
 
 
@@ -236,3 +238,43 @@ def test_no_torch_and_no_networkx_for_simulate() -> None:
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def large(nodes: int, *faults: str, checks: Checks = "paced", spoil_at: str = "") -> SimResult:
+    """An elastic gang of as many trainers, which nothing but the checks makes slow; its record can be spoilt."""
+    params = {"replicas": f"{nodes // 2}:{nodes}", "nodes": nodes}
+    simulation = Simulation(load("gang.py", **params), Plan(tuple(map(parse_fault, faults))), checks=checks)
+    if spoil_at:
+        simulation.queue.at(parse_duration(spoil_at), lambda: simulation.job.roles["trainer"].seated.update(running=7))
+    return simulation.run()
+
+
+@pytest.mark.parametrize("faults", [("node7@30s",), ("node3@20s/1m", "controller@80s", "trainer/9@3m:hang")])
+def test_however_often_it_is_checked_everything_is_decided_as_ever(faults: tuple[str, ...]) -> None:
+    assert large(90, *faults).digest == large(90, *faults, checks="all").digest
+
+
+def test_what_is_wrong_in_a_large_job_is_found_soon_and_said_to_be_older() -> None:
+    at_once, soon = (large(90, "node7@40s", checks=checks, spoil_at="30s").violation for checks in CHECKS)
+    assert at_once is not None and soon is not None and at_once.property == soon.property == "invariant"
+    assert str(at_once).startswith("invariant: trainer: miscounted")
+    assert "trainer: miscounted" in str(soon) and "; everything held after event" in str(soon)
+
+
+def test_the_work_of_a_simulation_grows_with_its_nodes_and_not_with_their_square() -> None:
+    few, many = (_calls(nodes) for nodes in (200, 800))
+    assert many < 5 * few, f"{many} calls for four times as many nodes, not {few}"
+
+
+def _calls(nodes: int) -> int:
+    profile = cProfile.Profile()
+    result = profile.runcall(large, nodes, "node7@30s")
+    assert result.violation is None and result.job.outcome == "succeeded"
+    return sum(entry.callcount for entry in profile.getstats())
+
+
+def test_whoever_waits_is_told_how_far_it_is() -> None:
+    told: list[tuple[int, int]] = []
+    graph = load("gang.py", replicas="20:40", nodes=40)
+    Simulation(graph, tell=lambda now, events: told.append((now, events))).run()
+    assert len(told) > 2 and told == sorted(told)

@@ -1,0 +1,60 @@
+"""A line on stderr for whoever waits longer than two seconds for a simulation, where somebody looks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from flowdist.graph import SECOND
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
+AFTER_S = 2.0
+
+
+class Patience:
+    """`tell` is what a `Simulation` takes; the line is gone when it is closed.
+
+    Args:
+        quiet: Nothing is shown at all.
+        console: Where to show it, else stderr; nothing is shown on what is no terminal.
+        clock: In seconds.
+    """
+
+    def __init__(
+        self, *, quiet: bool, console: Console | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._quiet, self._console, self._clock = quiet, console, clock
+        self._since = clock()
+        self._line: Progress | None = None
+
+    def __enter__(self) -> Patience:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._line is not None:
+            self._line.stop()
+
+    def tell(self, now: int, events: int) -> None:
+        """So far the simulation has come: its time, in ns, and the number of its events."""
+        waited = self._clock() - self._since
+        if self._quiet or waited < AFTER_S:
+            return
+        if self._line is None:
+            self._line = self._shown()
+        at = f"{now // (3600 * SECOND)}:{now // (60 * SECOND) % 60:02}:{now // SECOND % 60:02}"
+        self._line.update(self._line.task_ids[0], at=at, events=f"{events:,}", waited=f"{waited:.0f}")
+
+    def _shown(self) -> Progress:
+        from rich.console import Console  # only for whoever waits
+        from rich.progress import Progress, TextColumn
+
+        console = self._console or Console(stderr=True)
+        words = TextColumn("simulating: at {task.fields[at]}, {task.fields[events]} events, in {task.fields[waited]} s")
+        line = Progress(words, console=console, transient=True, disable=not console.is_terminal)
+        line.add_task("", total=None, at="", events="", waited="")
+        line.start()
+        return line
