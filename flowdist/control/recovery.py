@@ -87,7 +87,8 @@ def _restart(
     reason: str,
     in_doubt: Iterable[NodeName] = (),
 ) -> None:
-    seeds = scope_worlds(job, failure.replica, verdict.scope)
+    is_final = in_doubt and verdict.action != "restart"  # nothing but its own world stops before that is known
+    seeds = [job.replicas[failure.replica].world] if is_final else scope_worlds(job, failure.replica, verdict.scope)
     joined = part_of if part_of is not None and part_of.is_open else None
     held = [Held(failure, reason, part_of is not None, verdict.action != "restart")] if in_doubt else []
     if joined is not None:

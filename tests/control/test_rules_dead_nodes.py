@@ -222,13 +222,15 @@ def test_r9_an_auxiliary_gang_that_is_ignored_when_it_fails_is_restarted_with_th
     assert talk.job.roles["helper"].outcome is None and talk.world("helper").phase == "opening"
 
 
-def test_r9_an_auxiliary_gang_whose_peers_are_well_is_ignored():
-    policy = restart("role", 0, then="ignore")
+@pytest.mark.parametrize("scope", ["role", "job"])
+def test_r9_an_auxiliary_gang_whose_peers_are_well_is_ignored_and_nothing_else_stops(scope: str):
+    policy = restart(scope, 0, then="ignore")
     helper = role("helper", min_replicas=1, max_replicas=2, restart=policy, primary=False)
     talk = Talk(graph(role("main"), helper, nodes=3, cpu=1))
     talk.join("node0", "node1", "node2")
     talk.fail("helper/0")
     assert talk.job.roles["helper"].outcome == "ignored" and talk.up() == ["main/0"]
+    assert talk.attempts()["main/0"] == 1
 
 
 def test_r7_an_upstream_that_fails_meanwhile_takes_the_blame():
