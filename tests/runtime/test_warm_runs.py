@@ -105,7 +105,7 @@ def test_stores_are_forked_from_the_fork_server_where_there_is_one(tmp_path: Pat
         pid = (run.run_dir / "main/0/attempt_1/0/pid").read_text()
         os.kill(int(pid), signal.SIGKILL)
         assert run.finish() == 0, run.text
-        assert len(set(re.findall(r"up (\d+)", run.text))) == 2 and run.alive() == []
+        assert len(set(re.findall(r"\] up (\d+)", run.text))) == 2 and run.alive() == []
         left = [path.name for path in run.run_dir.rglob("*") if path.is_socket()]
         assert left == []
 
