@@ -193,13 +193,7 @@ def is_so_far(job: JobState, role: Role, condition: GateCondition) -> bool:
     Success counts as both: what has done its work has been up. Whatever failed or was ignored is neither.
     """
     started, ready, succeeded = so_far(job, role)
-    match condition:
-        case "started":
-            return started
-        case "ready":
-            return ready
-        case "succeeded":
-            return succeeded
+    return {"started": started, "ready": ready, "succeeded": succeeded}[condition]
 
 
 def so_far(job: JobState, role: Role) -> tuple[bool, bool, bool]:

@@ -141,6 +141,17 @@ def test_what_no_key_shows_is_seen_when_all_is_checked(spoil: Spoil) -> None:
             watch.check(job)
 
 
+def test_what_differs_and_is_right_is_no_complaint() -> None:
+    talk = Talk(graph(role("actor", restart=RestartPolicy("replica"), min_replicas=1, max_replicas=2), nodes=2))
+    talk.join("node0", "node1")
+    watch = Watch()
+    watch.check(talk.job)
+    talk.gone("node1")
+    watch.note(ev.NodeGone("node1"))
+    watch.check(talk.job)
+    assert not talk.job.nodes["node1"].usable
+
+
 def test_news_of_progress_is_no_reason_to_look() -> None:
     job, watch = job_that_runs(), Watch()
     watch.check(job)

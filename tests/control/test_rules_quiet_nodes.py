@@ -355,6 +355,7 @@ def test_r19_a_node_is_overdue_before_its_agent_fences_and_heard_with_its_next_h
     links.hear(msg.Join("node1", 1, NodeSpec("node1"), "", 0), 0)
     links.heard("node1", SECOND)
     assert links.is_heard("node0") and not links.is_heard("node2")
+    assert links.is_watched("node0") and not links.is_watched("node2")
     assert links.expire(1750 * MS - 1) == [] and links.expire(1750 * MS) == [ev.NodeQuiet("node0")]
     assert links.deadline_of(["node0", "node2"]) == 5 * SECOND and links.deadline() == 2750 * MS
     beat = msg.Heartbeat("node0", 1, 0)
