@@ -39,12 +39,13 @@ def lose_gpu(job: JobState, event: GpuFailed) -> None:
     for replica in holders:
         job.dismiss(replica)
         if replica.is_up:
-            stop(job, replica, job.role_of(replica.id).spec.stop_grace_ns)
             replica.member_since = 0
     _choose_anew(job, holders)
     update_free(job, event.node)
     if job.ending is None and lost:
         lose(job, [Failure(replica.id, "gpu_lost", cause) for replica in lost], event.node, cause)
+    for replica in lost:  # its incident has told it, after whoever depends on it (R6)
+        stop(job, replica, job.role_of(replica.id).spec.stop_grace_ns)
 
 
 def _choose_anew(job: JobState, holders: list[Replica]) -> None:

@@ -22,11 +22,11 @@ def may_stay(job: JobState, incident: Incident, world: World) -> bool:
 
 
 def leaves_in_place(job: JobState, replica: Replica) -> bool:
-    """Whether it can, on a node that it may stay on."""
+    """Whether it can, on a node, and with GPUs, that it may stay on."""
     if not replica.is_elastic or replica.phase not in ("running", "ready") or replica.node is None:
         return False
     node = job.nodes[replica.node]
-    return node.usable and not node.is_leaving
+    return node.usable and not node.is_leaving and node.bad_gpus.keys().isdisjoint(replica.gpus)
 
 
 def recall(job: JobState, incident: Incident) -> None:

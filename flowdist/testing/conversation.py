@@ -56,8 +56,8 @@ class Talk(NamedTuple):
 
 
 def talks() -> st.SearchStrategy[Talk]:
-    # Hypothesis takes each strategy once, and there are six kinds of pairs: without the four there is little else
-    alone = [_moves(VERBS).map(lambda move: (move,)) for _ in range(4)]
+    # Hypothesis takes each strategy once, and there are eight of pairs: with one of single moves there is little else
+    alone = [_moves(VERBS).map(lambda move: (move,)) for _ in range(2)]
     lists = st.lists(st.one_of(*alone, _pairs()), max_size=16)
     moves = lists.map(lambda parts: [move for part in parts for move in part])
     graphs = st.booleans().flatmap(lambda gpus: topologies(gpus=gpus))
@@ -70,7 +70,7 @@ def _moves(verbs: tuple[Verb, ...]) -> st.SearchStrategy[Move]:
 
 def _pairs() -> st.SearchStrategy[tuple[Move, ...]]:
     """Something happens, and what matters is what comes right after it: above all when a world is closing (R17)."""
-    closing = st.tuples(_moves(("finish",)), st.sampled_from([Move("arrive"), Move("wait")]))
+    closing = [st.tuples(_moves(("finish",)), st.sampled_from([Move("arrive"), Move("wait")])) for _ in range(2)]
     others = st.tuples(_moves(("lose", "exit", "stall")), _moves(("wait", "arrive", "unkillable", "repeat")))
     hits, then = (
         _moves(("exit", "exit", "lose", "arrive", "operate")),
@@ -79,8 +79,9 @@ def _pairs() -> st.SearchStrategy[tuple[Move, ...]]:
     staying = st.tuples(_moves(("elastic",)), hits, then)
     silent = st.tuples(_moves(("quiet",)), _moves(("exit", "exit", "lose")))
     late = st.tuples(_moves(("exit", "exit", "lose")), st.just(Move("calm")), _moves(("repeat",)))
+    offered = st.tuples(st.just(Move("calm")), _moves(("offer",)))
     broken = st.tuples(_moves(("gpu",)), _moves(("exit", "lose", "calm")))
-    return st.one_of(closing, others, staying, silent, late, broken)
+    return st.one_of(*closing, others, staying, silent, late, offered, broken)
 
 
 def judge_talk(talk: Talk) -> list[Complaint]:

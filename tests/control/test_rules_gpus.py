@@ -13,7 +13,7 @@ from flowdist.control.links import Links
 from flowdist.control.messages import Join, Ordered, Report
 from flowdist.control.status import Lately, status_of
 from flowdist.control.xid import parts_hit, xid_text
-from flowdist.graph import SECOND, Cluster, JobOptions, NodeSpec, Resources, RestartPolicy, RoleSpec, Rule
+from flowdist.graph import SECOND, Cluster, Gate, JobOptions, NodeSpec, Resources, RestartPolicy, RoleSpec, Rule
 from tests.control.harness import Talk, graph, r, restart, role
 
 LOOSE = restart("replica", 9)
@@ -198,6 +198,21 @@ def test_workers_that_wait_in_place_with_the_gpu_are_dismissed():
     assert talk.parked() == ["trainer/0"]
     effects = talk.tell(bad(0))
     assert StopReplica("node0", r("trainer/0"), 1, 0) in effects and not talk.parked()
+
+
+def test_r6_whoever_depends_on_the_one_with_the_gpu_is_told_first():
+    server = on_gpus("ps", 1, kind="service", restart=LOOSE)
+    talk = talk_of(server, role("trainer", gates=(Gate("ps", "started", "restart"),)))
+    talk.auto = False
+    told = [str(effect.replica) for effect in talk.tell(bad(0)) if isinstance(effect, StopReplica)]
+    assert told == ["trainer/0", "ps/0"]
+
+
+def test_r6_nobody_stays_in_place_with_a_bad_gpu():
+    talk = talk_of(on_gpus("trainer", 2, restart=restart()), gpus=(3,))
+    talk.elastic("trainer/0", "trainer/1")
+    talk.auto = False
+    assert talk.stops(talk.tell(bad(0))) == {"trainer/0": False, "trainer/1": True}
 
 
 def test_a_rule_may_say_otherwise():
