@@ -6,7 +6,6 @@ it, is lost through no fault of its own, and re-placed as if a node had been los
 
 from __future__ import annotations
 
-from flowdist.control.ending import stop
 from flowdist.control.events import GpuFailed
 from flowdist.control.membership import abandon_opening
 from flowdist.control.placement import unplace, update_free
@@ -44,8 +43,6 @@ def lose_gpu(job: JobState, event: GpuFailed) -> None:
     update_free(job, event.node)
     if job.ending is None and lost:
         lose(job, [Failure(replica.id, "gpu_lost", cause) for replica in lost], event.node, cause)
-    for replica in lost:  # its incident has told it, after whoever depends on it (R6)
-        stop(job, replica, job.role_of(replica.id).spec.stop_grace_ns)
 
 
 def _choose_anew(job: JobState, holders: list[Replica]) -> None:

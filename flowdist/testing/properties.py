@@ -25,7 +25,7 @@ class Checked(NamedTuple):
 
 
 PROPERTIES: dict[Property, Checked] = {
-    "conversation": Checked(talks, judge_talk, lambda case: len(case.moves), 1200),
+    "conversation": Checked(talks, judge_talk, lambda case: len(case.moves), 2000),
     "run": Checked(runs, judge_run, lambda case: sum(map(len, case.plan)), 400),
     "quiet": Checked(quiet_runs, judge_run, lambda case: 0, 600),
     "restart": Checked(restarts, judge_restart, lambda case: 1, 200),
