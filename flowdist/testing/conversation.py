@@ -56,7 +56,7 @@ class Talk(NamedTuple):
 
 
 def talks() -> st.SearchStrategy[Talk]:
-    # Hypothesis takes each strategy once, and there are eight of pairs: with one of single moves there is little else
+    # Hypothesis takes each strategy once, and there are ten of pairs: with one of single moves there is little else
     alone = [_moves(VERBS).map(lambda move: (move,)) for _ in range(2)]
     lists = st.lists(st.one_of(*alone, _pairs()), max_size=16)
     moves = lists.map(lambda parts: [move for part in parts for move in part])
@@ -70,7 +70,10 @@ def _moves(verbs: tuple[Verb, ...]) -> st.SearchStrategy[Move]:
 
 def _pairs() -> st.SearchStrategy[tuple[Move, ...]]:
     """Something happens, and what matters is what comes right after it: above all when a world is closing (R17)."""
-    closing = [st.tuples(_moves(("finish",)), st.sampled_from([Move("arrive"), Move("wait")])) for _ in range(2)]
+    closing = [
+        st.tuples(_moves(("finish",)), st.sampled_from([Move("arrive"), Move("arrive"), Move("wait")]))
+        for _ in range(4)
+    ]
     others = st.tuples(_moves(("lose", "exit", "stall")), _moves(("wait", "arrive", "unkillable", "repeat")))
     hits, then = (
         _moves(("exit", "exit", "lose", "arrive", "operate")),
