@@ -123,9 +123,11 @@ def await_nodes(job: JobState, incident: Incident, nodes: Iterable[NodeName]) ->
 
 
 def excuse(job: JobState, incident: Incident) -> None:
-    """Its charge, made or to come, is dropped: it has another cause."""
+    """Its charge, made or to come, is dropped, once: it has another cause."""
     if incident.root_role is not None:
         role = job.roles[incident.root_role]
+        if incident.number in role.rooted:
+            role.rooted.remove(incident.number)
         if incident.charged_to is not None:
             role.charges.remove(Charge(incident.opened_ns, incident.level))
         if incident.counted:
@@ -154,8 +156,8 @@ def _of_dependents(job: JobState, lost: set[str]) -> list[Incident]:
     since = job.now - job.graph.options.cause_window_ns
     numbers: list[int] = []
     for role in job.roles.values():
-        while role.rooted and not role.upstream.keys().isdisjoint(lost):
-            if job.incident(role.rooted[-1]).opened_ns < since:
+        for number in () if role.upstream.keys().isdisjoint(lost) else reversed(role.rooted):
+            if job.incident(number).opened_ns < since:
                 break
-            numbers.append(role.rooted.pop())  # each is excused once
+            numbers.append(number)
     return [job.incident(number) for number in sorted(numbers, reverse=True)]

@@ -65,11 +65,7 @@ def excuse_peers(job: JobState, name: NodeName) -> list[WorldName]:
         if incident.is_open:
             worlds.update(incident.worlds)
         excuse(job, incident)
-        if incident.root_role is not None:
-            rooted = job.roles[incident.root_role].rooted
-            if incident.number in rooted:  # not if something upstream has excused it before
-                rooted.remove(incident.number)
-            incident.root_role = None
+        incident.root_role = None
         for replica in incident.lost:
             forget_failure(job, job.replicas[replica], incident.opened_ns)
         job.notify(f"incident {incident.number} was caused by the loss of {name}: not counted")
