@@ -17,6 +17,7 @@ worker process, with `flowdist.worker`. Standard library only.
 from __future__ import annotations
 
 import hashlib
+import operator
 import os
 import random
 from collections.abc import Callable
@@ -105,6 +106,7 @@ class Folder:
         path.mkdir(parents=True, exist_ok=True)
 
     def write(self, name: str, data: bytes) -> None:
+        check_data(name, data)
         with self.path(name).open("wb") as file:
             file.write(data)
             file.flush()
@@ -131,6 +133,30 @@ class Folder:
         """ValueError for a name with a slash: the simulated store has no folders either."""
         check_name(name)
         return self._path / name
+
+
+def steps_done(restored: Any, latest: str | None) -> int:
+    """What `restore()` has returned: how many steps are done. None is 0, where there is no checkpoint.
+
+    TypeError for what is no number, as of a method that reads a checkpoint and forgets to return its step.
+    """
+    if restored is None and latest is None:
+        return 0
+    try:
+        done = operator.index(restored)
+    except TypeError:
+        what = f"it returned {restored!r:.80}" + (f" beside the checkpoint {latest!r}" if latest is not None else "")
+        raise TypeError(f"restore() has to return how many steps are done; {what}") from None
+    if done < 0:
+        raise ValueError(f"restore() has to return how many steps are done; it returned {done}")
+    return done
+
+
+def check_data(name: str, data: object) -> None:
+    """TypeError for what are no bytes: `bytes(5)` would be five of them."""
+    if not isinstance(data, bytes | bytearray | memoryview):
+        help = "; encode it: text.encode()" if isinstance(data, str) else ""
+        raise TypeError(f"write({name!r}, ...) takes bytes, not {type(data).__name__}{help}")
 
 
 def check_name(name: str) -> None:
@@ -221,7 +247,7 @@ def run(
             raise RuntimeError(f"a world of {ctx.info.world_size} workers needs run(..., exchange=...)")
         exchange = alone
     ctx.model = it = model(ctx)
-    step = int(it.restore() or 0)
+    step = steps_done(it.restore(), ctx.latest())
     starts = exchange(step)
     if len(set(starts)) > 1:
         raise RuntimeError(f"the ranks resume from different steps: {', '.join(map(str, starts))}")

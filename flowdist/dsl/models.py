@@ -6,6 +6,7 @@ Like a function of `run=`, a class that is given as text is looked for in the so
 from __future__ import annotations
 
 import ast
+import difflib
 import inspect
 import sys
 from collections.abc import Collection
@@ -19,6 +20,11 @@ from flowdist.graph import RoleSpec
 HELP = 'write simulate="module:Class", or a class that a module defines at its top'
 CLASS = Wanted("simulate", "FD149", "class", HELP)
 METHODS = {"task": ("restore", "step"), "service": ()}  # without which there is nothing to run
+MORE: dict[str, tuple[str, ...]] = {  # what may be left out
+    "task": ("combine", "checkpoint", "publish", "committed", "state"),
+    "service": ("restore", "checkpoint", "publish", "state"),
+}
+ALIKE = 0.85  # of 1: `checkpiont` is, `stats` beside no state() is not
 
 
 def model_of(fields: Fields, folder: Path, kind: str) -> str:
@@ -78,3 +84,8 @@ def _check_methods(fields: Fields, name: str, methods: Collection[str], kind: st
         if method not in methods:
             message = f"{name} has no method {method}()"
             fields.error("FD149", "simulate", message, f"a model of a {kind} has {' and '.join(METHODS[kind])}")
+    missing = [method for method in MORE[kind] if method not in methods]
+    for method in methods:
+        for meant in difflib.get_close_matches(method, missing, n=1, cutoff=ALIKE):
+            message = f"{name}.{method}() is not called by anybody: there is no such method of a {kind}"
+            fields.warn("FD306", "simulate", message, f"did you mean {meant}()?")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from flowdist.control.ids import ReplicaId
-from flowdist.model import check_name
+from flowdist.model import check_data, check_name
 
 Damage = Literal["torn-checkpoint", "lost-checkpoint", "corrupt-checkpoint"]
 
@@ -106,6 +106,7 @@ class View:
 
     def write(self, name: str, data: bytes) -> None:
         check_name(name)
+        check_data(name, data)
         if self.writer.role in self.disk.full:
             raise OSError(errno.ENOSPC, "No space left on device", name)
         self._do(Operation("write", name, self.step, bytes(data)), {name: bytes(data)})

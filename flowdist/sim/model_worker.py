@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-import pickle
 import random
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flowdist.control.effects import StartReplica
 from flowdist.model import stream_of
+from flowdist.sim import answers
+from flowdist.sim.answers import copied, sample_of
 from flowdist.sim.checkpoints import Operation, View
 from flowdist.worker import Info
 
 if TYPE_CHECKING:
     from flowdist.sim.models import UserCode
 
-PLAIN = (int, float, str, bytes, bool, type(None))  # what cannot be changed need not be copied
+OURS = (__file__, answers.__file__)  # frames that no user wants to see
 
 
 class Raised(NamedTuple):
-    """User code ended with an exception. `line` is the last line of its traceback."""
+    """User code ended with an exception. `line` is the last line of its traceback, `place` where in its file."""
 
     code: int
     line: str
     text: str
+    place: str = ""
 
 
 class ModelWorker:
@@ -69,10 +72,10 @@ class ModelWorker:
         return stream_of(self.info, self._seed, purpose, n, shared)
 
     def consume(self, *samples: object) -> None:
-        self.samples.extend(samples)
+        self.samples.extend(map(sample_of, samples))
 
     def log(self, **values: object) -> None:
-        self.logged |= values
+        self.logged |= {name: copied(value) for name, value in values.items()}  # it may go on changing its arrays
 
     def peers(self, role: str, port: str) -> list[str]:
         return self._code.addresses(role, port)
@@ -90,16 +93,13 @@ def attempt(function: Callable[..., Any], *args: Any) -> Any | Raised:
         return Raised(code, f"SystemExit: {error.code}", "")
     except Exception as error:
         told = traceback.TracebackException.from_exception(error)
-        del told.stack[0]  # this frame
-        return Raised(1, list(told.format_exception_only())[-1].strip(), "".join(told.format()))
+        while told.stack and told.stack[0].filename in OURS:
+            del told.stack[0]
+        place = _place(told.stack)
+        return Raised(1, list(told.format_exception_only())[-1].strip(), "".join(told.format()), place)
 
 
-def copied(value: Any) -> Any:
-    """As over a wire: nobody's changes reach the other."""
-    return value if is_plain(value) else pickle.loads(pickle.dumps(value))
-
-
-def is_plain(value: Any) -> bool:
-    if isinstance(value, tuple):
-        return all(is_plain(item) for item in value)
-    return isinstance(value, PLAIN)
+def _place(stack: traceback.StackSummary) -> str:
+    """The last line of the file that was called: what it calls itself, such as json, is not where to look first."""
+    own = [frame for frame in stack if frame.filename == stack[0].filename]
+    return f"{Path(own[-1].filename).name}:{own[-1].lineno} in {own[-1].name}()" if own else ""

@@ -15,9 +15,10 @@ from flowdist.control.effects import StartReplica
 from flowdist.control.ids import ReplicaId
 from flowdist.graph import RoleSpec
 from flowdist.model import tell_committed
+from flowdist.sim.answers import combine, restored, state_of
 from flowdist.sim.checkpoints import Damage, Disk, Operation
 from flowdist.sim.loading import load_model
-from flowdist.sim.model_worker import ModelWorker, Raised, attempt, copied
+from flowdist.sim.model_worker import ModelWorker, Raised, attempt
 from flowdist.sim.played import ModelError, Played, PlayedStep
 from flowdist.sim.saving import Writer
 from flowdist.sim.streams import draw
@@ -102,10 +103,10 @@ class UserCode:
                 return
         steps: list[int] = []
         for worker in workers:
-            restored = self._ask(playing, worker, worker.model.restore)
+            done = self._ask(playing, worker, restored, worker.model, worker.latest(), model.pace.workload.steps)
             if playing.has_failed:
                 return
-            steps.append(int(restored or 0))
+            steps.append(done)
         if len(set(steps)) > 1:
             self._refuse_starts(world, steps)
         playing.done = steps[0]
@@ -175,7 +176,7 @@ class UserCode:
                 return
         for worker in playing.workers:
             if hasattr(worker.model, "combine"):
-                self._ask(playing, worker, worker.model.combine, step, list(map(copied, parts)), at=at)
+                self._ask(playing, worker, combine, worker.model, step, parts, at=at)
                 if playing.has_failed:
                     return
         samples = tuple(sample for worker in playing.workers for sample in worker.samples)
@@ -208,7 +209,7 @@ class UserCode:
         states: list[dict[str, object]] = []
         for worker in playing.workers:
             if hasattr(worker.model, "state") and not playing.has_failed:
-                states.append(self._ask(playing, worker, worker.model.state))
+                states.append(self._ask(playing, worker, state_of, worker.model))
         if not playing.has_failed:
             self.played.ended(world, states)
         return not playing.has_failed
@@ -400,7 +401,11 @@ class UserCode:
         """The end of the simulation: what the services hold."""
         for replica, serving in self._serving.items():
             if hasattr(serving.worker.model, "state"):
-                self.played.ended(str(replica), [serving.worker.model.state()])
+                state = attempt(state_of, serving.worker.model)
+                if isinstance(state, Raised):
+                    self.played.clashes.append(f"state() of {replica} failed: {state.line}")
+                else:
+                    self.played.ended(str(replica), [state])
         return self.played
 
     # calls of user code
@@ -423,7 +428,7 @@ class UserCode:
         return len(self.played.errors) == before
 
     def _fail(self, worker: ModelWorker, raised: Raised, at: int) -> None:
-        error = ModelError(worker.replica, worker.attempt, at, raised.line, raised.text)
+        error = ModelError(worker.replica, worker.attempt, at, *raised[1:])
         self.played.errors.append(error)
         node = self.sim.nodes[worker.start.node]
 

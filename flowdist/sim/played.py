@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from flowdist.control.ids import ReplicaId
+from flowdist.sim.answers import same
 
 
 class PlayedStep(NamedTuple):
@@ -29,13 +30,17 @@ class Resumed(NamedTuple):
 
 
 class ModelError(NamedTuple):
-    """What user code raised: an exit of its worker. `text` is its traceback, `line` the last line of it."""
+    """What user code raised: an exit of its worker. `text` is its traceback, `line` the last line of it.
+
+    `place` is the file, the line and the method.
+    """
 
     replica: ReplicaId
     attempt: int
     at_ns: int
     line: str
     text: str
+    place: str = ""
 
 
 @dataclass(slots=True)
@@ -62,7 +67,7 @@ class Played:
         whole: dict[str, object] = {}
         for rank, state in enumerate(states):
             for key, value in state.items():
-                if key in whole and whole[key] != value:
+                if key in whole and not same(whole[key], value):
                     self.clashes.append(f"{key} of {name} is not the same on all ranks: rank {rank} has {value!r}")
                 whole.setdefault(key, value)
         self.ends[name] = whole

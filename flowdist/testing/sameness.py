@@ -10,7 +10,8 @@ from collections import Counter
 from typing import NamedTuple
 
 from flowdist.graph import RoleGraph, format_duration
-from flowdist.sim.played import Played
+from flowdist.sim.answers import same
+from flowdist.sim.played import Played, PlayedStep
 from flowdist.sim.simulation import SimResult
 
 SHOWN_MAX = 80  # letters of a value
@@ -78,7 +79,7 @@ def _logs(world: str, truth: Played, played: Played) -> str:
     for number, step in truth.steps[world].items():
         other = played.steps[world][number]
         for key, value in step.logged.items():
-            if other.logged.get(key) != value:
+            if not same(other.logged.get(key), value):
                 found = f"{key} is {_shown(other.logged.get(key))}, without faults {_shown(value)}"
                 return f"{world}: in step {number} of generation {other.generation} {found}; {_resumed(world, played)}"
     return ""
@@ -88,7 +89,7 @@ def _ends(truth: Played, played: Played) -> str:
     for name, state in truth.ends.items():
         other = played.ends.get(name, {})
         for key in {**state, **other}:
-            if key not in other or key not in state or state[key] != other[key]:
+            if key not in other or key not in state or not same(state[key], other[key]):
                 found, wanted = (_shown(values[key]) if key in values else "missing" for values in (other, state))
                 return f"{name}: at the end {key} is {found}, without faults {wanted}; {_resumed(name, played)}"
     return ""
@@ -110,7 +111,12 @@ def errors_text(played: Played) -> str:
     if not played.errors:
         return ""
     last = played.errors[-1]
-    return f"user code raised in {last.replica} after {format_duration(last.at_ns)}: {last.line}"
+    where = f", at {last.place}" if last.place else ""
+    return f"user code raised in {last.replica} after {format_duration(last.at_ns)}: {last.line}{where}"
+
+
+def _alike(step: PlayedStep, other: PlayedStep) -> bool:
+    return step[:2] == other[:2] and same(step.logged, other.logged)
 
 
 def unlike(first: SimResult, second: SimResult) -> str:
@@ -121,11 +127,12 @@ def unlike(first: SimResult, second: SimResult) -> str:
     for world, steps in first.played.steps.items():
         for number, step in steps.items():
             other = second.played.steps.get(world, {}).get(number)
-            if step != other:
+            if other is None or not _alike(step, other):
                 found = "is not done" if other is None else f"has {_shown(other.logged)}"
                 return f"{world}: step {number} has {_shown(step.logged)}, and when it runs again {found}"
-    if first.played.ends != second.played.ends:
-        return _ends(first.played, second.played).replace("without faults", "when it ran before")
+    text = _ends(first.played, second.played)
+    if text:
+        return text.replace("without faults", "when it ran before")
     if first.digest != second.digest:
         return f"the traces have the digests {first.digest[:12]} and {second.digest[:12]}"
     return ""

@@ -33,6 +33,12 @@ class TooMuch:
     def step(self, step): pass
 class Server:
     def __init__(self, ctx): pass
+class Misspelt:
+    def __init__(self, ctx): pass
+    def restore(self): return 0
+    def step(self, step): pass
+    def checkpiont(self, step): pass
+    def stats(self): pass
 Alias = Worker
 def function(): pass
 class Outer:
@@ -111,6 +117,15 @@ def test_what_cannot_be_simulated(tmp_path: Path, value: str, code: str, message
     problem = problem_of(tmp_path, value)
     assert problem.code == code and message in problem.message and underlined(problem) == value
     assert help in problem.help
+
+
+@pytest.mark.parametrize("value", ["model.Misspelt", "'model:Misspelt'"])
+def test_a_method_with_nearly_the_name_of_one_that_is_called_is_told(tmp_path: Path, value: str) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    [warning] = loaded(tmp_path, HEAD + f't.role("a", "true", simulate={value})').warnings
+    assert (warning.code, warning.severity) == ("FD306", "warning") and underlined(warning) == value
+    assert "Misspelt.checkpiont() is not called by anybody" in warning.message
+    assert warning.help == "did you mean checkpoint()?"
 
 
 def test_a_class_that_was_typed_into_a_session_is_in_no_file(monkeypatch: pytest.MonkeyPatch) -> None:

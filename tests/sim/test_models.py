@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -19,6 +20,7 @@ from flowdist.testing.campaign import campaign
 from tests.sim import user_models as models
 
 R = ReplicaId("trainer", 0)
+ROOT = Path(__file__).parents[2]
 
 
 def job(model: object, replicas: str = "1:2", steps: int = 40, restarts: int = 3, **workload: object) -> RoleGraph:
@@ -390,3 +392,15 @@ def test_the_same_result_is_demanded_of_models_alone() -> None:
     assert assert_same_result(job(models.Counting), "trainer/1@step=trainer,25").played.calls == 45
     with pytest.raises(AssertionError, match="no role has a model"):
         assert_same_result(job(None))
+
+
+def test_the_class_of_the_page_is_complete_and_right(tmp_path: Path) -> None:
+    [text] = re.findall(r"^```python\n# model.py\n(.*?)^```$", (ROOT / "docs/models.md").read_text(), re.S | re.M)
+    (tmp_path / "model.py").write_text(text)
+    load = 'Workload(steps=40, startup="2s", checkpoint_every="10s", checkpoint_time="2s")'
+    (tmp_path / "topology.py").write_text(
+        'from flowdist import Restart, Topology, Workload\nt = Topology("page", nodes=3)\n'
+        't.role("trainer", "true", replicas="2:3", simulate="model:Worker", '
+        f'restart=Restart("role", max_restarts=5), workload={load})\n'
+    )
+    assert explore(tmp_path / "topology.py", seeds=30).recoveries > 20

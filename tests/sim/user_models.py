@@ -176,3 +176,88 @@ class Calling(Telling):
 
     def step(self, step):
         self.ctx.call("ps/9:rpc", "tell", "me", step, [])
+
+
+class AnsweringWrongly(Counting):
+    """Where `wrong` says: a mistake that the simulator has to tell as one of the user's."""
+
+    wrong = ""
+
+    def restore(self):
+        step = super().restore()
+        answers = {"nothing": None, "text": str(step), "too many": step + 1000, "negative": -1 - step}
+        return answers[self.wrong] if self.wrong in answers and self.ctx.latest() is not None else step
+
+    def step(self, step):
+        if self.wrong == "list of samples":
+            self.ctx.consume([step])
+        return (lambda: None) if self.wrong == "function" else super().step(step)
+
+    def publish(self, step):
+        if self.wrong in ("write text", "write number"):
+            self.ctx.store.write("name", "text" if self.wrong == "write text" else 5)
+        super().publish(step)
+
+    def state(self):
+        return [self.total] if self.wrong == "list" else super().state()
+
+
+class Array:
+    """As arrays and tensors are: `==` answers element by element, and only one element is true or false."""
+
+    def __init__(self, *values):
+        self.values = list(values)
+
+    def __eq__(self, other):
+        return Array(*(one == two for one, two in zip(self.values, other.values, strict=True)))
+
+    __hash__ = None
+
+    def __bool__(self):
+        [value] = self.values
+        return bool(value)
+
+    def item(self):
+        [value] = self.values
+        return value
+
+
+class WithArrays(Counting):
+    """It logs an array that it goes on changing, and a loss that is no number; it ends with nested ones."""
+
+    def __init__(self, ctx):
+        super().__init__(ctx)
+        self.sums = Array(0, 0)
+
+    def restore(self):
+        step = super().restore()
+        self.sums.values = [self.total, -self.total]
+        return step
+
+    def step(self, step):
+        mine = [4 * step + i for i in range(4) if i % self.ctx.info.world_size == self.ctx.info.rank]
+        self.ctx.consume(*map(Array, mine))
+        return sum(mine)
+
+    def combine(self, step, parts):
+        super().combine(step, parts)
+        self.sums.values[:] = [self.total, -self.total]
+        self.ctx.log(sums=self.sums, loss=float("nan"))
+
+    def state(self):
+        return {"layers": {"first": self.sums}}
+
+
+class WithArraysNotRestored(WithArrays):
+    def restore(self):
+        step = super().restore()
+        self.sums.values[1] = self.total = 0
+        return step
+
+
+class WrongStateOfServer:
+    def __init__(self, ctx):
+        pass
+
+    def state(self):
+        return 3

@@ -1,0 +1,70 @@
+"""What user code answers, in virtual time: wrong answers are its own exceptions, right ones are compared as a whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from flowdist import Restart, Topology, Workload
+from flowdist.testing import assert_same_result, check_determinism
+from tests.sim import user_models as models
+from tests.sim.test_models import job, run
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        (
+            "nothing",
+            "TypeError: restore() has to return how many steps are done; it returned None beside the checkpoint",
+        ),
+        ("text", "TypeError: restore() has to return how many steps are done; it returned '10' beside the checkpoint"),
+        ("too many", "ValueError: restore() returned 1010, but all of it is 40 steps"),
+        ("negative", "ValueError: restore() has to return how many steps are done; it returned -11"),
+        (
+            "list of samples",
+            "TypeError: consume() takes samples that can be told apart, such as their numbers; not a list",
+        ),
+        ("function", "TypeError: what step() returns is sent to the other ranks, but it cannot be pickled: "),
+        ("write text", "TypeError: write('name', ...) takes bytes, not str; encode it: text.encode()"),
+        ("write number", "TypeError: write('name', ...) takes bytes, not int"),
+        ("list", "TypeError: state() has to return a dict of what has to be the same at the end, not [12720]"),
+    ],
+)
+def test_a_wrong_answer_of_user_code_is_an_exception_of_user_code(
+    monkeypatch: pytest.MonkeyPatch, wrong: str, text: str
+) -> None:
+    monkeypatch.setattr(models.AnsweringWrongly, "wrong", wrong)
+    result = run(job(models.AnsweringWrongly), "trainer/1@step=trainer,15")
+    assert result.job.outcome == "failed"
+    assert result.played.errors[0].line.startswith(text)
+
+
+def test_where_user_code_raised_is_told_without_our_own_frames() -> None:
+    [error] = run(job(models.Raising)).played.errors
+    assert error.place.startswith("user_models.py:") and error.place.endswith(" in step()")
+    assert "model_worker.py" not in error.text and "answers.py" not in error.text
+
+
+def test_arrays_and_losses_that_are_no_number_are_compared_as_whole_values() -> None:
+    graph = job(models.WithArrays)
+    assert_same_result(graph, "trainer/1@step=trainer,15")
+    check_determinism(graph, "trainer/1@step=trainer,15")
+
+
+def test_arrays_that_are_not_the_same_are_found_to_differ() -> None:
+    with pytest.raises(AssertionError, match="same result: trainer: in step 10 of generation 2 total is"):
+        assert_same_result(job(models.WithArraysNotRestored), "trainer/1@step=trainer,15")
+
+
+def test_a_state_of_a_service_that_is_none_is_no_state_that_is_the_same() -> None:
+    t = Topology("served", nodes=2)
+    t.role("ps", "true", kind="service", simulate=models.WrongStateOfServer)
+    t.role(
+        "trainer",
+        "true",
+        restart=Restart("role", max_restarts=3),
+        simulate=models.Counting,
+        workload=Workload(steps=10),
+    )
+    with pytest.raises(AssertionError, match=r"state\(\) of ps/0 failed: TypeError: state\(\) has to return a dict"):
+        assert_same_result(t, "trainer@12s")
