@@ -50,11 +50,12 @@ def read_exploration(
 
 def explore(graph: RoleGraph, named: Named, wanted: Exploration, demands: Demands) -> None:
     """Run the campaign, show what broke and how to see it again, and end with 0 or 3."""
-    from flowdist.testing.campaign import Corpus, campaign  # processes: only when something is explored
+    from flowdist.testing.campaign import campaign  # processes: only when something is explored
+    from flowdist.testing.corpus import Corpus
 
     corpus = Corpus(wanted.corpus) if wanted.corpus is not None else None
-    before = corpus.seeds() if corpus is not None else []
-    seeds = list(dict.fromkeys([*before, *wanted.seeds]))
+    known = corpus.known() if corpus is not None else []
+    seeds = list(dict.fromkeys([*(one.seed for one in known), *wanted.seeds]))
     properties, bounds = demands.properties(named), demands.bounds
     tried: dict[int, None] = {}
     with _Progress(len(seeds), quiet=named.as_json) as progress:
@@ -62,16 +63,18 @@ def explore(graph: RoleGraph, named: Named, wanted: Exploration, demands: Demand
         def tell(verdict: Any) -> None:
             tried[verdict.seed] = None
             progress.hear(verdict)
+            if corpus is not None and verdict.failure is not None:
+                corpus.keep([verdict.failure])  # at once: the campaign may be killed
 
         options: dict[str, Any] = {"fail_fast": wanted.fail_fast, "properties": properties, "bounds": bounds}
-        report = campaign(graph, seeds, jobs=wanted.jobs, tell=tell, **options)
+        report = campaign(graph, seeds, jobs=wanted.jobs, known=known, tell=tell, **options)
     failed = {failure.seed for failure in report.failures}
+    before = dict.fromkeys(one.seed for one in known)
     held = [seed for seed in before if seed in tried and seed not in failed]
     if corpus is not None:
         corpus.keep(report.failures)
-    is_cut = wanted.fail_fast and bool(report.failures)  # what it would have seen is not known
-    is_red = bool(report.failures) or (bool(report.never_seen) and not is_cut)
-    is_red = is_red or (wanted.cover and bool(report.unseen or report.never_reached))
+    never = [*report.never_seen, *((*report.unseen, *report.never_reached) if wanted.cover else ())]
+    is_red = bool(report.failures or (never and not report.stopped))
     again = [*_options(named), *demands.words()]
     again += ["--collective", wanted.collective] if wanted.collective is not None else []
     if named.as_json:
@@ -79,12 +82,17 @@ def explore(graph: RoleGraph, named: Named, wanted: Exploration, demands: Demand
     else:
         _show_failures(report, named.target or "", again, None if wanted.is_full else LAST_EVENTS)
         _show_coverage(report)
+        if report.outdated:
+            count, plans = len(report.outdated), "plans name" if len(report.outdated) > 1 else "plan names"
+            click.echo(f"\n{count} {plans} what this topology does not have; {wanted.corpus} keeps them")
         if held:
             more = f" and {len(held) - SHOWN_MAX} more" if len(held) > SHOWN_MAX else ""
             names = ", ".join(map(str, held[:SHOWN_MAX]))
             click.echo(
                 f"\nfailed before, and hold now: seeds {names}{more}; {wanted.corpus} keeps them, to be tried first"
             )
+    if report.stopped == "interrupted":
+        sys.exit(130)
     sys.exit(3 if is_red else 0)
 
 
@@ -96,6 +104,7 @@ def _options(named: Named) -> list[str]:
 
 def _as_values(report: Any, target: str, options: list[str]) -> dict[str, Any]:
     from flowdist.testing.campaign import replay_command
+    from flowdist.testing.kinds import kinds_of
 
     failures = [
         {**failure._asdict(), "replay": replay_command(target, options, failure)} for failure in report.failures
@@ -110,34 +119,44 @@ def _as_values(report: Any, target: str, options: list[str]) -> dict[str, Any]:
         "unseen": report.unseen,
         "points": report.points,
         "never_seen": [*report.never_seen, *report.never_reached],
+        "alike": [kind.seeds for kind in kinds_of(report.failures)],
+        "stopped": report.stopped,
+        "outdated": [known._asdict() for known in report.outdated],
     }
 
 
 def _show_failures(report: Any, target: str, options: list[str], most: int | None) -> None:
     """Each with all that one needs to understand it; `most` is how many of the last events are shown."""
     from flowdist.testing.campaign import replay_command
+    from flowdist.testing.kinds import kinds_of, seeds_text
 
-    for failure in report.failures[:SHOWN_MAX]:
-        click.secho(f"seed {failure.seed}: {failure.property}", fg="red")
+    kinds = kinds_of(report.failures)
+    for failure, alike in kinds[:SHOWN_MAX]:
+        click.secho(f"{seeds_text(failure, alike)}: {failure.property}", fg="red")
         click.echo(f"  {failure.text}")
         click.echo(f"  shortest plan: {', '.join(failure.faults) or 'none: it fails without a fault'}")
         if failure.divergence:
             click.echo(f"  {failure.divergence}")
-        if failure.waiting:
+        if failure.waiting and "waiting for " not in failure.text:
             click.echo(f"  waiting for {', '.join(failure.waiting)}")
         click.echo(f"  again: {replay_command(target, options, failure)}")
         shown = failure.last if most is None else failure.last[-most:]
-        click.echo(f"  the last {len(shown)} lines of its trace" + ("" if most is None else " (--full: more)"))
+        if shown:
+            click.echo(f"  the last {len(shown)} lines of its trace" + ("" if most is None else " (--full: more)"))
         for line in shown:
             click.echo(f"    {line}")
         click.echo()
-    if len(report.failures) > SHOWN_MAX:
-        click.echo(f"... and {len(report.failures) - SHOWN_MAX} more\n")
+    if len(kinds) > SHOWN_MAX:
+        click.echo(f"... and {len(kinds) - SHOWN_MAX} kinds of failures more\n")
 
 
 def _show_coverage(report: Any) -> None:
     from flowdist.report.table import table
 
+    if report.stopped:
+        click.echo(f"stopped: {report.stopped}", err=True)
+    if not report.recoveries and not report.coverage and report.failures:
+        return
     good = report.seeds - len(report.failures)
     click.echo(f"{good} of {report.seeds} seeds hold; {report.recoveries} recoveries\n")
     if report.collectives:
@@ -150,6 +169,8 @@ def _show_coverage(report: Any) -> None:
         click.echo("\nPoints, and in how many runs they were seen")
         for line in table([(point, str(runs or "-")) for point, runs in report.points.items()]):
             click.echo(line)
+    if report.stopped:
+        return
     if report.unseen or report.never_reached:
         never = [*(f"{phase} (a phase)" for phase in report.unseen), *report.never_reached]
         click.echo(f"\nnever hit: {', '.join(never)}; more seeds would", err=True)

@@ -9,29 +9,31 @@ event, and its plan is shrunk by leaving faults out for as long as it goes on fa
 from __future__ import annotations
 
 import gc
-import json
 import shlex
+import signal
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from multiprocessing import get_context
-from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from flowdist.faults import NOTHING, Plan
+from flowdist.faults import NOTHING, FaultError, Plan, parse_fault
 from flowdist.graph import HOUR, RoleGraph
 from flowdist.sim.bounds import Bounds
 from flowdist.sim.collectives import with_collective
+from flowdist.sim.faulting import check_faults
 from flowdist.sim.nemesis import Nemesis, tolerance_of
 from flowdist.sim.points import CONTROLLER, DOUBLE, reachable
 from flowdist.sim.properties import Properties
-from flowdist.sim.simulation import Simulation
+from flowdist.sim.simulation import SimResult, Simulation
+from flowdist.testing.corpus import Known
 from flowdist.testing.judging import Failure, Rules, judge, shrink, specs
-from flowdist.testing.sameness import has_models, unlike
+from flowdist.testing.sameness import errors_text, has_models, unlike
 
-__all__ = ["Corpus", "Failure", "Report", "Rules", "Verdict", "campaign", "horizon", "judge", "replay_command"]
+__all__ = ["Failure", "Report", "Rules", "Verdict", "campaign", "horizon", "judge", "replay_command"]
 
 MUST_SEE = ("steady", "starting", "in recovery")
 SAVING = "saving"  # only where roles have models
@@ -53,7 +55,10 @@ class Verdict(NamedTuple):
 
 
 class Report(NamedTuple):
-    """Of a whole campaign. `points` says in how many runs each was seen that can be, built in or the user's."""
+    """Of a whole campaign. `points` says in how many runs each was seen that can be, built in or the user's.
+
+    `stopped` says why it did not go on: what it would have seen is not known.
+    """
 
     seeds: int
     failures: list[Failure]
@@ -63,6 +68,8 @@ class Report(NamedTuple):
     points: Mapping[str, int] = MappingProxyType({})
     demanded: tuple[str, ...] = ()  # the user's
     collectives: Mapping[str, int] = MappingProxyType({})  # in how many runs peers were made to fail, or to hang
+    stopped: str = ""
+    outdated: tuple[Known, ...] = ()  # plans of the corpus that this topology has no nodes, roles or kinds for
 
     @property
     def never_seen(self) -> list[str]:
@@ -94,17 +101,36 @@ def _undisturbed(graph: RoleGraph) -> Simulation:
 
 def try_seed(graph: RoleGraph, seed: int, rules: Rules) -> Verdict:
     """Draw a plan, run it, and make it small if it fails."""
-    if has_models(graph):
-        truth, property, text = judge(graph, NOTHING, seed, rules)
-        if property:
-            return Verdict(seed, (), Failure(seed, property, f"without any fault: {text}", (), schedule=seed), {}, 0)
-        rules = rules._replace(truth=truth)
+    rules, failure = _with_truth(graph, seed, rules)
+    if failure is not None:
+        return Verdict(seed, (), failure, {}, 0)
     nemesis = Nemesis(graph, rules.horizon_ns, rules.truth.played.saves if rules.truth is not None else ())
     plan, collective = nemesis.plan(seed), nemesis.collective(seed)
     result, property, text = judge(with_collective(graph, collective), plan, seed, rules, quick=True)
     failure = _made_small(graph, plan, seed, rules, collective, (property, text)) if property else None
     closed = sum(incident.result == "recovered" for incident in result.job.incidents)
     return Verdict(seed, specs(plan), failure, dict(result.hits), closed, tuple(result.seen), collective)
+
+
+def try_known(graph: RoleGraph, known: Known, rules: Rules) -> Verdict:
+    """A plan that failed before. FaultError when the topology has not what it is about any more."""
+    plan = Plan(tuple(map(parse_fault, known.faults)))
+    check_faults(plan, graph)
+    rules, failure = _with_truth(graph, known.seed, rules)
+    drawn = with_collective(graph, known.collective)
+    if failure is None and (property := judge(drawn, plan, known.seed, rules)[1]):
+        failure = shrink(drawn, plan, known.seed, rules, property)._replace(collective=known.collective)
+    return Verdict(known.seed, known.faults, failure, {}, 0)
+
+
+def _with_truth(graph: RoleGraph, seed: int, rules: Rules) -> tuple[Rules, Failure | None]:
+    """Where roles have models, what they do without faults; a failure when they do not get to their end."""
+    if not has_models(graph):
+        return rules, None
+    truth, property, text = judge(graph, NOTHING, seed, rules)
+    if property:
+        return rules, Failure(seed, property, f"without any fault: {text}", (), schedule=seed)
+    return rules._replace(truth=truth), None
 
 
 def _made_small(
@@ -130,9 +156,12 @@ def campaign(
     strict: bool = False,
     properties: Properties = NOTHING_DEMANDED,
     bounds: Bounds = UNBOUNDED,
+    known: Sequence[Known] = (),
     tell: Callable[[Verdict], None] = lambda verdict: None,
 ) -> Report:
     """Try every seed. The report is the same for any number of jobs.
+
+    A KeyboardInterrupt ends it with the report of what was tried until then.
 
     Args:
         graph: With nodes.
@@ -142,36 +171,94 @@ def campaign(
         strict: An exception of user code is a failure, whatever the topology makes of it.
         properties: The user's, which hold in every run, and points that some run has to reach.
         bounds: What the faults of a run may cost.
+        known: Plans that failed before. They are tried first; the seed of one that fails again is not tried once more.
         tell: Hears of each seed, in order.
     """
     seeds = list(seeds)
     unsteady = _unsteady(graph, seeds[0]) if seeds and has_models(graph) else None
     if unsteady is not None:
-        return Report(1, [unsteady], {}, 0)
+        return Report(1, [unsteady], {}, 0, stopped="a model that does not do the same twice proves nothing")
     nominal = _undisturbed(graph)
-    rules = Rules(nominal.run(1000 * HOUR).now, properties, bounds, strict)
+    undisturbed = nominal.run(1000 * HOUR)
+    if (failure := _without_faults(undisturbed)) is not None:
+        return Report(1, [failure], {}, 0, stopped="there is nothing to survive where the job fails by itself")
+    rules = Rules(undisturbed.now, properties, bounds, strict)
     demanded = tuple(point.name for point in properties.sometimes)
     points = dict.fromkeys([*_reachable(graph, has_spare=nominal.points.has_spare), *demanded], 0)
-    failures: list[Failure] = []
-    coverage: Counter[tuple[str, str]] = Counter()
-    collectives: Counter[str] = Counter()
-    done = recoveries = 0
-    for verdict in _verdicts(graph, seeds, rules, jobs):
-        done += 1
-        coverage.update(verdict.hits)
-        recoveries += verdict.recoveries
-        collectives.update([verdict.collective] if verdict.collective else [])
-        for point in verdict.seen:
-            points[point] = points.get(point, 0) + 1
-        tell(verdict)
-        if verdict.failure is not None:
-            failures.append(verdict.failure)
-            if fail_fast:
+    tally = _Tally(points=points)
+    try:
+        failed = _try_corpus(graph, known, rules, tally)
+        for verdict in _verdicts(graph, [seed for seed in seeds if seed not in failed], rules, jobs):
+            tally.count(verdict)
+            tell(verdict)
+            if fail_fast and verdict.failure is not None:
+                tally.stopped = "at the first failure"
                 break
-    kinds = dict(sorted(coverage.items()))
+    except KeyboardInterrupt:
+        tally.stopped = "interrupted"
     return Report(
-        done, failures, kinds, recoveries, has_models(graph), points, demanded, dict(sorted(collectives.items()))
+        tally.done,
+        tally.failures,
+        dict(sorted(tally.coverage.items())),
+        tally.recoveries,
+        has_models(graph),
+        points,
+        demanded,
+        dict(sorted(tally.collectives.items())),
+        tally.stopped,
+        tuple(tally.outdated),
     )
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What a campaign has seen so far."""
+
+    points: dict[str, int]
+    done: int = 0
+    recoveries: int = 0
+    failures: list[Failure] = field(default_factory=list)
+    coverage: Counter[tuple[str, str]] = field(default_factory=Counter)
+    collectives: Counter[str] = field(default_factory=Counter)
+    outdated: list[Known] = field(default_factory=list)
+    stopped: str = ""
+
+    def count(self, verdict: Verdict) -> None:
+        self.done += 1
+        self.coverage.update(verdict.hits)
+        self.recoveries += verdict.recoveries
+        self.collectives.update([verdict.collective] if verdict.collective else [])
+        for point in verdict.seen:
+            self.points[point] = self.points.get(point, 0) + 1
+        if verdict.failure is not None:
+            self.failures.append(verdict.failure)
+
+
+def _try_corpus(graph: RoleGraph, known: Sequence[Known], rules: Rules, tally: _Tally) -> set[int]:
+    """The seeds whose plan fails again."""
+    failed: set[int] = set()
+    for one in known:
+        try:
+            verdict = try_known(graph, one, rules)
+        except FaultError:
+            tally.outdated.append(one)
+            continue
+        if verdict.failure is not None:
+            failed.add(one.seed)
+            tally.count(verdict)
+    return failed
+
+
+def _without_faults(result: SimResult) -> Failure | None:
+    """Seed 0, which is nominal, when it does not come to its end by itself."""
+    if result.violation is not None:
+        return Failure(0, result.violation.property, f"without any fault: {result.violation}", ())
+    if result.job.outcome == "succeeded":
+        return None
+    raised = errors_text(result.played)
+    why = result.job.ending_reason or f"waiting for {', '.join(result.waiting)}"
+    end = f"the job has {result.job.outcome or 'not ended'}: {why}{f'; {raised}' if raised else ''}"
+    return Failure(0, "survives", f"without any fault: {end}", ())
 
 
 def _reachable(graph: RoleGraph, *, has_spare: bool) -> list[str]:
@@ -194,28 +281,32 @@ def _verdicts(graph: RoleGraph, seeds: list[int], rules: Rules, jobs: int) -> It
             yield from (try_seed(graph, seed, rules) for seed in seeds)
         return
     # Forked, so that the user's functions need not be importable by name: the processes have them.
-    with ProcessPoolExecutor(jobs, get_context("fork"), _take_over, (graph, rules)) as pool:
+    context = get_context("fork")
+    enough = context.Event()
+    with ProcessPoolExecutor(jobs, context, _take_over, (graph, rules, enough)) as pool:
         chunks = [seeds[i : i + CHUNK] for i in range(0, len(seeds), CHUNK)]
         futures = [pool.submit(_try_all, chunk) for chunk in chunks]
         try:
             for future in futures:
                 yield from future.result()
         finally:
+            enough.set()
             for future in futures:
                 future.cancel()
 
 
-_CAMPAIGN: list[tuple[RoleGraph, Rules]] = []  # of this process, which was forked for it
+_CAMPAIGN: list[tuple[RoleGraph, Rules, Any]] = []  # of this process, which was forked for it
 
 
-def _take_over(graph: RoleGraph, rules: Rules) -> None:
-    _CAMPAIGN[:] = [(graph, rules)]
+def _take_over(graph: RoleGraph, rules: Rules, enough: Any) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all of a group: the one who asked tells the others
+    _CAMPAIGN[:] = [(graph, rules, enough)]
 
 
 def _try_all(seeds: list[int]) -> list[Verdict]:
-    [(graph, rules)] = _CAMPAIGN
+    [(graph, rules, enough)] = _CAMPAIGN
     with _rare_collections():
-        return [try_seed(graph, seed, rules) for seed in seeds]
+        return [try_seed(graph, seed, rules) for seed in seeds if not enough.is_set()]
 
 
 @contextmanager
@@ -232,6 +323,8 @@ def _rare_collections() -> Iterator[None]:
 def replay_command(target: str, options: Iterable[str], failure: Failure) -> str:
     """The one line that shows the failure again."""
     words = ["flowdist", "simulate", *([target] if target else []), *options]
+    if failure.property == "determinism":  # a single run has nothing to be compared with
+        return shlex.join([*words, "--seeds", str(failure.seed)])
     words += ["--seed", str(failure.seed)]
     words += ["--schedule", str(failure.schedule)] if failure.schedule else []
     words += ["--collective", failure.collective] if failure.collective else []
@@ -239,31 +332,3 @@ def replay_command(target: str, options: Iterable[str], failure: Failure) -> str
         words += ["--fail", fault]
     words += ["--live"] if failure.property == "liveness" else []
     return shlex.join(words)
-
-
-class Corpus:
-    """Seeds that have failed before, kept in a file and tried first: JSON lines of {seed, faults, property}."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def seeds(self) -> list[int]:
-        """Oldest first; what cannot be read is no seed."""
-        found: dict[int, None] = {}
-        for line in self._path.read_text().splitlines() if self._path.is_file() else ():
-            try:
-                found[int(json.loads(line)["seed"])] = None
-            except (ValueError, KeyError, TypeError):
-                continue
-        return list(found)
-
-    def keep(self, failures: Iterable[Failure]) -> None:
-        """Those that are new."""
-        known = self.seeds()
-        new = [failure for failure in failures if failure.seed not in known]
-        if new:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._path.open("a") as file:
-                for failure in new:
-                    entry = {"seed": failure.seed, "property": failure.property, "faults": failure.faults}
-                    file.write(json.dumps(entry) + "\n")

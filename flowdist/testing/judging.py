@@ -85,7 +85,7 @@ def judge(graph: RoleGraph, plan: Plan, seed: int, rules: Rules, *, quick: bool 
 
 def _broken(result: SimResult, plan: Plan, until: int, rules: Rules) -> tuple[str, str]:
     if result.violation is not None:
-        return result.violation.property, str(result.violation)
+        return result.violation.property, str(result.violation).removeprefix(f"{result.violation.property}: ")
     if rules.strict and result.played.errors:
         return "no exceptions", "user code raised an exception"
     if result.job.outcome is None:

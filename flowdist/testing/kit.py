@@ -29,6 +29,7 @@ from flowdist.sim.properties import Always, Check, Eventually, Properties, Somet
 from flowdist.sim.simulation import SimResult, Simulation, with_nodes
 from flowdist.testing.campaign import Failure, Report, campaign, replay_command
 from flowdist.testing.declare import load_properties, refuse_doubles, side_file
+from flowdist.testing.kinds import kinds_of, seeds_text
 from flowdist.testing.sameness import difference, errors_text, has_models, unlike
 
 
@@ -287,15 +288,21 @@ def explore(
     report = campaign(graph_of(topology, params), chosen, jobs=jobs, **asked)
     more = _bound_words(recovers_within, lost_work, goodput)
     lines: list[str] = []
-    for failure in report.failures[:5]:
-        lines += [f"seed {failure.seed}: {failure.property}: {failure.text}"]
-        lines += [f"  shortest plan: {', '.join(failure.faults)}", f"  {failure.divergence}"]
+    if report.stopped == "interrupted":
+        raise KeyboardInterrupt
+    kinds = kinds_of(report.failures)
+    for failure, alike in kinds[:5]:
+        lines += [f"{seeds_text(failure, alike)}: {failure.property}: {failure.text}"]
+        lines += [f"  shortest plan: {', '.join(failure.faults) or 'none: it fails without a fault'}"]
+        lines += [f"  {failure.divergence}"] if failure.divergence else []
         words = [*_words({"params": params, "properties": properties}), *more]
         if isinstance(topology, str | Path):
             lines += [f"  again: {replay_command(str(topology), words, failure)}"]
     if lines:
-        lines = [f"{len(report.failures)} of {report.seeds} seeds fail", *lines]
-    if missed := report.never_seen + (report.never_reached if cover else []):
+        more_kinds = [f"... and {len(kinds) - 5} kinds of failures more"] if len(kinds) > 5 else []
+        lines = [f"{len(report.failures)} of {report.seeds} seeds fail", *lines, *more_kinds]
+    missed = [] if report.stopped else report.never_seen + (report.never_reached if cover else [])
+    if missed:
         lines += [f"never seen in {report.seeds} seeds: {', '.join(missed)}"]
     if lines:
         raise AssertionError("\n".join(lines))

@@ -19,7 +19,8 @@ from flowdist.faults import FaultError
 from flowdist.sim.bounds import bounds_of
 from flowdist.sim.nemesis import Nemesis, tolerance_of
 from flowdist.testing import assert_recovers, explore, graph_of, simulate
-from flowdist.testing.campaign import Corpus, Failure, campaign, horizon, replay_command
+from flowdist.testing.campaign import Failure, campaign, horizon, replay_command
+from flowdist.testing.corpus import Corpus
 from flowdist.testing.mutations import MUTANTS, mutated
 
 TOPOLOGIES = Path(__file__).parents[2] / "scenarios/topologies"

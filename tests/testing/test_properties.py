@@ -274,7 +274,7 @@ def test_from_the_command_line_a_property_is_found_replayed_and_kept(tmp_path: P
     path, corpus = written(tmp_path, text), tmp_path / "corpus.jsonl"
     asked = ("simulate", GANG, "--seeds", "2:5", "--corpus", str(corpus))
     done = flowdist(*asked, "--properties", str(path))
-    assert done.returncode == 3 and "seed 2: eventually" in done.stdout
+    assert done.returncode == 3 and "seed 2, and 3 alike (3, 4, 5): eventually" in done.stdout
     for words in (
         "shortest plan: ",
         "the runs agree for ",

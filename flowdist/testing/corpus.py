@@ -1,0 +1,57 @@
+"""Failures of former campaigns, kept in a file: each with its seed and the shortest plan of faults that showed it.
+
+The plan is tried as well as the seed: of a topology that was changed the seed draws another plan.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from flowdist.testing.judging import Failure
+
+
+class Known(NamedTuple):
+    """One line of the file. `collective`: what became of the peers of dead workers, where the topology does not say."""
+
+    seed: int
+    faults: tuple[str, ...]
+    property: str
+    collective: str = ""
+
+
+class Corpus:
+    """JSON lines, in the order in which they were found."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def known(self) -> list[Known]:
+        """Oldest first; a line that cannot be read tells of no failure."""
+        lines = self._path.read_text().splitlines() if self._path.is_file() else []
+        return [known for known in map(_read, lines) if known is not None]
+
+    def seeds(self) -> list[int]:
+        """Each once, oldest first."""
+        return list(dict.fromkeys(known.seed for known in self.known()))
+
+    def keep(self, failures: Iterable[Failure]) -> None:
+        """Those that are new."""
+        before = {(known.seed, known.faults) for known in self.known()}
+        new = [failure for failure in failures if (failure.seed, failure.faults) not in before]
+        if new:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("a") as file:
+                for one in new:
+                    file.write(json.dumps(Known(one.seed, one.faults, one.property, one.collective)._asdict()) + "\n")
+
+
+def _read(line: str) -> Known | None:
+    try:
+        entry: Any = json.loads(line)
+        faults = tuple(map(str, entry.get("faults", ())))
+        return Known(int(entry["seed"]), faults, str(entry.get("property", "")), str(entry.get("collective", "")))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
