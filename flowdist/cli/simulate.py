@@ -14,6 +14,7 @@ from flowdist.cli.explore import explore, read_exploration
 from flowdist.cli.macro import MacroWanted, macro
 from flowdist.cli.patience import Patience
 from flowdist.cli.simulated import simulated_summary
+from flowdist.cli.together import refuse_apart
 from flowdist.errors import FlowdistError
 from flowdist.fault_files import parse_plan
 from flowdist.faults import NOTHING
@@ -92,9 +93,11 @@ def command(
     flowdist simulate --explore 1000 --jobs 2         a thousand, each with faults that it has to survive
     flowdist simulate --macro --rate node-kill=6.5e-3/node-day/4h --until 30d --seeds 1:20
     """
+    is_scenario = named.target is not None and named.target.endswith(".toml")
+    refuse_apart(is_scenario=is_scenario)
     exploration = None if is_macro else read_exploration(count, seeds, jobs, corpus, fail_fast, cover)
     scenario = None
-    if named.target is not None and named.target.endswith(".toml"):
+    if named.target is not None and is_scenario:
         scenario = load_scenario(Path(named.target))
         named = _from_scenario(Path(named.target), scenario, named)
         fails, scales, adds = (*scenario.faults, *fails), (*scenario.scale, *scales), (*scenario.add, *adds)
@@ -115,7 +118,7 @@ def command(
                 "--explore and --seeds draw their own faults", help="leave the others out, or --explore"
             )
         explore(graph, named, exploration._replace(is_full=full, collective=collective), demands)
-    if is_macro or cross_check:
+    if is_macro:
         chosen = read_exploration(None, seeds, 1, None, False, False) if seeds is not None else None
         wanted = chosen.seeds if chosen is not None else [seed or 0]
         trace = Path(trace_file) if trace_file is not None else None
@@ -199,9 +202,12 @@ def _until_ns(until: str | None) -> int | None:
     if until is None:
         return None
     try:
-        return parse_duration(until)
+        ns = parse_duration(until)
     except ValueError:
         raise FlowdistError(f"--until {until}: no duration", help="write 30s, 1m30s or 2h") from None
+    if not ns:
+        raise FlowdistError(f"--until {until}: that is before anything happens", help="write 30s, 1m30s or 2h")
+    return ns
 
 
 def _show(result: Any, scenario: Scenario | None, as_json: bool, full: bool, broken: list[str]) -> None:
@@ -216,6 +222,7 @@ def _show(result: Any, scenario: Scenario | None, as_json: bool, full: bool, bro
     summary["violation"] = str(result.violation) if result.violation else wrong_result
     if result.played.errors:
         summary["raised"] = [error._asdict() | {"replica": str(error.replica)} for error in result.played.errors]
+    summary["unfired"] = [fault.spec for fault in result.unfired]
     if as_json:
         print_json("simulation", **summary)
     else:
@@ -226,14 +233,14 @@ def _show(result: Any, scenario: Scenario | None, as_json: bool, full: bool, bro
             click.echo(line)
         click.echo("\n" + summary_text(summary), nl=False)
         click.echo(f"\ndigest {result.digest}")
-        for fault in result.unfired if scenario is None else ():
-            click.echo(f"warning: fault {fault.spec} never fired", err=True)
         if result.played.errors:
             first = result.played.errors[0]
             click.echo(f"\nuser code raised first in {first.replica}, after {format_duration(first.at_ns)}:", err=True)
             click.echo(first.text or first.line, err=True)
         if summary["violation"] is not None:
             click.echo(f"\nviolated: {summary['violation']}", err=True)
+        for text in summary["unfired"] if scenario is None else ():
+            click.echo(f"warning: fault {text} never fired", err=True)
         for text in wrong:
             click.echo(f"expectation not met: {text}", err=True)
         if scenario is not None and not wrong and summary["violation"] is None:

@@ -66,6 +66,44 @@ def test_exploring_draws_its_own_faults() -> None:
     assert done.exit_code == 2 and "draw their own faults" in done.output
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--explore", "3", "--seeds", "1:3"), "--explore does not go with --seeds: 3 are the seeds 1:3"),
+        (("--explore", "3", "--seed", "0"), "--seed is of one run; a campaign has many"),
+        (("--explore", "3", "--schedule", "0"), "--schedule is of one run"),
+        (("--seeds", "3", "--until", "5m"), "--until is of one run"),
+        (("--seeds", "3", "--trace", "x"), "--trace is of one run"),
+        (("--seeds", "3", "--html", "x"), "--html is of one run"),
+        (("--jobs", "1"), "--jobs is of campaigns; here is one run"),
+        (("--corpus", "x"), "--corpus is of campaigns"),
+        (("--fail-fast",), "--fail-fast is of campaigns"),
+        (("--cover",), "--cover is of campaigns"),
+        (("--cross-check",), "--cross-check compares macro mode with this one"),
+        (("--macro", "--schedule", "3"), "--schedule is not for --macro"),
+        (("--macro", "--jobs", "2", "--seeds", "1:2"), "--jobs is not for --macro"),
+        (("--macro", "--seed", "2", "--seeds", "1:2"), "--seed does not go with --seeds"),
+        (("--until", "0s"), "--until 0s: that is before anything happens"),
+    ],
+)
+def test_options_that_would_change_nothing_are_refused(arguments: tuple[str, ...], words: str) -> None:
+    done = simulate(GANG, *arguments)
+    assert done.exit_code == 2 and words in done.output, done.output
+
+
+def test_a_scenario_is_no_topology_to_explore(tmp_path: Path) -> None:
+    scenario = tmp_path / "s.toml"
+    scenario.write_text(f'title = "x"\ntopology = "{GANG}"\n')
+    done = simulate(str(scenario), "--explore", "3")
+    assert done.exit_code == 2 and "a scenario is one story" in done.output
+
+
+def test_a_fault_that_never_fired_is_told_under_json_as_well() -> None:
+    fault = "trainer@step=trainer,99999"
+    assert json.loads(simulate(GANG, "--fail", fault, "--json").stdout)["unfired"] == [fault]
+    assert f"warning: fault {fault} never fired" in simulate(GANG, "--fail", fault).output
+
+
 def test_what_becomes_of_the_peers_of_a_dead_worker_is_said_on_the_command_line() -> None:
     fault = ("--fail", "node1@1m59s:delay=1s/5s", "--fail", "trainer/1@2m")
     lost = "trainer/0 failed on node0: exit code 1: its process group has lost trainer/1"

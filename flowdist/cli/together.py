@@ -1,0 +1,49 @@
+"""Options of `flowdist simulate` that do not go together: none is taken and then not honoured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import click
+from click.core import ParameterSource
+
+from flowdist.errors import FlowdistError
+
+OF_ONE_RUN = ("--seed", "--schedule", "--until", "--trace", "--html")
+OF_CAMPAIGNS = ("--jobs", "--corpus", "--fail-fast", "--cover")
+
+
+def refuse_apart(*, is_scenario: bool) -> None:
+    """FlowdistError for the first option that would change nothing beside the others of the command line."""
+    given = _given()
+    if "--macro" in given:
+        _refuse(given, (*OF_CAMPAIGNS, "--schedule", "--full"), "is not for --macro", "leave it out, or --macro")
+        if "--seeds" in given:
+            _refuse(given, ("--seed",), "does not go with --seeds", "leave out one of them")
+        return
+    _refuse(given, ("--cross-check",), "compares macro mode with this one", "write --macro --cross-check")
+    if "--explore" in given or "--seeds" in given:
+        if "--seeds" in given:
+            _refuse(given, ("--explore",), "does not go with --seeds: 3 are the seeds 1:3", "leave out one of them")
+        if is_scenario:
+            raise FlowdistError("a scenario is one story: a campaign draws its own faults", help="name its topology")
+        help = "give it to the command that shows a failure again"
+        _refuse(given, OF_ONE_RUN, "is of one run; a campaign has many", help)
+    else:
+        _refuse(given, OF_CAMPAIGNS, "is of campaigns; here is one run", "add --explore 100, or --seeds 1:100")
+
+
+def _given() -> list[str]:
+    """The options that stand on the command line, by their flags."""
+    context = click.get_current_context()
+    return [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+    ]
+
+
+def _refuse(given: Iterable[str], flags: Iterable[str], why: str, help: str) -> None:
+    for flag in flags:
+        if flag in given:
+            raise FlowdistError(f"{flag} {why}", help=help)
