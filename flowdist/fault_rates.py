@@ -132,7 +132,13 @@ def check_rates(
             message = f"there are two rates of {rate.name}: their draws would be the same"
             _refuse(rate.spec, 0, len(rate.name), message, "add them up", rate.where)
         names[rate.name] = None
-        for target in entities(rate, graph, nodes)[:1]:
+        found = entities(rate, graph, nodes)
+        if found and mean_ns(rate, len(found)) < len(found) * MS:
+            start = rate.spec.index("=") + 1
+            help = "what happens in less time cannot be told apart: is it a rate per day?"
+            message = f"{rate.name} brings more than a fault a millisecond"
+            _refuse(rate.spec, start, max(rate.spec.find("/"), start + 1), message, help, rate.where)
+        for target in found[:1]:
             try:
                 check([fault_of(rate, target, 0)])
             except FaultError as error:

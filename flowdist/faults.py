@@ -70,6 +70,7 @@ _LABEL = re.compile(r"([A-Za-z][A-Za-z0-9_.-]*)=([A-Za-z0-9_.-]+)")
 _NAME = re.compile(r"[a-z][a-z0-9-]*(/\d{1,9}(\.\d{1,9})?)?")
 _XID = re.compile(r"\d{1,4}(,\d{1,4})?")
 _NUMBER = re.compile(r"\d{1,9}")
+_COUNT = re.compile(r"[1-9]\d{0,8}")
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|us|s|m|h|d))+")
 
 
@@ -241,10 +242,11 @@ def _parse_when(text: str, when: str, start: int) -> tuple[When, int]:
     role, comma, number = value.partition(",")
     if not _NAME.fullmatch(role):
         _refuse(text, place, place + max(len(role), 1), f"role {role!r} cannot be read", f"write {name}=trainer")
-    if name in COUNTED_EVENTS and not (comma and _NUMBER.fullmatch(number)):
-        _refuse(text, place, place + max(len(value), 1), f"{name} needs a number", f"write {name}={role},2")
-    if name not in COUNTED_EVENTS and comma and not (name in MAY_COUNT and _NUMBER.fullmatch(number)):
-        takes = "needs a number after the comma" if name in MAY_COUNT else "takes no number"
+    is_counted = comma and _COUNT.fullmatch(number)
+    if name in COUNTED_EVENTS and not is_counted:
+        _refuse(text, place, place + max(len(value), 1), f"{name} needs a number from 1 on", f"write {name}={role},2")
+    if name not in COUNTED_EVENTS and comma and not (name in MAY_COUNT and is_counted):
+        takes = "needs a number from 1 on after the comma" if name in MAY_COUNT else "takes no number"
         _refuse(text, place, place + len(value), f"{name} {takes}", f"write {name}={role}")
     return When(event=name, role=role, number=int(number or 0)), offset_ns  # type: ignore[arg-type]
 
@@ -351,10 +353,11 @@ def _check_target(fault: Fault, graph: RoleGraph, nodes: list[str]) -> None:
     elif name not in known:
         _refuse(fault.spec, 0, len(name), f"there is no {name!r}", _hint(name, known))
     for other in fault.others:
-        if other not in nodes and other != "controller":
+        others = [node for node in (*nodes, "controller") if node != fault.target]
+        if other not in others:
             start = fault.spec.index(f":{fault.kind}=") + len(fault.kind) + 2
-            message = f"there is no node {other!r}"
-            _refuse(fault.spec, start, start + len(fault.arg), message, _hint(other, [*nodes, "controller"]))
+            message = f"{other} cannot be cut off from itself" if other == name else f"there is no node {other!r}"
+            _refuse(fault.spec, start, start + len(fault.arg), message, _hint(other, others))
     if name in roles or name in ("all", "controller"):
         _refuse_duration(fault)  # only here it is known what is a role and what a node
     if fault.kind == "scale" and fault.target not in roles:
@@ -376,10 +379,12 @@ def _check_replica(fault: Fault, roles: dict[str, RoleSpec]) -> None:
         _refuse(fault.spec, 0, end, f"{name} is no role: it has no replicas", f"write {name}@...")
     most, procs = role.max_replicas, role.procs
     if index >= most:
-        _refuse(fault.spec, 0, end, f"{name} has {most} replicas at most", f"write {name}/0 to {name}/{most - 1}")
+        known = f"{name}/0 to {name}/{most - 1}" if most > 1 else f"{name}/0"
+        _refuse(fault.spec, 0, end, f"{name} has {most} replica{'s' * (most > 1)} at most", f"write {known}")
     if fault.local_rank is not None and fault.local_rank >= procs:
-        help = f"write {name}/{index}.0 to {name}/{index}.{procs - 1}"
-        _refuse(fault.spec, 0, end, f"a replica of {name} has {procs} workers", help)
+        help = f"write {name}/{index}" + (f".0 to {name}/{index}.{procs - 1}" if procs > 1 else "")
+        workers = f"{procs} workers" if procs > 1 else "one worker"
+        _refuse(fault.spec, 0, end, f"a replica of {name} has {workers}", help)
 
 
 def refuse_unsupported(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str]], where: str) -> None:

@@ -102,6 +102,15 @@ def test_what_a_job_cannot_have_is_refused(text: str, underlined: str, message: 
     assert message in said and what == underlined and caught.value.help.startswith(help)
 
 
+@pytest.mark.parametrize("text", ["node-kill=1e9/node-second", "node-kill=2e3/job-second", "node-kill=1e12/day/1s"])
+def test_more_than_a_fault_a_millisecond_is_a_slip_of_the_pen(text: str) -> None:
+    with pytest.raises(FaultError) as caught:
+        check_rates([parse_rate(text)], job(), NODES, lambda faults: None)
+    said, what = marked(caught.value)
+    assert "node-kill brings more than a fault a millisecond" in said and what == text[10:].partition("/")[0]
+    check_rates([parse_rate("node-kill=900/job-second")], job(), NODES, lambda faults: None)
+
+
 def test_two_rates_of_one_name_would_draw_the_same() -> None:
     rates = [parse_rate("node-kill=1/day"), parse_rate("node-kill=2/day")]
     with pytest.raises(FaultError, match="there are two rates of node-kill"):

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from flowdist.sim.simulation import Simulation
 
 OF_LINKS = ("flap", "delay", "drop", "duplicate", "reorder")
-CHECKPOINTS = ("torn-checkpoint", "lost-checkpoint", "corrupt-checkpoint", "slow-checkpoint")
+DAMAGES = ("torn-checkpoint", "lost-checkpoint", "corrupt-checkpoint")
+CHECKPOINTS = (*DAMAGES, "slow-checkpoint")
 KINDS = {
     "node": ("kill", "lost", "leave", "preempt", "pause", "partition", "cut-to", *OF_LINKS, "xid", "add", "drain"),
     "replica": ("kill", "exit", "oom", "hang", "pause", "slow", "disk-full", "scale", *CHECKPOINTS),
@@ -156,9 +157,23 @@ class Faulting:
     def _hit_checkpoints(self, fault: Fault) -> None:
         """Of all worlds of a role, or of one replica."""
         name = fault.target.partition("/")[0]
-        self._tell(fault, fault.target)
-        for role in self._sim.job.roles if name == "all" else [name]:
+        roles = list(self._sim.job.roles) if name == "all" else [name]
+        if fault.kind in DAMAGES:
+            roles = [role for role in roles if self._has_saved(fault, role)]
+        if roles:
+            self._tell(fault, fault.target)
+        for role in roles:
             self._spoil(fault, role)
+
+    def _has_saved(self, fault: Fault, role: str) -> bool:
+        """There is a checkpoint to be damaged."""
+        work, replica = self._sim.work, ReplicaId(*fault.replica) if fault.replica is not None else None
+        if work.code.has_model(role):
+            return bool(work.code.disk.newest(role, replica, None))
+        worlds = [
+            world for world in self._sim.job.roles[role].worlds if replica is None or world in (str(replica), role)
+        ]
+        return any(world in work.models and work.models[world].saved for world in worlds)
 
     def _spoil(self, fault: Fault, role: str) -> None:
         if fault.kind == "disk-full":
@@ -177,7 +192,8 @@ class Faulting:
         self._sim.note_fault(fault, target)
 
     def _hit_node(self, fault: Fault, node: SimNode) -> None:
-        if not node.is_alive or node.net.is_dead:
+        has_no_such_gpu = fault.kind == "xid" and fault.xid[1] >= node.spec.gpu
+        if not node.is_alive or node.net.is_dead or has_no_such_gpu:
             return
         self._tell(fault, node.spec.name)
         match fault.kind:

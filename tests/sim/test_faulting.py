@@ -89,6 +89,14 @@ def test_a_torn_checkpoint_costs_the_work_since_the_one_before() -> None:
     assert torn.models["trainer"].lost_steps == whole.models["trainer"].lost_steps + 60
 
 
+@pytest.mark.parametrize("kind", ["torn-checkpoint", "lost-checkpoint", "corrupt-checkpoint"])
+def test_where_no_checkpoint_is_none_is_damaged(kind: str) -> None:
+    """As in `run`: what hits nothing has not fired."""
+    result = run("gang.py", f"trainer@30s:{kind}", f"all@40s:{kind}")
+    assert [fault.spec for fault in result.unfired] == [f"trainer@30s:{kind}", f"all@40s:{kind}"]
+    assert not run("gang.py", f"trainer@2m30s:{kind}", f"all@3m30s:{kind}").unfired
+
+
 def test_all_are_the_checkpoints_of_all_roles() -> None:
     every, one = (
         run("gang.py", "all@2m50s:torn-checkpoint", "trainer@3m"),
@@ -243,6 +251,11 @@ def on_gpus(*faults: str, share: int = 1000) -> SimResult:
     nodes = tuple(NodeSpec(f"node{i}", gpu=2) for i in range(2))
     graph = msgspec.structs.replace(graph_of(trainer), cluster=Cluster(nodes))
     return Simulation(graph, Plan(tuple(map(parse_fault, faults)))).run()
+
+
+def test_a_gpu_that_a_node_does_not_have_has_no_xid() -> None:
+    assert [fault.spec for fault in run("gang.py", "node1@1m:xid=79").unfired] == ["node1@1m:xid=79"]
+    assert [fault.spec for fault in on_gpus("node0@1m:xid=13,7", "node0@2m:xid=13,1").unfired] == ["node0@1m:xid=13,7"]
 
 
 def test_a_gpu_with_an_xid_is_left_and_the_gang_goes_on_elsewhere() -> None:
