@@ -100,6 +100,9 @@ class Fault(NamedTuple):
     spec: str
     where: str = ""  # file:line, if it was read from a file
 
+    def __repr__(self) -> str:
+        return f"parse_fault({self.spec!r})"  # what a failing test shows, and can be pasted back
+
     @property
     def replica(self) -> tuple[str, int] | None:
         """Role and number, if it hits one replica or one worker of it."""
@@ -238,7 +241,7 @@ def _parse_when(text: str, when: str, start: int) -> tuple[When, int]:
             _refuse(text, place, place + len(value), "every needs a period of more than zero", "write every=5m")
         return When(every_ns=every_ns), offset_ns
     if name not in EVENTS:
-        _refuse(text, start, start + len(name), f"event {name!r} is unknown", _hint(name, [*EVENTS, "every"]))
+        _refuse(text, start, start + len(name), f"event {name!r} is unknown", did_you_mean(name, [*EVENTS, "every"]))
     role, comma, number = value.partition(",")
     if not _NAME.fullmatch(role):
         _refuse(text, place, place + max(len(role), 1), f"role {role!r} cannot be read", f"write {name}=trainer")
@@ -254,7 +257,7 @@ def _parse_when(text: str, when: str, start: int) -> tuple[When, int]:
 def _parse_kind(text: str, kind_text: str, start: int) -> tuple[str, str]:
     kind, equals, arg = kind_text.partition("=")
     if kind not in KINDS:
-        _refuse(text, start, start + max(len(kind), 1), f"kind {kind!r} is unknown", _hint(kind, KINDS))
+        _refuse(text, start, start + max(len(kind), 1), f"kind {kind!r} is unknown", did_you_mean(kind, KINDS))
     wants = KINDS[kind]
     place = start + len(kind) + 1
     if wants is None and equals:
@@ -314,10 +317,10 @@ def check_plan(plan: Plan, graph: RoleGraph) -> None:
     for scale in plan.scales:
         if scale.role not in roles:
             text = f"{scale.role}={scale.replicas}"
-            _refuse(text, 0, len(scale.role), f"there is no role {scale.role!r}", _hint(scale.role, roles))
+            _refuse(text, 0, len(scale.role), f"there is no role {scale.role!r}", did_you_mean(scale.role, roles))
     for drain in plan.drains:
         if drain.node not in nodes:
-            _refuse(drain.node, 0, len(drain.node), f"there is no node {drain.node!r}", _hint(drain.node, nodes))
+            _refuse(drain.node, 0, len(drain.node), f"there is no node {drain.node!r}", did_you_mean(drain.node, nodes))
 
 
 def added_node(name: str, graph: RoleGraph) -> NodeSpec:
@@ -349,25 +352,25 @@ def _check_target(fault: Fault, graph: RoleGraph, nodes: list[str]) -> None:
         labels = [label for node in graph.cluster.nodes for label in node.labels]
         if fault.label not in labels:
             texts = dict.fromkeys("=".join(label) for label in labels)
-            _refuse(fault.spec, 0, len(fault.target), f"no node is {fault.target}", _hint(fault.target, texts))
+            _refuse(fault.spec, 0, len(fault.target), f"no node is {fault.target}", did_you_mean(fault.target, texts))
     elif name not in known:
-        _refuse(fault.spec, 0, len(name), f"there is no {name!r}", _hint(name, known))
+        _refuse(fault.spec, 0, len(name), f"there is no {name!r}", did_you_mean(name, known))
     for other in fault.others:
         others = [node for node in (*nodes, "controller") if node != fault.target]
         if other not in others:
             start = fault.spec.index(f":{fault.kind}=") + len(fault.kind) + 2
             message = f"{other} cannot be cut off from itself" if other == name else f"there is no node {other!r}"
-            _refuse(fault.spec, start, start + len(fault.arg), message, _hint(other, others))
+            _refuse(fault.spec, start, start + len(fault.arg), message, did_you_mean(other, others))
     if name in roles or name in ("all", "controller"):
         _refuse_duration(fault)  # only here it is known what is a role and what a node
     if fault.kind == "scale" and fault.target not in roles:
-        _refuse(fault.spec, 0, len(fault.target), f"{fault.target} is no role", _hint(fault.target, roles))
+        _refuse(fault.spec, 0, len(fault.target), f"{fault.target} is no role", did_you_mean(fault.target, roles))
     if fault.replica is not None:
         _check_replica(fault, roles)
     if fault.when.event is not None and fault.when.role not in roles:
         start = fault.spec.index("=", fault.spec.index("@")) + 1  # a label has one, too
         message = f"there is no role {fault.when.role!r}"
-        _refuse(fault.spec, start, start + len(fault.when.role), message, _hint(fault.when.role, roles))
+        _refuse(fault.spec, start, start + len(fault.when.role), message, did_you_mean(fault.when.role, roles))
 
 
 def _check_replica(fault: Fault, roles: dict[str, RoleSpec]) -> None:
@@ -437,10 +440,6 @@ def _duration(text: str, value: str, start: int) -> int:
     if ns is None:
         _refuse(text, start, start + max(len(value), 1), f"{value!r} is no duration", "write 30s, 1m30s or 400ms")
     return ns
-
-
-def _hint(word: str, known: Iterable[str]) -> str:
-    return did_you_mean(word, known)
 
 
 def _refuse(text: str, start: int, end: int, message: str, help: str, where: str = "") -> NoReturn:

@@ -41,7 +41,7 @@ Pairs = tuple[tuple[str, str], ...]
 NODE_PROCS = "procs="
 
 
-class Resources(msgspec.Struct, frozen=True):
+class Resources(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """What one replica needs. cpu in cores (fractions allowed), gpu in devices, memory in bytes.
 
     `gpu_share` is how much of its one device it has, in thousandths: less than 1000 where others may share it.
@@ -60,7 +60,7 @@ class Resources(msgspec.Struct, frozen=True):
         return f"{self.gpu_share / 1000:g} gpu"
 
 
-class NodeSpec(msgspec.Struct, frozen=True):
+class NodeSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """What one node offers. cpu in cores, gpu in devices, memory in bytes."""
 
     name: str
@@ -76,7 +76,7 @@ class NodeSpec(msgspec.Struct, frozen=True):
         return int(text) if re.fullmatch("[0-9]{1,5}", text) else 0
 
 
-class Cluster(msgspec.Struct, frozen=True):
+class Cluster(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """The nodes of the job. `given` is false when the topology names none: then `run` uses this machine as one node."""
 
     nodes: tuple[NodeSpec, ...] = ()
@@ -84,7 +84,7 @@ class Cluster(msgspec.Struct, frozen=True):
     given: bool = True
 
 
-class Rule(msgspec.Struct, frozen=True):
+class Rule(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """One `On(...)`: the first rule that matches a failure decides (R9). None matches everything."""
 
     do: Action
@@ -94,7 +94,7 @@ class Rule(msgspec.Struct, frozen=True):
     counted: bool = True
 
 
-class RestartPolicy(msgspec.Struct, frozen=True):
+class RestartPolicy(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """What a failure of the role restarts, how often, and what comes after that (R5, R7, R9, R10, R11)."""
 
     scope: Scope = "role"
@@ -112,7 +112,7 @@ class RestartPolicy(msgspec.Struct, frozen=True):
         return (self, *(self.wider.chain() if self.wider is not None else ()))
 
 
-class Placement(msgspec.Struct, frozen=True):
+class Placement(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """Which nodes may take a replica, and which of these is taken first.
 
     `near` are roles of which a replica has to be on the node, `apart` roles of which none may be: the role itself, for
@@ -125,14 +125,14 @@ class Placement(msgspec.Struct, frozen=True):
     where: Pairs = ()
 
 
-class Readiness(msgspec.Struct, frozen=True):
+class Readiness(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """How a replica shows that it is ready. `target` is the port, file or expression; empty for `call`."""
 
     how: Literal["tcp", "http", "file", "log", "call"]
     target: str = ""
 
 
-class Gate(msgspec.Struct, frozen=True):
+class Gate(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """An edge of the graph: I start once `role` is so far, and do `on_restart` when it comes back anew."""
 
     role: str
@@ -140,7 +140,7 @@ class Gate(msgspec.Struct, frozen=True):
     on_restart: OnRestart = "reconnect"
 
 
-class WorkloadSpec(msgspec.Struct, frozen=True):
+class WorkloadSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """How the simulator plays a worker: steps of `step_ns` after `startup_ns`, a checkpoint every so often."""
 
     steps: int = 600
@@ -154,7 +154,7 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
     collective_timeout_ns: int | None = None  # of the process group; None: as of the backend
 
 
-class SecretRef(msgspec.Struct, frozen=True):
+class SecretRef(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """Where the value of an environment variable is read when a worker starts: a variable of ours, or a file.
 
     The value itself is never in the graph.
@@ -165,7 +165,7 @@ class SecretRef(msgspec.Struct, frozen=True):
     file: str = ""  # absolute, or beginning with ~
 
 
-class RoleSpec(msgspec.Struct, frozen=True):
+class RoleSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """A homogeneous group of replicas: one command, one resource request, one restart policy."""
 
     name: str
@@ -222,21 +222,21 @@ class RoleSpec(msgspec.Struct, frozen=True):
         return next((gate for gate in self.gates if gate.role == role), None)
 
 
-class Domain(msgspec.Struct, frozen=True):
+class Domain(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """Roles that the user wants restarted together."""
 
     name: str
     roles: tuple[str, ...]
 
 
-class JointWorld(msgspec.Struct, frozen=True):
+class JointWorld(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """One RANK space and one process group over several roles, which restart as one."""
 
     name: str
     roles: tuple[str, ...]
 
 
-class JobOptions(msgspec.Struct, frozen=True):
+class JobOptions(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """Numbers that belong to the job rather than to a role."""
 
     heartbeat_ns: int = 500 * MS
@@ -262,7 +262,7 @@ class JobOptions(msgspec.Struct, frozen=True):
         return min(self.silent_after_ns, (self.heartbeat_ns + self.lease_ns - self.lease_margin_ns) // 2)
 
 
-class RoleGraph(msgspec.Struct, frozen=True):
+class RoleGraph(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """A compiled topology. Roles stand in the order of their declaration; gates point to earlier ones."""
 
     name: str

@@ -21,13 +21,14 @@ from flowdist.dsl.load import compile_loaded, load_topology
 from flowdist.dsl.topology import Topology
 from flowdist.fault_files import parse_plan
 from flowdist.faults import Plan
-from flowdist.graph import RoleGraph, format_duration, parse_duration
+from flowdist.graph import RoleGraph, parse_duration
 from flowdist.sim.bounds import bounds_of
 from flowdist.sim.collectives import with_collective
 from flowdist.sim.faulting import check_faults
 from flowdist.sim.properties import Always, Check, Eventually, Properties, Sometimes, properties_of
 from flowdist.sim.simulation import SimResult, Simulation, with_nodes
-from flowdist.testing.campaign import Failure, Report, campaign, replay_command
+from flowdist.testing.again import bound_words, note_for_hypothesis, replay_lines, words_of
+from flowdist.testing.campaign import Report, campaign, replay_command
 from flowdist.testing.declare import load_properties, refuse_doubles, side_file
 from flowdist.testing.kinds import kinds_of, seeds_text
 from flowdist.testing.sameness import difference, errors_text, has_models, unlike
@@ -86,12 +87,17 @@ def simulate(
         FaultError: for a fault that cannot be read, or has no target.
         FlowdistError: for properties that cannot be read, or raise an exception.
     """
-    graph = with_collective(graph_of(topology, params), collective or "")
+    compiled = graph_of(topology, params)
+    graph = with_collective(compiled, collective or "")
     demanded = _demanded(topology, properties, properties_of(always, eventually, sometimes))
     plan = parse_plan(tuple(fault for fault in faults if isinstance(fault, str)), scale, add, drain)
     for more in faults:
         plan = Plan(*map(_joined, plan, more)) if isinstance(more, Plan) else plan
     check_faults(plan, graph)
+    given: dict[str, Any] = {"seed": seed, "schedule": schedule, "collective": collective, "until": until}
+    given |= {"scale": scale, "add": add, "drain": drain, "params": params, "properties": properties}
+    given |= {"always": always, "eventually": eventually, "sometimes": sometimes}
+    note_for_hypothesis(topology, compiled, faults, given)
     simulation = Simulation(graph, plan, seed=seed, schedule=schedule, checks="paced", properties=demanded)
     return simulation.run(parse_duration(until) if until is not None else None)
 
@@ -151,7 +157,7 @@ def assert_recovers(
         if (found := len(result.job.roles[role].charges)) != count:
             wrong.append(f"{role} was charged for {found} incidents, not {count}")
     if wrong:
-        more = _bound_words(within, lost_work, goodput)
+        more = bound_words(within, lost_work, goodput)
         again = replay_lines(topology, faults, options, more)
         raise AssertionError("\n".join([*wrong, *again]))
     return result
@@ -201,48 +207,6 @@ def check_determinism(topology: str | Path | Topology | RoleGraph, *faults: str 
         raise AssertionError(f"{text}: user code reads a clock, or random numbers that are not ctx.random's")
 
 
-def replay_lines(
-    topology: object, faults: Sequence[str | Plan], options: Mapping[str, Any], more: Sequence[str] = ()
-) -> list[str]:
-    """The command that shows a run of a topology file again.
-
-    Args:
-        faults, options: As of `simulate`.
-        more: Words of the command line.
-    """
-    if not isinstance(topology, str | Path):
-        return []
-    plans = [fault for fault in faults if isinstance(fault, Plan)]
-    specs = [fault for fault in faults if isinstance(fault, str)]
-    specs += [fault.spec for plan in plans for fault in plan.faults]
-    words = _words(options)
-    for plan in plans:
-        for scale in plan.scales:
-            words += ["--scale", f"{scale.role}={scale.replicas}@{format_duration(scale.at_ns)}"]
-        for flag, orders in (("--add", plan.adds), ("--drain", plan.drains)):
-            for order in orders:
-                words += [flag, f"{order.node}@{format_duration(order.at_ns)}"]
-    seed, schedule, collective = options.get("seed", 0), options.get("schedule", 0), options.get("collective") or ""
-    failure = Failure(seed, "", "", tuple(specs), schedule=schedule, collective=collective)
-    own = any(options.get(name) for name in ("always", "eventually", "sometimes"))
-    note = "  # without what the test itself demands" if own else ""
-    return [f"again: {replay_command(str(topology), [*words, *more], failure)}{note}"]
-
-
-def _words(options: Mapping[str, Any]) -> list[str]:
-    """Of a command line, for options of `simulate`."""
-    words = [word for name, value in (options.get("params") or {}).items() for word in ("-p", f"{name}={value}")]
-    for flag in ("scale", "add", "drain"):
-        words += [word for value in options.get(flag, ()) for word in (f"--{flag}", value)]
-    words += ["--until", options["until"]] if options.get("until") is not None else []
-    return words + (["--properties", str(options["properties"])] if options.get("properties") is not None else [])
-
-
-def _bound_words(recovers_within: str | None, lost_work: str | None, goodput: float | None) -> list[str]:
-    given = {"--recovers-within": recovers_within, "--lost-work": lost_work, "--goodput": goodput}
-    return [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
-
-
 def explore(
     topology: str | Path | Topology | RoleGraph,
     *,
@@ -286,7 +250,7 @@ def explore(
     bounds = bounds_of(recovers_within, lost_work, goodput)
     asked: dict[str, Any] = {"strict": strict, "properties": demanded, "bounds": bounds}
     report = campaign(graph_of(topology, params), chosen, jobs=jobs, **asked)
-    more = _bound_words(recovers_within, lost_work, goodput)
+    more = bound_words(recovers_within, lost_work, goodput)
     lines: list[str] = []
     if report.stopped == "interrupted":
         raise KeyboardInterrupt
@@ -295,7 +259,7 @@ def explore(
         lines += [f"{seeds_text(failure, alike)}: {failure.property}: {failure.text}"]
         lines += [f"  shortest plan: {', '.join(failure.faults) or 'none: it fails without a fault'}"]
         lines += [f"  {failure.divergence}"] if failure.divergence else []
-        words = [*_words({"params": params, "properties": properties}), *more]
+        words = [*words_of({"params": params, "properties": properties}), *more]
         if isinstance(topology, str | Path):
             lines += [f"  again: {replay_command(str(topology), words, failure)}"]
     if lines:

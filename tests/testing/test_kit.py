@@ -15,7 +15,8 @@ from flowdist.control.controller import Controller
 from flowdist.control.effects import Effect
 from flowdist.control.events import Event, NodeGone
 from flowdist.control.state import JobState
-from flowdist.faults import FaultError
+from flowdist.faults import FaultError, parse_fault
+from flowdist.graph import Cluster, NodeSpec
 from flowdist.sim.bounds import bounds_of
 from flowdist.sim.nemesis import Nemesis, tolerance_of
 from flowdist.testing import assert_recovers, explore, graph_of, simulate
@@ -218,3 +219,50 @@ def test_the_plugin_gives_a_fixture_and_a_line_to_see_a_failure_again(tmp_path: 
     again = f"flowdist simulate {GANG} -p max_restarts=0 --seed 5 --fail trainer/0@1m"
     assert "1 failed, 1 passed" in done.stdout and again in done.stdout, done.stdout + done.stderr
     assert (tmp_path / "out.xml").is_file()
+
+
+HYPOTHETICAL = """
+from hypothesis import HealthCheck, given, settings
+from flowdist.testing import graph_of, simulate as run
+from flowdist.testing.strategies import fault_plans
+
+GRAPH = graph_of("gang.py")
+QUICK = dict(max_examples=40, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+@given(fault_plans(GRAPH))
+@settings(**QUICK)
+def test_of_a_graph(plan):
+    assert run(GRAPH, plan, until="1h").job.worlds["trainer"].generation < 2
+
+@given(plan=fault_plans(GRAPH))
+@settings(**QUICK)
+def test_with_the_fixture(simulate, plan):
+    assert simulate("gang.py", plan, until="1h").job.worlds["trainer"].generation < 2
+
+@given(plan=fault_plans(GRAPH))
+@settings(**QUICK)
+def test_with_parameters(plan):
+    graph = graph_of("gang.py", {"replicas": "3"})
+    assert run(graph, plan, until="1h").job.worlds["trainer"].generation < 2
+"""
+
+
+def test_hypothesis_shows_the_command_of_the_example_that_it_made_small_and_no_other(tmp_path: Path) -> None:
+    (tmp_path / "gang.py").write_text((TOPOLOGIES / "gang.py").read_text())
+    (tmp_path / "test_mine.py").write_text(HYPOTHETICAL)
+    command = ["-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    done = python(*command, "-p", "flowdist.testing.plugin", cwd=tmp_path)
+    if "already registered" in done.stderr:  # it is installed with its entry point
+        done = python(*command, cwd=tmp_path)
+    assert "3 failed" in done.stdout, done.stdout + done.stderr
+    lines = [line.partition("see it again: ")[2] for line in done.stdout.splitlines() if "see it again: " in line]
+    assert len(lines) == 2, "what was compiled with parameters cannot be named"
+    for line in lines:
+        assert line.startswith("flowdist simulate gang.py --until 1h ") and line.count("@") == 1
+        again = python("-m", *line.split(), "--json", cwd=tmp_path)
+        assert json.loads(again.stdout)["roles"]["trainer"]["generations"] == 2
+
+
+def test_a_fault_is_shown_as_it_is_written() -> None:
+    assert repr(parse_fault("node1@3m:preempt=30s")) == "parse_fault('node1@3m:preempt=30s')"
+    assert repr(Cluster((NodeSpec("a"),))) == "Cluster(nodes=(NodeSpec(name='a'),))", "defaults are left out"
