@@ -24,8 +24,10 @@ def progressed(attempt: Attempt, event: io.WorkerProgressed, now: int, heartbeat
     _plan_to_tell(attempt, now, heartbeat_ns, say)
     if attempt.stalled is not None and attempt.missed(now, None) is None:
         _revive(attempt, say)
-    if attempt.stalled is None:
-        attempt.look_at_ns = attempt.next_look()
+    look_at = attempt.next_look()
+    is_asked = attempt.look_at_ns is None and look_at is not None and look_at <= now  # the answer plans the next look
+    if attempt.stalled is None and not is_asked:
+        attempt.look_at_ns = look_at
 
 
 def judge(attempt: Attempt, output_ns: int | None, now: int, say: Say) -> None:

@@ -88,6 +88,17 @@ def test_r15_once_progress_is_used_only_it_counts_by_the_rank_that_is_quiet_for_
     assert talk.at(3600, ack=True) == [], "it is not looked for anything but a step"
 
 
+def test_r15_while_it_is_looked_news_of_one_rank_are_no_reason_to_look_again():
+    talk = watched()
+    step(talk, 0, 1)
+    step(talk, 1, 1)
+    assert talk.at(60, ack=True) == [LOOK]
+    assert LOOK not in step(talk, 0, 2), "the other rank is as quiet as before"
+    assert LOOK not in step(talk, 1, 2)
+    assert saw(talk, None) == []
+    assert talk.at(119, ack=True) == [] and talk.at(120, ack=True) == [LOOK]
+
+
 def test_r15_a_step_after_the_report_takes_it_back_and_the_clock_starts_anew():
     talk = watched(procs=1)
     talk.at(10, ack=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from flowdist import Node, Topology, Workload
+from flowdist import Node, Restart, Topology, Workload
 from flowdist.control.events import ReplicaLeftStep
 from flowdist.control.history import FaultLine
 from flowdist.dsl.load import load_topology
@@ -87,6 +87,15 @@ def test_a_pause_without_end_is_a_hang_and_is_found_as_one() -> None:
 def test_a_torn_checkpoint_costs_the_work_since_the_one_before() -> None:
     whole, torn = run("gang.py", "trainer@3m"), run("gang.py", "trainer@2m50s:torn-checkpoint", "trainer@3m")
     assert torn.models["trainer"].lost_steps == whole.models["trainer"].lost_steps + 60
+
+
+def test_a_gang_of_several_workers_a_replica_that_gets_on_is_not_held_to_hang() -> None:
+    t = Topology("several", nodes=2)
+    policy, load = Restart("role", max_restarts=3), Workload(steps=900, startup="5s")
+    t.role("trainer", "true", replicas="2x4", cpu=4, apart=True, hang_after="2m", restart=policy, workload=load)
+    assert simulate(t).job.incidents == []
+    [incident] = simulate(t, "trainer/1@6m:hang").job.incidents
+    assert incident.kind == "hang"
 
 
 @pytest.mark.parametrize("kind", ["torn-checkpoint", "lost-checkpoint", "corrupt-checkpoint"])
