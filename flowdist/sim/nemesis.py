@@ -7,7 +7,7 @@ So a job that fails under such a plan has broken a promise.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from flowdist.faults import Fault, Plan, parse_fault
@@ -35,8 +35,12 @@ AIMED, READS = (
 )  # of the faults that come at any time, and of those that follow one, where gangs save or restore
 ZOMBIES = 0.1  # of all faults, where user code saves
 DISK_FULL = "disk-full/1m"
+WHOLE_GANGS = 0.15  # of the failures of gangs
+CORRELATED = 0.25  # of the lost nodes, where there are labels: all that have one
 COLLECTIVES = ("", "fail", "hang")
 NODE_FAULTS_MAX = 3  # each may be two changes of membership in a row (R8)
+NOTICE_S = 30  # of preemptions
+REJOIN_S = 5  # at most, of a node that is back
 
 
 class Tolerance(NamedTuple):
@@ -67,6 +71,18 @@ def _action(policy: RestartPolicy, kind: str, exit: int | None = None) -> str:
     return "restart"
 
 
+def _end(spec: RoleSpec, seed: int, n: int) -> str:
+    """How it ends, of the ways after which it restarts: killed, mostly; out of memory; with an exit code of its own."""
+    assert spec.restart is not None
+    which = draw(seed, "nemesis", "end", n)
+    code = 1 + int(draw(seed, "nemesis", "code", n) * 100)
+    if which < 0.15 and _action(spec.restart, "oom") == "restart":
+        return ":oom"
+    if 0.15 <= which < 0.4 and _action(spec.restart, "exit", exit=code) == "restart":
+        return f":exit={code}"
+    return ""
+
+
 def _bears_failing_peers(graph: RoleGraph, spec: RoleSpec) -> bool:
     """Its workers may exit with code 1 because another of their world is gone."""
     if spec.restart is None:  # they may go with a node; with a replica of another role that restarts they end the job
@@ -87,6 +103,9 @@ class Nemesis:
     def __init__(self, graph: RoleGraph, horizon_ns: int, saves: Sequence[tuple[int, int]] = ()) -> None:
         self._graph, self._horizon_ns, self._saves = graph, horizon_ns, saves
         self._tolerance, self._aim = tolerance_of(graph), Aim(graph)
+        self._labels = list(dict.fromkeys("=".join(label) for node in graph.cluster.nodes for label in node.labels))
+        waits_ns = min(spec.pending_timeout_ns for spec in graph.roles)
+        self._patience_s = waits_ns // NODE_FAULTS_MAX // SECOND - REJOIN_S  # one may be away as the next one goes
 
     def plan(self, seed: int) -> Plan:
         """That seed's, in the order of time."""
@@ -105,7 +124,7 @@ class Nemesis:
             if kind == "replica":
                 text = self._replica_fault(seed, n, budgets)
             elif kind == "node" and nodes > 0:
-                text = self._node_fault(seed, n)
+                text = self._node_fault(seed, n, (fault.target for fault in faults))
                 nodes -= text is not None
             elif kind == "controller":
                 text = "controller@{at}"
@@ -179,15 +198,33 @@ class Nemesis:
         replica = f"{spec.name}/{int(draw(seed, 'nemesis', 'replica', n) * spec.max_replicas)}"
         hangs = spec.hang_after_ns is not None and spec.kind == "task" and draw(seed, "nemesis", "hang", n) < 0.3
         may_hang = hangs and spec.restart is not None and _action(spec.restart, "hang") == "restart"
-        return replica + "@{at}" + (":hang" if may_hang else "")
+        if may_hang:
+            return replica + "@{at}:hang"
+        return (spec.name if self._hits_all(spec, seed, n) else replica) + "@{at}" + _end(spec, seed, n)
 
-    def _node_fault(self, seed: int, n: int) -> str:
+    def _hits_all(self, spec: RoleSpec, seed: int, n: int) -> bool:
+        """A gang restarts as one, whether one of it has failed or all have: it is one incident."""
+        return spec.gang and draw(seed, "nemesis", "all of it", n) < WHOLE_GANGS
+
+    def _node_fault(self, seed: int, n: int, before: Iterable[str]) -> str | None:
+        """It comes back, while the roles that have no room without it still wait for it."""
         nodes = self._graph.cluster.nodes
-        node = nodes[int(draw(seed, "nemesis", "node", n) * len(nodes))].name
-        back = format_duration(int(5 + draw(seed, "nemesis", "back", n) * 55) * SECOND)
-        kinds = ("", ":lost", ":preempt=30s", ":pause", ":partition=controller", ":cut-to=controller")
+        target = nodes[int(draw(seed, "nemesis", "node", n) * len(nodes))].name
+        if self._labels and draw(seed, "nemesis", "correlated", n) < CORRELATED:
+            target = self._labels[int(draw(seed, "nemesis", "label", n) * len(self._labels))]
+        back_s = int(5 + draw(seed, "nemesis", "back", n) * 55)
+        kinds = ("", ":lost", ":preempt=30s", ":pause", ":partition=controller", ":cut-to=controller", ":leave")
         kind = kinds[int(draw(seed, "nemesis", "how", n) * len(kinds))]
-        return f"{node}@{{at}}{kind}/{back}"
+        most_s = self._patience_s - (NOTICE_S if "preempt" in kind else 0)
+        if back_s > most_s and not self._has_room_without(self._nodes_of([target, *before])):
+            back_s = most_s  # else the job may fail, and say so: R12
+        return f"{target}@{{at}}{kind}/{back_s}s" if back_s > 0 else None
+
+    def _nodes_of(self, targets: Iterable[str]) -> set[str]:
+        """Nodes by name and by label."""
+        hit = set(targets)
+        nodes = self._graph.cluster.nodes
+        return {node.name for node in nodes if hit.intersection((node.name, *map("=".join, node.labels)))}
 
     def _order(self, seed: int, n: int, drained: set[str]) -> str | None:
         """What the operator does, or the cluster: a role is scaled within its bounds, a node is added or drained."""

@@ -15,8 +15,8 @@ from flowdist.control.controller import Controller
 from flowdist.control.effects import Effect
 from flowdist.control.events import Event, NodeGone
 from flowdist.control.state import JobState
-from flowdist.faults import FaultError, parse_fault
-from flowdist.graph import Cluster, NodeSpec
+from flowdist.faults import Fault, FaultError, parse_fault
+from flowdist.graph import SECOND, Cluster, NodeSpec
 from flowdist.sim.bounds import bounds_of
 from flowdist.sim.nemesis import Nemesis, tolerance_of
 from flowdist.testing import assert_recovers, explore, graph_of, simulate
@@ -105,12 +105,57 @@ def test_a_controller_that_raises_is_a_failure_with_a_plan_like_any_other(monkey
 def test_the_nemesis_stays_within_what_is_declared() -> None:
     graph = graph_of(TOPOLOGIES / "core.py")
     assert tolerance_of(graph).budgets == {"ps": 0, "trainer": 2, "logger": 0}
+    graph_roles = [role.name for role in graph.roles]
     nemesis = Nemesis(graph, horizon(graph))
     for seed in range(200):
         plan = nemesis.plan(seed)
         assert plan == Nemesis(graph, horizon(graph)).plan(seed)
-        kills = [fault for fault in plan.faults if "/" in fault.target and fault.kind in ("kill", "hang")]
-        assert len(kills) <= 2 and all(fault.target.startswith("trainer/") for fault in kills)
+        ends = [fault for fault in plan.faults if fault.kind in ("hang", "exit", "oom")]
+        ends += [
+            fault for fault in plan.faults if fault.kind == "kill" and fault.target.partition("/")[0] in graph_roles
+        ]
+        assert len(ends) <= 2 and all(fault.target.startswith("trainer") for fault in ends)
+
+
+def plans(t: Topology, seeds: int = 300) -> list[Fault]:
+    nemesis = Nemesis(graph_of(t), horizon(graph_of(t)))
+    return [fault for seed in range(seeds) for fault in nemesis.plan(seed).faults]
+
+
+def test_the_nemesis_knows_every_way_to_end_and_nodes_that_go_together() -> None:
+    t = Topology("racks", nodes=[Node(cpu=1, labels={"rack": f"r{i // 2}"}) for i in range(4)])
+    t.role("trainer", "true", replicas="2:4", cpu=1, restart=Restart(max_restarts=5), workload=Workload(steps=300))
+    faults = plans(t)
+    assert {"kill", "exit", "oom", "leave", "lost"} <= {fault.kind for fault in faults}
+    assert {"rack=r0", "rack=r1", "trainer", "trainer/3", "node2"} <= {fault.target for fault in faults}
+    report = campaign(graph_of(t), range(1, 61))
+    assert not report.failures and report.recoveries > 60
+
+
+def test_the_nemesis_ends_nobody_in_a_way_that_is_not_to_be_survived() -> None:
+    t = Topology("ruled", nodes=2)
+    rules = [On("oom", do="fail"), On(exit=17, do="restart"), On("exit", do="fail")]
+    t.role("trainer", "true", restart=Restart("role", max_restarts=9, rules=rules), workload=Workload(steps=300))
+    faults = plans(t, 600)
+    assert {fault.arg for fault in faults if fault.kind == "exit"} == {"17"}
+    assert "oom" not in {fault.kind for fault in faults}
+
+
+def test_a_node_is_back_before_a_role_that_has_no_room_without_it_gives_up() -> None:
+    """R12: a job that waits for no more than half a minute need not survive a node that is away for a minute."""
+
+    def longest_s(nodes: int, waits: str) -> int:
+        t = Topology("impatient", nodes=nodes * [Node(cpu=1)])
+        load = Workload(steps=300, startup="2s")
+        policy = Restart(max_restarts=3)
+        t.role("trainer", "true", replicas=2, cpu=1, pending_timeout=waits, restart=policy, workload=load)  # type: ignore[arg-type]
+        assert not campaign(graph_of(t), range(1, 31)).failures
+        away = [fault.duration_ns for fault in plans(t) if fault.target.startswith("node") and fault.kind == "kill"]
+        return max((ns or 0 for ns in away), default=0) // SECOND
+
+    assert longest_s(2, "30s") == 5
+    assert longest_s(2, "10s") == 0
+    assert longest_s(2, "10m") > 50 and longest_s(8, "10s") > 50
 
 
 def test_the_nemesis_draws_what_becomes_of_peers_where_the_topology_does_not_say() -> None:
