@@ -89,6 +89,16 @@ def _from_toml(path: Path, text: str) -> Plan:
             raise FlowdistError(f"{path}: key {key!r} is unknown", help=did_you_mean(key, KEYS))
         if not (isinstance(value, list) and all(isinstance(item, str) for item in value)):
             raise FlowdistError(f"{path}: {key} is no list of texts", help=f'write {key} = ["..."]')
+    return _listed(path, text, content)
+
+
+def plan_of_scenario(path: Path) -> Plan:
+    """Of a scenario file that was read before: its faults, rates and orders, each with its place."""
+    text = path.read_text(encoding="utf-8")
+    return _listed(path, text, tomllib.loads(text))
+
+
+def _listed(path: Path, text: str, content: Mapping[str, Any]) -> Plan:
     places = _Places(path, text)
     return Plan(
         tuple(_all(content, "faults", parse_fault, places, located_by=True)),

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from flowdist.errors import FlowdistError
-from flowdist.fault_files import parse_plan, read_plan
+from flowdist.fault_files import parse_plan, plan_of_scenario, read_plan
 from flowdist.fault_rates import Arrivals, check_rates, entities, expected, parse_rate
 from flowdist.faults import NOTHING, FaultError, check_plan, parse_fault, refuse_misplaced, refuse_unsupported
 from flowdist.graph import DAY, HOUR, MINUTE, Cluster, NodeSpec, RoleGraph
@@ -259,3 +259,16 @@ def test_a_plan_is_read_from_what_the_options_say(tmp_path: Path) -> None:
 def test_a_rate_per_hour_of_a_label() -> None:
     rate = parse_rate("zone-lost=1/zone-hour/5m")
     assert rate.per_ns == pytest.approx(1 / HOUR) and entities(rate, job(), NODES) == ["zone=a", "zone=b"]
+
+
+def test_the_faults_of_a_scenario_have_their_places(tmp_path: Path) -> None:
+    scenario = tmp_path / "s.toml"
+    scenario.write_text(
+        'title = "x"\nfaults = [\n  "node1@3m",\n]\nrates = ["node-kill=1/day"]\ndrain = ["node1@4m"]\n'
+    )
+    plan = plan_of_scenario(scenario)
+    assert [fault.where for fault in plan.faults] == [f"{scenario}:3"] and plan.rates[0].where == f"{scenario}:5"
+    assert [drain.node for drain in plan.drains] == ["node1"]
+    scenario.write_text('faults = ["node1@3x"]\n')
+    with pytest.raises(FaultError, match=r"s\.toml:1: '3x' is no duration"):
+        plan_of_scenario(scenario)

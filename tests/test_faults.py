@@ -385,3 +385,7 @@ def test_of_hundreds_of_nodes_only_some_are_named() -> None:
     known = [f"node{number}" for number in range(125)]
     assert did_you_mean("zzz", known).endswith("node18, node19 and 105 more")
     assert did_you_mean("zzz", known[:3]) == "known: node0, node1, node2"
+
+
+def test_a_fault_is_shown_as_it_is_written() -> None:
+    assert repr(parse_fault("node1@3m:preempt=30s")) == "parse_fault('node1@3m:preempt=30s')"

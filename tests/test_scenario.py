@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from flowdist.errors import FlowdistError
-from flowdist.scenario import Expect, load_scenario
+from flowdist.graph import JointWorld
+from flowdist.scenario import Expect, check_expectations, load_scenario
+from tests.control.harness import graph, role
 
 HEAD = 'title = "a story"\ntopology = "t.py"\n'
 
@@ -61,3 +64,34 @@ def test_a_scenario_that_is_not_there_is_named(tmp_path: Path) -> None:
         load_scenario(tmp_path / "nope.toml")
     with pytest.raises(FlowdistError, match="Is a directory"):
         load_scenario(tmp_path)
+
+
+JOB = msgspec.structs.replace(
+    graph(role("trainer", max_replicas=2), role("side", gang=False, max_replicas=2)),
+    worlds=(JointWorld("core", ("trainer",)),),
+)
+
+
+def test_expectations_of_what_the_job_has_pass() -> None:
+    expect = Expect(restarted={"trainer": 1}, world_sizes={"core": [1], "side/1": [1], "trainer": [2]}, goodput_min=0.9)
+    check_expectations(Path("s.toml"), expect, JOB)
+    check_expectations(Path("s.toml"), Expect(lost_work_max="1m", recovered_within="30s"), JOB)
+
+
+@pytest.mark.parametrize(
+    ("expect", "message", "help"),
+    [
+        (Expect(restarted={"trianer": 1}), "expect.restarted: there is no 'trianer'", "did you mean 'trainer'?"),
+        (Expect(generations={"core": 1}), "expect.generations: there is no 'core'", "known: trainer, side"),
+        (Expect(charged={"x": 1}), "expect.charged: there is no 'x'", "known: trainer, side"),
+        (Expect(world_sizes={"side/2": [1]}), "expect.world_sizes: there is no 'side/2'", "did you mean 'side/"),
+        (Expect(members={"cor": ["0"]}), "expect.members: there is no 'cor'", "did you mean 'core'?"),
+        (Expect(lost_work_max="much"), "expect.lost_work_max = 'much' is no duration", "write 30s"),
+        (Expect(recovered_within="x"), "expect.recovered_within = 'x' is no duration", "write 30s"),
+        (Expect(goodput_min=90), "expect.goodput_min = 90: a share of the time is from 0 to 1", "write 0.9"),
+    ],
+)
+def test_an_expectation_that_cannot_be_is_a_mistake_of_the_file(expect: Expect, message: str, help: str) -> None:
+    with pytest.raises(FlowdistError) as caught:
+        check_expectations(Path("s.toml"), expect, JOB)
+    assert caught.value.message == f"s.toml: {message}" and help in caught.value.help

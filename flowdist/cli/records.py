@@ -59,6 +59,13 @@ def stream_journal(path: Path, raw: list[bytes] | None = None) -> tuple[Header, 
     return header, lines
 
 
+def refuse_macro(header: Header, name: str) -> None:
+    """FlowdistError for what no controller can be fed with."""
+    if header.options.get("fidelity") == "macro":
+        help = "simulate without --macro, or compare two such traces: flowdist diff"
+        raise FlowdistError(f"{name} is a trace of macro mode: nothing in it was said to a controller", help=help)
+
+
 def _decoded(path: Path, raw: list[bytes] | None) -> Iterator[Line]:
     number = 0
     try:

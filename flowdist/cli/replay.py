@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import click
 
 from flowdist.cli.common import guarded, print_json
-from flowdist.cli.records import find_record, read_journal
+from flowdist.cli.records import find_record, read_journal, refuse_macro
 from flowdist.cli.whatif import answer, read_question
 from flowdist.control.controller import Controller
 from flowdist.control.history import FaultLine, Line, Record, digest
@@ -73,8 +73,7 @@ def command(
     if question is not None and (step is not None or until is not None or wants_state or as_log):
         raise FlowdistError("a what-if goes with --json only", help="leave out --step, --until, --state and --log")
     header, lines, raw = read_journal(find_record(journal))
-    if header.options.get("fidelity") == "macro":
-        raise FlowdistError(f"{journal} is a trace of macro mode: nothing in it was said to a controller")
+    refuse_macro(header, journal)
     if question is not None:
         answer(header, lines, journal, question, as_json)
     lines = list(_chosen(lines, step, until))

@@ -16,10 +16,10 @@ from flowdist.cli.patience import Patience
 from flowdist.cli.simulated import simulated_summary
 from flowdist.cli.together import refuse_apart
 from flowdist.errors import FlowdistError
-from flowdist.fault_files import parse_plan
+from flowdist.fault_files import join_plans, parse_plan, plan_of_scenario
 from flowdist.faults import NOTHING
 from flowdist.graph import HOUR, format_duration, parse_duration
-from flowdist.scenario import Scenario, load_scenario
+from flowdist.scenario import Scenario, check_expectations, load_scenario
 
 TRACE_LINES = 60
 PATIENCE_NS = 1000 * HOUR
@@ -96,12 +96,12 @@ def command(
     is_scenario = named.target is not None and named.target.endswith(".toml")
     refuse_apart(is_scenario=is_scenario)
     exploration = None if is_macro else read_exploration(count, seeds, jobs, corpus, fail_fast, cover)
-    scenario = None
+    scenario, plans = None, []
     if named.target is not None and is_scenario:
-        scenario = load_scenario(Path(named.target))
-        named = _from_scenario(Path(named.target), scenario, named)
-        fails, scales, adds = (*scenario.faults, *fails), (*scenario.scale, *scales), (*scenario.add, *adds)
-        drains, rates = (*scenario.drain, *drains), (*scenario.rates, *rates)
+        path = Path(named.target)
+        scenario = load_scenario(path)
+        named = _from_scenario(path, scenario, named)
+        plans.append(plan_of_scenario(path))
         seed = scenario.seed if seed is None else seed
         until = until or scenario.until
     loaded = load(named)
@@ -111,7 +111,9 @@ def command(
     from flowdist.sim.simulation import Simulation, with_nodes
 
     graph = with_collective(with_nodes(loaded.graph), collective or "")
-    plan = parse_plan(fails, scales, adds, drains, rates, files)
+    if scenario is not None:
+        check_expectations(path, scenario.expect, graph)
+    plan = join_plans([*plans, parse_plan(fails, scales, adds, drains, rates, files)])
     if exploration is not None:
         if plan != NOTHING:
             raise FlowdistError(

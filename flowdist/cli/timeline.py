@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from flowdist.cli.common import guarded, write
-from flowdist.cli.records import find_record, read_journal
+from flowdist.cli.records import find_record, read_journal, refuse_macro
 from flowdist.errors import FlowdistError
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def command(file: str, output: str | None, form: str | None) -> None:
     path = find_record(file)
     form = form or _format_of(output)
     header, lines, _ = read_journal(path)
+    refuse_macro(header, str(path))
     from flowdist.report.timeline import timeline_of
 
     timeline = timeline_of(header, lines)

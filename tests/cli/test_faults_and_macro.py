@@ -98,6 +98,21 @@ def test_a_scenario_is_no_topology_to_explore(tmp_path: Path) -> None:
     assert done.exit_code == 2 and "a scenario is one story" in done.output
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('faults = ["nod1@3m"]', "s.toml:3: there is no 'nod1'"),
+        ('faults = ["node1@3x"]', "s.toml:3: '3x' is no duration"),
+        ('rates = ["nod-kill=1/day"]', "s.toml:3: there is no 'nod'"),
+        ("expect = { restarted = { trianer = 1 } }", "s.toml: expect.restarted: there is no 'trianer'"),
+    ],
+)
+def test_what_is_wrong_in_a_scenario_is_told_with_its_file(tmp_path: Path, line: str, words: str) -> None:
+    (tmp_path / "s.toml").write_text(f'title = "x"\ntopology = "{GANG}"\n{line}\n')
+    done = simulate(str(tmp_path / "s.toml"))
+    assert done.exit_code == 2 and words in done.output, done.output
+
+
 def test_a_fault_that_never_fired_is_told_under_json_as_well() -> None:
     fault = "trainer@step=trainer,99999"
     assert json.loads(simulate(GANG, "--fail", fault, "--json").stdout)["unfired"] == [fault]
@@ -150,12 +165,14 @@ def test_a_macro_job_that_fails_ends_with_1() -> None:
     assert done.exit_code == 1 and "failed: trainer was below its minimum for 10m" in done.output
 
 
-def test_a_macro_trace_is_written_and_not_replayed(tmp_path: Path) -> None:
+def test_a_macro_trace_is_written_and_neither_replayed_nor_drawn(tmp_path: Path) -> None:
     trace = tmp_path / "t.jsonl"
     assert simulate(GANG, "--macro", "--fail", "node1@3m/1m", "--trace", str(trace)).exit_code == 0
     assert '"incident (node_lost): node1 is gone: it was killed"' in trace.read_text()
-    done = CliRunner().invoke(cli, ["replay", str(trace)])
-    assert done.exit_code == 2 and "is a trace of macro mode" in done.output
+    for verb in ("replay", "timeline"):
+        done = CliRunner().invoke(cli, [verb, str(trace)])
+        assert done.exit_code == 2 and "is a trace of macro mode" in done.output
+    assert not trace.with_suffix(".html").exists()
 
 
 def test_the_difference_is_printed() -> None:

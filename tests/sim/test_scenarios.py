@@ -49,7 +49,6 @@ def test_each_of_the_seven_failures_of_torchrun_and_of_seven_bug_reports_has_a_s
         ('members = { trainer = ["0 1"] }', "members: trainer = ['0 1'] was expected, it is ['0 1 2 3', '0 2 3']"),
         ("charged = { trainer = 1 }", "charged: trainer = 1 was expected, it is 0"),
         ('says = ["good morning"]', "says: nobody said 'good morning'"),
-        ("generations = { trianer = 1 }", "there is nothing called 'trianer'"),
     ],
 )
 def test_an_expectation_that_is_not_true_is_named(tmp_path: Path, expect: str, text: str) -> None:
