@@ -42,7 +42,7 @@ class Watch:
 
     def note(self, event: Event) -> None:
         """An event was handled."""
-        if not isinstance(event, PROGRESS):
+        if type(event) not in PROGRESS:
             self._is_due = True
 
     def check(self, job: JobState) -> None:

@@ -9,7 +9,7 @@ The heartbeats of one that is overdue, or was given up, are played: the next is 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flowdist.control import agent_io as io
 from flowdist.control.agent import Agent
@@ -18,6 +18,7 @@ from flowdist.control.ids import ReplicaId
 from flowdist.control.messages import ToAgent, ToController
 from flowdist.graph import MS, NodeSpec
 from flowdist.sim.network import LATENCY_NS, Direction, Link
+from flowdist.sim.queue import Action
 
 if TYPE_CHECKING:
     from flowdist.sim.simulation import Simulation
@@ -322,3 +323,9 @@ class SimNode:
 
     def _end_by_signal(self, output: io.SignalWorkers, local_rank: int) -> None:
         self.exit_worker(output.replica, output.attempt, local_rank, signal=output.signal)
+
+
+def is_put_off(action: Action, args: tuple[Any, ...]) -> bool:
+    """It would wake an agent whose deadline has been moved since."""
+    node = getattr(action, "__self__", None)
+    return type(node) is SimNode and action == node._wake and args[0] != node._planned

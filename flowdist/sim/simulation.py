@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from flowdist.control.accounts import Accounts, Spent
 from flowdist.control.controller import Controller
-from flowdist.control.effects import Effect, FinishJob, Notify, StartReplica
+from flowdist.control.effects import Effect, FinishJob, StartReplica, is_order
 from flowdist.control.events import DrainRequested, Event, NodeGone, ScaleRequested, TimePassed
 from flowdist.control.history import FaultLine, Header, Record, record
 from flowdist.control.ids import NodeName, ReplicaId
@@ -30,11 +30,11 @@ from flowdist.faults import NOTHING, Fault, Plan, added_node
 from flowdist.graph import MS, Cluster, NodeSpec, RoleGraph
 from flowdist.sim.accounts import close
 from flowdist.sim.faulting import Faulting
-from flowdist.sim.node import SimNode
+from flowdist.sim.node import SimNode, is_put_off
 from flowdist.sim.played import Played
 from flowdist.sim.points import POINTS, Points
 from flowdist.sim.properties import Properties, Violation, Watching
-from flowdist.sim.queue import Queue
+from flowdist.sim.queue import Action, Queue
 from flowdist.sim.trace import Trace
 from flowdist.sim.work import Work
 from flowdist.sim.workload import WorldModel
@@ -219,6 +219,12 @@ class Simulation:
         calm = not self.is_down and not self.plays_heartbeats and self._silent_at() is None
         return calm and not awaited
 
+    def is_no_matter(self, action: Action, args: tuple[Any, ...]) -> bool:
+        """It is a checkpoint, or somebody's deadline that has been moved to an earlier time: to wake then is nothing."""
+        if action == self._wake:
+            return bool(args[0] != self._planned)
+        return action == self.work.checkpoint or is_put_off(action, args)
+
     def _silent_at(self) -> int | None:
         """When somebody will be overdue, or silent for too long; None while all are sure to be heard."""
         if self.plays_heartbeats:
@@ -237,13 +243,13 @@ class Simulation:
     def hear(self, message: ToController) -> None:
         """A message of an agent arrives at the controller."""
         heard = self.links.hear(message, self.queue.now)
-        if not isinstance(message, Report):  # which is heard of a node that is watched, and makes it no better heard
+        if type(message) is not Report:  # which is heard of a node that is watched, and makes it no better heard
             self.listen_for(self.nodes[message.node])
         for answer in heard.answers:
             self._send(self.nodes[message.node], answer)
         for event in heard.events:
             self.handle(event)
-        if isinstance(message, Heartbeat):
+        if type(message) is Heartbeat:
             self.plan()
 
     def heard(self, node: NodeName, at: int) -> None:
@@ -357,16 +363,13 @@ class Simulation:
         self._lines.append(FaultLine(self.queue.now, fault.spec, target))
 
     def _carry_out(self, effect: Effect) -> None:
-        if isinstance(effect, StartReplica):
-            self.work.leave_behind(effect)
-        match effect:
-            case Notify():
-                pass
-            case FinishJob():
-                for node in self.nodes.values():
-                    self._send(node, self.links.dismiss(node.spec.name))
-            case _:
-                self._send(self.nodes[effect.node], self.links.order(effect))
+        if is_order(effect):
+            if type(effect) is StartReplica:
+                self.work.leave_behind(effect)
+            self._send(self.nodes[effect.node], self.links.order(effect))
+        elif type(effect) is FinishJob:
+            for node in self.nodes.values():
+                self._send(node, self.links.dismiss(node.spec.name))
 
     def _send(self, node: SimNode, message: ToAgent) -> None:
         if node.net.is_quiet or not node.net.is_cut("down"):

@@ -47,7 +47,7 @@ def skip_quiet(sim: Simulation, model: WorldModel) -> bool:
 
 def _next_thing(sim: Simulation) -> int:
     """When something happens next that is no checkpoint: what is planned, the end of a world's work, or of all."""
-    times = [sim.queue.next_but(sim.work.checkpoint), sim.until]
+    times = [sim.queue.next_but(sim.is_no_matter), sim.until]
     for model in sim.work.models.values():
         if model.begun_ns is not None:
             times.append(model.time_of_step(model.pace.workload.steps))
