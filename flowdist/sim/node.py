@@ -224,10 +224,16 @@ class SimNode:
         self._sim.queue.at(due, self._wake, due)
 
     def _wake(self, due: int) -> None:
-        if self._planned == due:
-            self._planned = None
-            if not self.is_paused:
-                self.tell(io.AgentTimePassed())
+        if self._planned != due:
+            return
+        self._planned = None
+        if self.is_paused:
+            return
+        duty = self.agent.duty()
+        if self._plays_heartbeats or (duty is not None and duty <= self._sim.queue.now):
+            self.tell(io.AgentTimePassed())
+        elif self.is_alive:
+            self._plan()  # it was woken for a heartbeat that is taken as played by now
 
     def _carry_out(self, output: io.AgentOutput) -> None:
         match output:
