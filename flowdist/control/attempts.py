@@ -122,6 +122,8 @@ class Attempt:
 
         Once progress is reported only that counts, by the rank that has been quiet for longest; else output does.
         """
+        if self.role.hang_after_ns is None and self.role.start_timeout_ns is None:
+            return None
         if self.phase not in ("running", "ready") or self.stop_grace_ns is not None:
             return None
         times = []

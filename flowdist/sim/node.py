@@ -41,12 +41,14 @@ class SimNode:
         self.agent = Agent(spec, sim.graph, incarnation=1000 * starts + 1)
         self.is_alive = True
         self.net = Link(spec.name, sim.seed, apart_ns=1 if sim.schedule else 0)
+        self.is_heard = False  # the next heartbeat is no news; the simulation keeps it as `links` has it
         self.is_paused = False
         self._held: list[Callable[[], None]] = []  # what happens to it as soon as it goes on
         self.link = 0  # counts the connections to the controller: what is said on one does not arrive on the next
         self.hung: dict[tuple[ReplicaId, int], None] = {}  # attempts that do nothing any more
         self.workers: dict[tuple[ReplicaId, int], dict[int, None]] = {}  # alive local ranks by attempt
         self.parked: dict[tuple[ReplicaId, int], None] = {}  # attempts whose workers have left their generation
+        self._procs: dict[str, int] = {}  # workers of a replica, by role
         self._ports: dict[tuple[ReplicaId, str], int] = {}
         self._stores = 0
         self._planned: int | None = None
@@ -56,11 +58,11 @@ class SimNode:
     @property
     def is_well(self) -> bool:
         """It lives, its link is quiet and it is heard: nobody's deadline depends on a single heartbeat of it."""
-        return self.is_alive and self.net.is_quiet and self._sim.links.is_heard(self.spec.name)
+        return self.is_alive and self.net.is_quiet and self.is_heard
 
     @property
     def _plays_heartbeats(self) -> bool:
-        return not self.net.is_quiet or self._sim.plays_heartbeats or not self._sim.links.is_heard(self.spec.name)
+        return not self.is_heard or not self.net.is_quiet or self._sim.plays_heartbeats
 
     def connect(self) -> None:
         """The connection to the controller comes up, unless there is none to connect to."""
@@ -313,7 +315,10 @@ class SimNode:
 
     def procs_of(self, replica: ReplicaId) -> int:
         """How many workers it has here."""
-        return self._sim.graph.role(replica.role).procs_on(self.spec)
+        procs = self._procs.get(replica.role)
+        if procs is None:
+            procs = self._procs[replica.role] = self._sim.graph.role(replica.role).procs_on(self.spec)
+        return procs
 
     def _port(self, replica: ReplicaId, name: str) -> int:
         """As in production: chosen once, kept for later attempts on the node."""

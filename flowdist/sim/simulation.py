@@ -46,6 +46,7 @@ PROOF_NS = 10 * MS  # from the death of an agent to the guardian's proof of it
 GHOST_NS = 100 * MS  # how long what was replaced while its node was paused may go on: until it is killed
 TELLS_EVERY = 128  # events
 NOTHING_DEMANDED = Properties()
+MOMENT_NS = 1_000  # what comes in so soon after one another is of one moment: a link keeps its messages 1 ns apart
 TAKE_OVER_NS = 300 * MS  # from the death of the controller to the next one's first event
 
 
@@ -233,6 +234,7 @@ class Simulation:
 
     def listen_for(self, node: SimNode) -> None:
         """Something about the node or its link has changed: is its silence something to wait for?"""
+        node.is_heard = self.links.is_heard(node.spec.name)
         if self.nodes.get(node.spec.name) is not node:
             return  # another took its place
         if node.is_well:
@@ -255,6 +257,11 @@ class Simulation:
     def heard(self, node: NodeName, at: int) -> None:
         """Heartbeats that were not played: the last of them arrived then."""
         self.links.heard(node, at)
+        self._note_heard(node)
+
+    def _note_heard(self, node: NodeName) -> None:
+        """Its heartbeats may have become news, or be none any more."""
+        self.nodes[node].is_heard = self.links.is_heard(node)
 
     def handle(self, event: Event) -> None:
         """One event for the controller: record it, check, carry out what follows."""
@@ -265,9 +272,11 @@ class Simulation:
             self._unheard.append(event)
             return
         now = self.queue.now
-        if self._watch is not None and now > job.now:
+        if self._watch is not None and now > job.now + MOMENT_NS:
             self._check(self._watch.check)  # the moment before is over
-        self.links.note(event)
+        if type(event) is NodeGone:
+            self.links.note(event)
+            self._note_heard(event.node)
         effects = self.controller.handle(event, now)
         self._n += 1
         line = record(self._n, now, event, effects)
@@ -316,7 +325,10 @@ class Simulation:
         self.controller, self.links, self.is_down = fresh, Links(self.graph.options), False
         self._watch = Watch() if self._watch is not None else None
         self._pace = Pace() if self._pace is not None else None
-        self.handle(self.links.take_over(fresh.state, self.queue.now))
+        started = self.links.take_over(fresh.state, self.queue.now)
+        for name in self.nodes:
+            self._note_heard(name)
+        self.handle(started)
         unheard, self._unheard = self._unheard, []
         for event in unheard:
             self.handle(event)
@@ -403,6 +415,7 @@ class Simulation:
         for node in self.nodes.values():
             node.renew()
         for silent in self.links.expire(self.queue.now):
+            self._note_heard(silent.node)
             self.nodes[silent.node].replan()  # its heartbeats are news now
             self.handle(silent)
         deadline = self.controller.deadline()
