@@ -7,7 +7,9 @@ which was given up has to join anew, and what a controller that took over may ex
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
-from typing import NamedTuple, assert_never
+from typing import assert_never
+
+import msgspec
 
 from flowdist.control.effects import Order
 from flowdist.control.events import (
@@ -39,7 +41,7 @@ from flowdist.control.state import JobState
 from flowdist.graph import JobOptions
 
 
-class Heard(NamedTuple):
+class Heard(msgspec.Struct, frozen=True):
     """What follows from a message: answers to the agent that sent it, then events for the controller."""
 
     answers: tuple[ToAgent, ...] = ()

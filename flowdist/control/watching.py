@@ -28,7 +28,7 @@ Key = tuple[object, ...]
 
 
 class Watch:
-    """Of one job. A controller that took over has another job: it is watched from the beginning."""
+    """Of one job; or of its equal, that of a controller that took over and is where the last one was."""
 
     def __init__(self, every: int = EVERY) -> None:
         self._every = every

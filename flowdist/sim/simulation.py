@@ -323,7 +323,6 @@ class Simulation:
         if fresh.state != self.job:
             raise Violation("replay", "a controller that replays the record is not where the last one was")
         self.controller, self.links, self.is_down = fresh, Links(self.graph.options), False
-        self._watch = Watch() if self._watch is not None else None
         self._pace = Pace() if self._pace is not None else None
         started = self.links.take_over(fresh.state, self.queue.now)
         for name in self.nodes:
