@@ -119,7 +119,7 @@ class Accounts:
             for replica, (bucket, _) in list(self._at.items()):
                 if bucket in ("detection", "start-up", "re-formation"):
                     self.move(replica, "done", now)
-        if self._short or len(job.due):
+        if self._short or job.due.has_any(self._pending.values()):
             self._note_short(job, now)
 
     def _note_end(self, job: JobState, replica: ReplicaId, now: int) -> None:

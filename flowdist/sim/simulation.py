@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
 
-from flowdist.control.accounts import Accounts, Spent
+from flowdist.control.accounts import Accounts
 from flowdist.control.controller import Controller
 from flowdist.control.effects import Effect, FinishJob, StartReplica, is_order
 from flowdist.control.events import DrainRequested, Event, NodeGone, ScaleRequested, TimePassed
@@ -31,13 +30,12 @@ from flowdist.graph import MS, Cluster, NodeSpec, RoleGraph
 from flowdist.sim.accounts import close
 from flowdist.sim.faulting import Faulting
 from flowdist.sim.node import SimNode, is_put_off
-from flowdist.sim.played import Played
 from flowdist.sim.points import POINTS, Points
 from flowdist.sim.properties import Properties, Violation, Watching
 from flowdist.sim.queue import Action, Queue
+from flowdist.sim.result import SimResult
 from flowdist.sim.trace import Trace
 from flowdist.sim.work import Work
-from flowdist.sim.workload import WorldModel
 
 __all__ = ["Checks", "SimResult", "Simulation", "Violation", "with_nodes"]
 
@@ -48,30 +46,6 @@ TELLS_EVERY = 128  # events
 NOTHING_DEMANDED = Properties()
 MOMENT_NS = 1_000  # what comes in so soon after one another is of one moment: a link keeps its messages 1 ns apart
 TAKE_OVER_NS = 300 * MS  # from the death of the controller to the next one's first event
-
-
-@dataclass(slots=True)
-class SimResult:
-    """How a simulation ended. `lines` are the trace with its header; `violation` is what did not hold."""
-
-    job: JobState
-    lines: Trace
-    now: int
-    models: dict[str, WorldModel]
-    unfired: list[Fault]
-    spent: Spent  # together wall time x replicas
-    hits: Counter[tuple[str, str]]  # faults, by kind and by the phase of the job
-    violation: Violation | None = None
-    waiting: list[str] = field(default_factory=list)
-    handled: int = 0
-    seen: dict[str, int] = field(default_factory=dict)  # points that it reached, and when: see `points`
-    points: tuple[str, ...] = POINTS  # those that it looked for
-    played: Played = field(default_factory=Played)  # what the models that roles brought have done
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the trace without its header, as hex."""
-        return self.lines.digest()
 
 
 class Simulation:
@@ -221,7 +195,7 @@ class Simulation:
         return calm and not awaited
 
     def is_no_matter(self, action: Action, args: tuple[Any, ...]) -> bool:
-        """It is a checkpoint, or somebody's deadline that has been moved to an earlier time: to wake then is nothing."""
+        """It is a checkpoint, or a deadline that has been moved to an earlier time: to wake then is nothing."""
         if action == self._wake:
             return bool(args[0] != self._planned)
         return action == self.work.checkpoint or is_put_off(action, args)
@@ -257,7 +231,6 @@ class Simulation:
     def heard(self, node: NodeName, at: int) -> None:
         """Heartbeats that were not played: the last of them arrived then."""
         self.links.heard(node, at)
-        self._note_heard(node)
 
     def _note_heard(self, node: NodeName) -> None:
         """Its heartbeats may have become news, or be none any more."""
