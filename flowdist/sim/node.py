@@ -85,19 +85,18 @@ class SimNode:
         if self.is_paused:
             self._held.append(lambda: self.tell(event))
             return
-        now = self._sim.queue.now
-        self._renew_lease(now)
+        now, beat_at = self._sim.queue.now, self.agent.lease.beat_at_ns
+        if beat_at is not None and beat_at + ROUND_TRIP_NS <= now:
+            self._renew_lease(now)
         for output in self.agent.handle(event, now):
             self._carry_out(output)
         self._plan()
 
     def _renew_lease(self, now: int) -> None:
-        beat_at = self.agent.lease.beat_at_ns
-        is_due = beat_at is not None and beat_at + ROUND_TRIP_NS <= now
-        if is_due and not self._plays_heartbeats:
-            sent = self.agent.renew(now, ROUND_TRIP_NS)
-            if sent is not None:
-                self._beat_ns, self._beats_wait = sent, True
+        """Heartbeats that could have been sent and answered by now are taken as played."""
+        sent = self.agent.renew(now, ROUND_TRIP_NS) if not self._plays_heartbeats else None
+        if sent is not None:
+            self._beat_ns, self._beats_wait = sent, True
 
     def renew(self) -> None:
         """Take the heartbeats as played that could have been, while the node is heard, on both sides of the link."""
