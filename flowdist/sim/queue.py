@@ -78,8 +78,9 @@ class Queue:
                 self.now = until
                 return
             time, tie, action, args = heappop(heap)
-            while schedule and tie < PLACED and heap and heap[0][0] == time:
-                time, tie, action, args = heappushpop(heap, (time, _place(schedule, tie), action, args))
+            if schedule:
+                while heap and heap[0][0] == time and tie < PLACED:
+                    time, tie, action, args = heappushpop(heap, (time, _place(schedule, tie), action, args))
             self.now = time
             self.handled += 1
             action(*args)
