@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 import io
 import sys
+from typing import Any
 
 import click
 
 from flowdist import __version__
+from flowdist.errors import FlowdistError
 
 VERBS = {
     "check": "Report every problem of a topology, each at its place.",
@@ -42,6 +44,9 @@ GROUPS = {
 }
 
 
+AS_JSON = "flowdist.as_json"
+
+
 class _LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -51,6 +56,22 @@ class _LazyGroup(click.Group):
             return None
         command: click.Command = importlib.import_module(f"flowdist.cli.{cmd_name}").command
         return command
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[AS_JSON] = "--json" in args[: args.index("--") if "--" in args else None]
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Under --json a command line that cannot be read is told as any other problem is: one object on stdout."""
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            if not ctx.meta[AS_JSON]:
+                raise
+            from flowdist.cli.common import fail  # only when something is wrong
+
+            usage = error.ctx.command_path if error.ctx is not None else "flowdist"
+            fail(FlowdistError(error.format_message(), help=f"see {usage} --help"), as_json=True)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         grouped = [verb for verbs in GROUPS.values() for verb in verbs]

@@ -29,6 +29,7 @@ from flowdist.sim.properties import Always, Check, Eventually, Properties, Somet
 from flowdist.sim.simulation import SimResult, Simulation, with_nodes
 from flowdist.testing.again import bound_words, note_for_hypothesis, replay_lines, words_of
 from flowdist.testing.campaign import Report, campaign, replay_command
+from flowdist.testing.corpus import Corpus
 from flowdist.testing.declare import load_properties, refuse_doubles, side_file
 from flowdist.testing.kinds import kinds_of, seeds_text
 from flowdist.testing.sameness import difference, errors_text, has_models, unlike
@@ -222,6 +223,7 @@ def explore(
     lost_work: str | None = None,
     goodput: float | None = None,
     cover: bool = False,
+    corpus: str | Path | None = None,
 ) -> Report:
     """Whatever the topology promises to survive, seed by seed; where roles have models, with the result it has anyway.
 
@@ -235,6 +237,7 @@ def explore(
         lost_work: Of any world of any run, at most.
         goodput: In every run at least this share of the time of the replicas of tasks is productive, 0 to 1.
         cover: The built-in points that faults can bring about in this topology have to be reached, too.
+        corpus: A file that keeps what fails; what failed before is tried first, the seed and the plan.
 
     Returns:
         The report: `coverage` (faults by kind and phase), `points` (in how many runs each was seen), `recoveries`.
@@ -248,8 +251,13 @@ def explore(
     chosen = range(1, seeds + 1) if isinstance(seeds, int) else seeds
     demanded = _demanded(topology, properties, properties_of(always, eventually, sometimes))
     bounds = bounds_of(recovers_within, lost_work, goodput)
-    asked: dict[str, Any] = {"strict": strict, "properties": demanded, "bounds": bounds}
+    kept = Corpus(Path(corpus)) if corpus is not None else None
+    known = kept.known() if kept is not None else []
+    chosen = list(dict.fromkeys([*(one.seed for one in known), *chosen]))
+    asked: dict[str, Any] = {"strict": strict, "properties": demanded, "bounds": bounds, "known": known}
     report = campaign(graph_of(topology, params), chosen, jobs=jobs, **asked)
+    if kept is not None:
+        kept.keep(report.failures)
     more = bound_words(recovers_within, lost_work, goodput)
     lines: list[str] = []
     if report.stopped == "interrupted":

@@ -140,3 +140,25 @@ def test_a_full_disk_is_told_in_words_and_what_flowdist_has_done_wrong_is_not(
     assert capsys.readouterr().err == "error: runs/x cannot be written: No space left on device\n"
     with pytest.raises(OSError, match="Bad file descriptor"):
         write(errno.EBADF)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("simulate", "--json", "--seed", "x"), "Invalid value for '--seed': 'x' is not a valid integer."),
+        (("simulate", "--goodputt", "1", "--json"), "--goodputt"),
+        (("check", "--json", "a.py", "b.py"), "Got unexpected extra argument"),
+        (("chekc", "--json"), "no such command 'chekc'; did you mean 'check'?"),
+    ],
+)
+def test_a_command_line_that_cannot_be_read_is_an_object_under_json(arguments: tuple[str, ...], words: str) -> None:
+    done = CliRunner().invoke(cli, arguments)
+    [problem] = json.loads(done.stdout)["problems"]
+    assert done.exit_code == 2 and words in problem["message"]
+    assert problem["help"].startswith("see ") and problem["help"].endswith(" --help")
+
+
+def test_without_json_and_for_what_workers_get_it_is_told_in_words() -> None:
+    for arguments in (("simulate", "--seed", "x"), ("simulate", "--seed", "x", "--", "--json")):
+        done = CliRunner().invoke(cli, arguments)
+        assert done.exit_code == 2 and not done.stdout and "Invalid value for '--seed'" in done.stderr

@@ -194,3 +194,14 @@ def test_a_corpus_keeps_what_became_of_the_peers(tmp_path: Path) -> None:
 def test_a_line_of_a_corpus_that_cannot_be_read_tells_of_no_failure(tmp_path: Path, line: str) -> None:
     (tmp_path / "corpus.jsonl").write_text(f'{line}\n{{"seed": 7}}\n')
     assert Corpus(tmp_path / "corpus.jsonl").known() == [Known(7, (), "")]
+
+
+def test_explore_keeps_what_fails_and_tries_it_first(tmp_path: Path) -> None:
+    corpus = tmp_path / "deep/corpus.jsonl"
+    asked = {"properties": None, "always": list(seldom_again().always), "corpus": corpus}
+    with pytest.raises(AssertionError, match="seeds fail"):
+        explore(GANG, seeds=range(1, 8), **asked)  # type: ignore[arg-type]
+    failed = Corpus(corpus).seeds()
+    assert failed
+    with pytest.raises(AssertionError, match=f"seed {failed[0]}"):
+        explore(GANG, seeds=[900], **asked)  # type: ignore[arg-type]
