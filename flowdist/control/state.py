@@ -228,6 +228,7 @@ class Role:
     shelf: Shelf  # the nodes that may take one more of it
     dependents: tuple[tuple[str, Gate], ...]
     upstream: dict[str, None]  # every role that it depends on, over any number of gates
+    after: dict[str, None]  # every role that has to succeed before it starts
     charges: list[Charge] = field(default_factory=list)
     spent: dict[int, list[int]] = field(default_factory=dict)  # by level: when what is, or will be, charged opened
     rooted: list[int] = field(default_factory=list)  # incidents that it is the root cause of, until they are excused

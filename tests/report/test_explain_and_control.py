@@ -184,6 +184,22 @@ def _check_order(talk: Talk, told: dict[str, Any], stops: list[StopReplica], bef
                     assert last < order.index(entry["role"]), (gate, order)
 
 
+def test_a_node_takes_nothing_from_a_world_that_waits_for_a_role_to_succeed():
+    """As it was found: a seat was kept for d, which starts with b, so that a seemed to have succeeded (R1, R2)."""
+    waits = role("b", gates=(Gate("a", "succeeded", "restart"),), primary=False)
+    topology = graph(role("a", gang=False), waits, role("d", primary=False), nodes=2)
+    topology = msgspec.structs.replace(topology, worlds=(JointWorld("joint", ("b", "d")),))
+    assert plan_of(topology)["placement"] == {"a/0": "node0"}
+    failing = parse_failing("node0", topology)
+    told = explanation_of(topology, failing, plan_of(topology)["placement"])
+    assert [entry["who"] for entry in told["restarts"]] == ["a/0"] and told["hits"] == ["a/0"]
+
+    talk = Talk(topology)
+    talk.join("node0", "node1")
+    happen(talk, failing, told["hits"])
+    assert talk.attempts() == {"a/0": 2, "b/0": 0, "d/0": 0}
+
+
 def test_a_replica_that_loses_its_node_starts_again_before_who_waits_for_its_role():
     """As it was found: a/1 would be enough for the gate of b, but a/0 is to start again before b does (R1, R6)."""
     after = role("b", gates=(Gate("a", "started", "restart"),), primary=False, restart=RestartPolicy("role"))
