@@ -142,11 +142,17 @@ def excuse(job: JobState, incident: Incident) -> None:
         job.due.clear(Due(what, str(incident.number)))
 
 
-def excuse_dependents(job: JobState, incident: Incident) -> None:
-    """A dependent's failure was reported first: its charge, made or to come, is dropped (R7)."""
+def excuse_dependents(job: JobState, incident: Incident) -> list[Incident]:
+    """A dependent's failure was reported first: its charge, made or to come, is dropped (R7).
+
+    Returns the incidents of those that were to be judged yet.
+    """
+    in_doubt = []
     for other in _of_dependents(job, {replica.role for replica in incident.lost}):
+        in_doubt += [other] if other.held else []
         excuse(job, other)
         job.notify(f"incident {other.number} was caused by {incident.root}: not counted")
+    return in_doubt
 
 
 def _of_dependents(job: JobState, lost: set[str]) -> list[Incident]:

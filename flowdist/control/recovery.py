@@ -7,8 +7,10 @@ is charged then, once, to the role of its root cause (R7). Two incidents whose s
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Literal
 
+from flowdist.control.backoff import set_backoff
 from flowdist.control.bad_nodes import blame, moves_away
 from flowdist.control.causes import (
     await_nodes,
@@ -27,8 +29,8 @@ from flowdist.control.ids import NodeName, ReplicaId, WorldName
 from flowdist.control.in_place import leaves_in_place, may_stay, recall, staying
 from flowdist.control.judge import Verdict, judge, may_be_excused
 from flowdist.control.placement import unplace
-from flowdist.control.state import Charge, Failure, Held, Incident, JobState, Replica, Role, World
-from flowdist.graph import RestartPolicy, format_duration
+from flowdist.control.state import Charge, Failure, Held, Incident, JobState, Replica, World
+from flowdist.graph import format_duration
 
 
 def fail(job: JobState, failure: Failure, *, was_told: bool = False) -> None:
@@ -50,6 +52,8 @@ def fail(job: JobState, failure: Failure, *, was_told: bool = False) -> None:
     in_doubt: list[NodeName] = []
     if verdict.action != "restart" or verdict.counted:  # somebody pays, or something ends
         in_doubt = nodes_in_doubt(job, failure, part_of, is_final=verdict.action != "restart")
+    elif part_of is not None and any(held.is_final for held in part_of.held):  # what it follows from may not restart
+        in_doubt = list(islice(part_of.in_doubt, 1))
     if part_of is None and not in_doubt:
         blame(job, replica, failure.kind, job.now)
     if in_doubt:
@@ -87,8 +91,8 @@ def _restart(
     reason: str,
     in_doubt: Iterable[NodeName] = (),
 ) -> None:
-    is_final = in_doubt and verdict.action != "restart"  # nothing but its own world stops before that is known
-    seeds = [job.replicas[failure.replica].world] if is_final else scope_worlds(job, failure.replica, verdict.scope)
+    only_own = in_doubt and not verdict.counted  # nothing but its own world stops before that is known
+    seeds = [job.replicas[failure.replica].world] if only_own else scope_worlds(job, failure.replica, verdict.scope)
     joined = part_of if part_of is not None and part_of.is_open else None
     held = [Held(failure, reason, part_of is not None, verdict.action != "restart")] if in_doubt else []
     if joined is not None:
@@ -96,7 +100,7 @@ def _restart(
         hold(job, joined, held)
         note_lost(job, joined, {failure.replica: failure.why})
         job.notify(f"{reason}; part of incident {joined.number} ({joined.root})", "warning")
-        extend(job, joined, seeds)
+        extend(job, joined, seeds if only_own else closure(job, seeds))
         return
     if in_doubt:
         names = list(in_doubt)
@@ -179,7 +183,8 @@ def open_incident(
     hold(job, incident, held)
     await_nodes(job, incident, in_doubt)
     note_lost(job, incident, lost or {})
-    excuse_dependents(job, incident)
+    for other in excuse_dependents(job, incident):  # what was stopped in doubt restarts after all
+        extend(job, other, closure(job, list(other.worlds)))
     job.incidents.append(incident)
     job.open[incident.number] = None
     if root_role is not None:
@@ -187,7 +192,7 @@ def open_incident(
         if counted:
             job.roles[root_role].spent.setdefault(level, []).append(job.now)
             set_backoff(job, job.roles[root_role], incident)
-    extend(job, incident, seeds)
+    extend(job, incident, seeds if any(each.is_final for each in held) else closure(job, seeds))
     names = ", ".join(incident.worlds) or "nothing"
     backoff = job.due.at(Due("backoff", str(incident.number)))
     wait = f", after a back-off of {format_duration(backoff - job.now)}" if backoff is not None else ""
@@ -201,9 +206,9 @@ def open_incident(
     return incident
 
 
-def extend(job: JobState, incident: Incident, seeds: list[WorldName]) -> None:
-    """Add the closure of the seeds to the restart set, and with it every open incident that it meets."""
-    wanted = closure(job, seeds)
+def extend(job: JobState, incident: Incident, worlds: Iterable[WorldName]) -> None:
+    """Add them to the restart set, and with them every open incident that they meet."""
+    wanted = dict.fromkeys(worlds)
     for name in list(wanted):
         number = job.worlds[name].incident
         if number is not None and number != incident.number and job.incident(number).is_open:
@@ -427,19 +432,3 @@ def close(job: JobState, incident: Incident, result: str) -> None:
         took = format_duration(round(job.now - incident.opened_ns, -6))
         charge = f", charged to {incident.charged_to}" if incident.charged_to else ""
         job.notify(f"incident {incident.number}: recovered after {took}{charge}")
-
-
-def set_backoff(job: JobState, role: Role, incident: Incident) -> None:
-    """None for the first restart, then doubling from the base to the cap, anew after a healthy time (R10)."""
-    policy: RestartPolicy | None = role.spec.restart
-    for _ in range(incident.level):
-        policy = policy.wider if policy is not None else None
-    assert policy is not None, f"{role.spec.name} counts without a policy"
-    if role.last_counted_ns is not None and job.now - role.last_counted_ns >= policy.backoff_reset_ns:
-        role.backoff_step = 0
-    if role.backoff_step > 0:
-        wait = min(policy.backoff_ns << min(role.backoff_step - 1, 40), policy.backoff_max_ns)
-        if wait > 0:
-            incident.backoff_ns = wait
-            job.due.set(Due("backoff", str(incident.number)), job.now + wait)
-    role.backoff_step += 1

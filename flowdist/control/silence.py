@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from bisect import insort
 
+from flowdist.control.backoff import set_backoff
 from flowdist.control.bad_nodes import blame, forget_failure
 from flowdist.control.causes import PEER_KINDS, excuse, first_cause
-from flowdist.control.closure import scope_worlds
+from flowdist.control.closure import closure, scope_worlds
 from flowdist.control.deadlines import Due
 from flowdist.control.ending import begin_ending
 from flowdist.control.ids import NodeName, WorldName
 from flowdist.control.judge import Verdict, judge, may_be_excused
-from flowdist.control.recovery import extend, ignore, set_backoff
+from flowdist.control.recovery import extend, ignore
 from flowdist.control.state import Incident, JobState, Replica
 
 
@@ -122,7 +123,7 @@ def _clear(job: JobState, incident: Incident, nodes: list[NodeName], because: st
             ignore(job, replica)
             continue
         job.notify(f"incident {incident.number}: {says}{verdict.because}")
-        extend(job, incident, scope_worlds(job, replica.id, verdict.scope))
+        extend(job, incident, closure(job, scope_worlds(job, replica.id, verdict.scope)))
         if not caused:
             _charge(job, incident, verdict)
 

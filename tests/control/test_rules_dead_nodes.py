@@ -233,6 +233,89 @@ def test_r9_an_auxiliary_gang_whose_peers_are_well_is_ignored_and_nothing_else_s
     assert talk.attempts()["main/0"] == 1
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_r9_a_peer_that_falls_over_a_failure_in_doubt_does_not_restart_what_that_would_not(is_lost: bool):
+    """Its policy says the whole job; but what it follows from is ignored, or was the loss of a node."""
+    policy = restart("job", 0, then="ignore")
+    helper = role("helper", min_replicas=1, max_replicas=3, restart=policy, primary=False)
+    talk = Talk(graph(role("main"), helper, nodes=4, cpu=1))
+    talk.join("node0", "node1", "node2", "node3")
+    talk.auto = False
+    first, second, third = (f"helper/{i}" for i in range(3))
+    talk.fail(first)
+    talk.fail(second)
+    assert talk.stops() == {second: False, third: False}
+    if is_lost:
+        talk.gone(talk.replica(third).node)
+        assert talk.job.roles["helper"].outcome is None and talk.world("helper").phase == "opening"
+    else:
+        stopped(talk, third)
+        assert talk.job.roles["helper"].outcome == "ignored"
+    assert talk.replica("main/0").is_up and talk.attempts()["main/0"] == 1
+
+
+def dependent(is_spare: bool = False) -> Talk:
+    """An auxiliary gang of two that may not restart, with a primary role that restarts when it does; `ps` before it."""
+    ps = role("ps", kind="service", restart=restart("replica"))
+    policy = restart("role", 0, then="ignore")
+    helper = role(
+        "helper", min_replicas=2, max_replicas=2, restart=policy, primary=False, gates=(Gate("ps", "started"),)
+    )
+    main = role("main", gates=(Gate("helper", "started", "restart"),))
+    talk = Talk(graph(ps, helper, main, nodes=4 + is_spare, cpu=1))
+    talk.join(*(f"node{i}" for i in range(4 + is_spare)))
+    talk.auto = False
+    return talk
+
+
+def test_r9_who_depends_on_what_is_ignored_in_the_end_was_not_stopped_meanwhile():
+    talk = dependent()
+    talk.fail("helper/0")
+    assert talk.stops() == {"helper/1": False}
+    stopped(talk, "helper/1")
+    talk.wait(3)  # ps might have been the cause
+    assert talk.job.roles["helper"].outcome == "ignored" and talk.job.ending is None
+    assert talk.up() == ["ps/0", "main/0"] and talk.attempts()["main/0"] == 1
+
+
+@pytest.mark.parametrize("cause", ["helper/1", "ps/0"])
+def test_r5_who_depends_on_what_restarts_after_all_restarts_with_it(cause: str):
+    talk = dependent(is_spare=True)
+    talk.fail("helper/0")
+    assert talk.replica("main/0").is_up
+    if cause == "ps/0":
+        talk.fail("ps/0")
+    else:
+        talk.gone(talk.replica("helper/1").node)
+    assert not talk.replica("main/0").is_up
+    talk.auto = True
+    stopped(talk, *(str(name) for name, replica in talk.job.replicas.items() if replica.phase == "stopping"))
+    if cause == "ps/0":
+        talk.tell(ev.StoreOpened("ps/0", 2, 1))
+    attempts = {"ps/0": 1, "helper/0": 2, "helper/1": 2, "main/0": 2} | ({"ps/0": 2} if cause == "ps/0" else {})
+    assert talk.attempts() == attempts and len(talk.up()) == 4
+
+
+def test_r7_who_falls_over_a_failure_in_doubt_is_still_judged_when_that_is_known():
+    """The reader is ignored, for its node was slow, not lost: the trainer restarts, by its own wider scope (R7)."""
+    data = role("data", kind="service", restart=restart("replica"))
+    policy = restart("replica", 0, then="ignore")
+    readers = role("reader", min_replicas=1, max_replicas=2, restart=policy, gates=(Gate("data", "started"),))
+    trainer = role("trainer", restart=restart("job"), gates=(Gate("reader", "started"),))
+    talk = Talk(graph(data, readers, trainer, role("other"), nodes=5, cpu=1))
+    talk.join(*(f"node{i}" for i in range(5)))
+    talk.auto = False
+    talk.tell(ev.NodeQuiet(talk.replica("data/0").node))
+    talk.fail("reader/0")
+    talk.fail("trainer/0")
+    assert talk.up() == ["data/0", "reader/1", "other/0"]
+    talk.tell(ev.NodeHeard(talk.replica("data/0").node))
+    assert talk.world("reader/0").phase == "ended" and talk.up() == []
+    talk.auto = True
+    stopped(talk, "data/0", "reader/1", "other/0")
+    assert talk.up() == ["data/0", "reader/1", "trainer/0", "other/0"] and charges(talk) == []
+
+
 def test_r7_an_upstream_that_fails_meanwhile_takes_the_blame():
     ps = role("ps", kind="service", restart=restart("replica"))
     trainers = role(

@@ -214,3 +214,19 @@ def test_a_replica_that_loses_its_node_starts_again_before_who_waits_for_its_rol
     stops = happen(talk, failing, told["hits"])
     assert [str(start.replica) for start in talk.starts if start.attempt > 1] == ["a/0", "b/0"]
     _check_order(talk, told, stops, before)
+
+
+def test_a_gang_that_is_ignored_restarts_nobody_however_many_of_it_fail_and_whoever_depends_on_it():
+    """As it was found: its last peer to fail restarted the job; and who depends on it could not go on (R5, R9)."""
+    policy = RestartPolicy("job", max_restarts=0, then="ignore")
+    ignored = role("b", min_replicas=2, max_replicas=2, primary=False, restart=policy)
+    follows = role("c", gates=(Gate("b", "started", "restart"),), restart=RestartPolicy("role"))
+    topology = graph(role("a"), ignored, follows, nodes=3)
+    for target in ("b/0", "b"):
+        failing = parse_failing(f"{target}:exit=1", topology)
+        told = explanation_of(topology, failing, plan_of(topology)["placement"])
+        assert (told["outcome"], told["restarts"]) == ("ignore", [])
+        talk = Talk(topology)
+        talk.join(*NODES)
+        happen(talk, failing, told["hits"])
+        assert set(talk.attempts().values()) == {1} and talk.up() == ["a/0", "c/0"]
