@@ -54,8 +54,10 @@ def first_cause(job: JobState, before: int) -> tuple[str, str] | None:
     """
     earlier = [incident for incident in job.open_incidents() if incident.number < before]
     for incident in earlier:
-        for failure, reason, caused, _ in incident.held if incident.in_doubt.keys().isdisjoint(job.quiet) else ():
-            verdict = judge(job, failure, caused=caused, at_ns=incident.opened_ns)
+        for failure, reason, caused, _, at_ns in (
+            incident.held if incident.in_doubt.keys().isdisjoint(job.quiet) else ()
+        ):
+            verdict = judge(job, failure, caused=caused, at_ns=at_ns)
             if verdict.action == "fail" and not may_be_excused(job, verdict, failure):
                 return f"{reason}; {verdict.because}", failure.replica.role
     return None
@@ -117,9 +119,25 @@ def hold(job: JobState, incident: Incident, held: Iterable[Held]) -> None:
 
 def await_nodes(job: JobState, incident: Incident, nodes: Iterable[NodeName]) -> None:
     """It may follow from the loss of one of these: until they answer, are heard, or are lost (R8)."""
-    incident.in_doubt.update(dict.fromkeys(nodes))
+    for name in nodes:
+        incident.in_doubt.setdefault(name, job.now)
     if not incident.in_doubt.keys() <= job.quiet.keys():
         job.due.set_once(Due("answer", str(incident.number)), job.now + job.graph.options.quiet_after_ns)
+
+
+def take_over(job: JobState, incident: Incident, other: Incident) -> None:
+    """What the other holds, which happened before, is judged when it would have been (R7, R8)."""
+    if not other.held:
+        return
+    since = [*other.in_doubt.items(), *incident.in_doubt.items()]
+    incident.in_doubt = {}
+    for name, ns in sorted(since, key=lambda item: item[1]):
+        incident.in_doubt.setdefault(name, ns)
+    hold(job, incident, [held._replace(caused=True) for held in other.held])
+    incident.held.sort(key=lambda held: held.at_ns)
+    dues = [job.due.at(Due("answer", str(each.number))) for each in (incident, other)]
+    if known := [due for due in dues if due is not None]:
+        job.due.set(Due("answer", str(incident.number)), min(known))
 
 
 def excuse(job: JobState, incident: Incident) -> None:
@@ -134,12 +152,18 @@ def excuse(job: JobState, incident: Incident) -> None:
             role.spent[incident.level].remove(incident.opened_ns)
             role.backoff_step = max(0, role.backoff_step - 1)
     incident.counted, incident.charged_to = False, None
+    drop_held(job, incident)
+    for what in INCIDENT_DUES:
+        job.due.clear(Due(what, str(incident.number)))
+
+
+def drop_held(job: JobState, incident: Incident) -> None:
+    """What was to be judged yet is not: it has another cause."""
     incident.in_doubt.clear()
     incident.held.clear()
     incident.asked.clear()
+    job.due.clear(Due("answer", str(incident.number)))
     job.touched.update(incident.worlds)
-    for what in INCIDENT_DUES:
-        job.due.clear(Due(what, str(incident.number)))
 
 
 def excuse_dependents(job: JobState, incident: Incident) -> list[Incident]:

@@ -19,6 +19,7 @@ from flowdist.control.causes import (
     hold,
     nodes_in_doubt,
     note_lost,
+    take_over,
     upstream_incident,
 )
 from flowdist.control.closure import closure, scope_worlds
@@ -94,7 +95,7 @@ def _restart(
     only_own = in_doubt and not verdict.counted  # nothing but its own world stops before that is known
     seeds = [job.replicas[failure.replica].world] if only_own else scope_worlds(job, failure.replica, verdict.scope)
     joined = part_of if part_of is not None and part_of.is_open else None
-    held = [Held(failure, reason, part_of is not None, verdict.action != "restart")] if in_doubt else []
+    held = [Held(failure, reason, part_of is not None, verdict.action != "restart", job.now)] if in_doubt else []
     if joined is not None:
         await_nodes(job, joined, in_doubt)
         hold(job, joined, held)
@@ -214,8 +215,7 @@ def extend(job: JobState, incident: Incident, worlds: Iterable[WorldName]) -> No
         if number is not None and number != incident.number and job.incident(number).is_open:
             other = job.incident(number)
             wanted.update(other.worlds)
-            await_nodes(job, incident, other.in_doubt)
-            hold(job, incident, [held._replace(caused=True) for held in other.held])
+            take_over(job, incident, other)
             close(job, other, f"became part of incident {incident.number}")
     new = job.in_order(name for name in wanted if name not in incident.worlds)
     for name in new:

@@ -202,6 +202,7 @@ class Held(NamedTuple):
     reason: str  # what people are told of it
     caused: bool  # something upstream, or in the same incident, is the root cause
     is_final: bool  # it would end the job, or its role, as it seemed then
+    at_ns: int
 
 
 class Charge(NamedTuple):
@@ -274,9 +275,11 @@ class Incident:
     lost: dict[ReplicaId, str] = field(default_factory=dict)  # replicas that failed or were lost in it, and how
     restarted: dict[ReplicaId, None] = field(default_factory=dict)  # replicas that it made start a new attempt
     stayed: dict[ReplicaId, None] = field(default_factory=dict)  # of these, whose workers came to it in place
-    in_doubt: dict[NodeName, None] = field(default_factory=dict)  # nodes: it may follow from the loss of one of these
+    in_doubt: dict[NodeName, int] = field(
+        default_factory=dict
+    )  # it may follow from the loss of one of these: since when
     asked: dict[WorldName, NodeName] = field(default_factory=dict)  # worlds whose nodes are in doubt, but for this one
-    held: list[Held] = field(default_factory=list)  # what is judged when these are heard, or answer
+    held: list[Held] = field(default_factory=list)  # what is judged when these are heard, or answer; as it happened
     phase: Literal["stopping", "starting", "closed"] = "stopping"
     closed_ns: int | None = None
     charged_to: str | None = None
