@@ -11,12 +11,15 @@ from itertools import islice
 
 from flowdist.control.deadlines import INCIDENT_DUES, Due
 from flowdist.control.ids import NodeName, ReplicaId
-from flowdist.control.judge import judge, may_be_excused
+from flowdist.control.judge import judge, matching_rule, may_be_excused
 from flowdist.control.state import Charge, Failure, Held, Incident, JobState, Replica
 from flowdist.graph.model import FailureKind
 
 # What a peer makes of it when a member of its world dies.
 PEER_KINDS: frozenset[FailureKind] = frozenset({"exit", "signal"})
+# What is nobody else's doing, whatever becomes of other nodes.
+OWN_KINDS: frozenset[FailureKind] = frozenset({"oom", "start_failed"})
+LOSS_KINDS: frozenset[str] = frozenset({"node_lost", "unkillable"})
 
 
 def note_lost(job: JobState, incident: Incident, lost: dict[ReplicaId, str]) -> None:
@@ -47,6 +50,21 @@ def upstream_incident(job: JobState, replica: Replica) -> Incident | None:
     return found
 
 
+def follows_from_loss(job: JobState, failure: Failure) -> bool:
+    """Whether a peer was lost with its node while this attempt ran, which is what it fails of (R8)."""
+    replica = job.replicas[failure.replica]
+    if failure.kind not in PEER_KINDS:
+        return False
+    for role in job.roles_of(job.worlds[replica.world]):
+        for number in reversed(role.lost_in):
+            incident = job.incident(number)
+            if incident.opened_ns < replica.started_ns or replica.id in incident.restarted:
+                break
+            if replica.world in incident.bereft:
+                return True
+    return False
+
+
 def first_cause(job: JobState, before: int) -> tuple[str, str] | None:
     """Of failures that each fail the job the first is named, though it is waiting for answers yet (R18).
 
@@ -66,9 +84,13 @@ def first_cause(job: JobState, before: int) -> tuple[str, str] | None:
 def nodes_in_doubt(job: JobState, failure: Failure, part_of: Incident | None, *, is_final: bool) -> list[NodeName]:
     """The nodes of which has to be known first whether they are lost: the failure may follow from that (R8).
 
-    For a charge alone, which can be dropped later, only those that are overdue are waited for.
+    For a charge alone, which can be dropped later, only those that are overdue are waited for. Where a rule speaks of
+    what is nobody else's doing, nothing is: it would decide after the loss of a node, too (R9).
     """
     replica = job.replicas[failure.replica]
+    rule = matching_rule(job.role_of(failure.replica).spec.restart, failure)
+    if failure.kind in OWN_KINDS and rule is not None and rule.do != "restart":
+        return []
     nodes = dict.fromkeys(_overdue_nodes(job, replica))
     if is_final and failure.kind in PEER_KINDS:
         nodes.update(dict.fromkeys(_unanswered_nodes(job, replica, part_of)))
@@ -105,7 +127,7 @@ def _unanswered_nodes(job: JobState, replica: Replica, part_of: Incident | None)
         others = [job.replicas[other] for other in job.nodes[first].replicas]
     found = {other.node: None for other in others if other.is_live and other.world == world.name}
     found.pop(replica.node, None)
-    return [name for name in found if name is not None and job.nodes[name].usable]
+    return [name for name in found if name is not None]
 
 
 def hold(job: JobState, incident: Incident, held: Iterable[Held]) -> None:

@@ -13,9 +13,11 @@ from typing import Literal
 from flowdist.control.backoff import set_backoff
 from flowdist.control.bad_nodes import blame, moves_away
 from flowdist.control.causes import (
+    LOSS_KINDS,
     await_nodes,
     excuse_dependents,
     first_cause,
+    follows_from_loss,
     hold,
     nodes_in_doubt,
     note_lost,
@@ -28,7 +30,7 @@ from flowdist.control.ending import begin_ending, close_store, stop
 from flowdist.control.health import CHOSEN_KINDS, limit_free
 from flowdist.control.ids import NodeName, ReplicaId, WorldName
 from flowdist.control.in_place import leaves_in_place, may_stay, recall, staying
-from flowdist.control.judge import Verdict, judge, may_be_excused
+from flowdist.control.judge import EXCUSED, Verdict, judge, may_be_excused
 from flowdist.control.placement import unplace
 from flowdist.control.state import Charge, Failure, Held, Incident, JobState, Replica, World
 from flowdist.graph import format_duration
@@ -48,13 +50,14 @@ def fail(job: JobState, failure: Failure, *, was_told: bool = False) -> None:
         close(job, inside, f"{replica.id} failed again")
         inside = None
     part_of = inside or upstream_incident(job, replica)
-    verdict = judge(job, failure, caused=part_of is not None, was_told=was_told)
+    is_excused = was_told and follows_from_loss(job, failure)  # as it would be if the loss had been reported after it
+    verdict = EXCUSED if is_excused else judge(job, failure, caused=part_of is not None, was_told=was_told)
     reason = f"{replica.id} failed on {replica.node}: {failure.why}"
     in_doubt: list[NodeName] = []
     if verdict.action != "restart" or verdict.counted:  # somebody pays, or something ends
         in_doubt = nodes_in_doubt(job, failure, part_of, is_final=verdict.action != "restart")
-    elif part_of is not None and any(held.is_final for held in part_of.held):  # what it follows from may not restart
-        in_doubt = list(islice(part_of.in_doubt, 1))
+    elif part_of is not None and not is_excused and any(held.is_final for held in part_of.held):
+        in_doubt = list(islice(part_of.in_doubt, 1))  # what it follows from may not restart
     if part_of is None and not in_doubt:
         blame(job, replica, failure.kind, job.now)
     if in_doubt:
@@ -150,7 +153,7 @@ def lose(job: JobState, failures: list[Failure], root: str, cause: str, also: It
         seeds.append(replica.world)
     if not seeds or job.ending:
         return
-    open_incident(
+    incident = open_incident(
         job,
         kind=failures[0].kind if failures else "node_lost",
         root=root,
@@ -162,6 +165,7 @@ def lose(job: JobState, failures: list[Failure], root: str, cause: str, also: It
         seeds=list(dict.fromkeys(seeds)),
         lost={failure.replica: failure.why for failure in failures},
     )
+    incident.bereft = {job.replicas[each.replica].world: None for each in failures if each.kind in LOSS_KINDS}
 
 
 def open_incident(

@@ -7,7 +7,8 @@ import pytest
 
 from flowdist.control import events as ev
 from flowdist.control.waiting import waiting_for
-from flowdist.graph import MS, SECOND, Domain, Gate, JointWorld, RestartPolicy, Rule
+from flowdist.graph import MS, SECOND, Domain, FailureKind, Gate, JointWorld, RestartPolicy, Rule
+from flowdist.graph.model import Action
 from tests.control.harness import Talk, graph, r, restart, role
 
 BUDGET = restart()
@@ -83,9 +84,99 @@ def test_r16_who_fails_before_it_hears_that_it_is_to_stop_has_been_stopped(why: 
     assert talk.world("trainer").phase == "opening" and charges(talk) == []
 
 
-def test_r9_a_rule_of_its_own_decides_about_who_was_about_to_be_stopped_too():
+@pytest.mark.parametrize("why", [ev.StoreLost("trainer", 1), ev.ScaleRequested("trainer", 2)])
+def test_r9_a_rule_of_its_own_decides_about_who_was_about_to_be_stopped_too(why: ev.Event):
     talk = gang(RULE, nodes=3)
+    talk.tell(why)
+    talk.fail("trainer/0")
+    stopped(talk, "trainer/1", "trainer/2")
+    assert talk.job.ending == "failed"
+
+
+def in_either_order(loss: list[ev.Event], kind: FailureKind, rule: Rule) -> list[Talk]:
+    """A node of three is lost, and a peer fails: it is reported before the loss, in the midst of it, or after it."""
+    talks = []
+    for place in range(len(loss) + 1):
+        talk = gang(restart("role", 3, rules=(rule,)), nodes=3)
+        failure = ev.ReplicaExited(r("trainer/0"), 1, kind, 1, "KILL" if kind == "signal" else None)
+        for event in [*loss[:place], failure, *loss[place:]]:
+            if talk.job.ending is None:
+                talk.tell(event)
+                talk.now += 30 * MS
+        if talk.job.ending is None:
+            stopped(talk, "trainer/1")
+        talks.append(talk)
+    return talks
+
+
+PROVEN = [ev.NodeGone("node2")]
+SILENT = [ev.NodeQuiet("node2"), ev.NodeSilent("node2")]
+
+
+@pytest.mark.parametrize("loss", [PROVEN, SILENT])
+@pytest.mark.parametrize("kind", ["exit", "signal"])
+@pytest.mark.parametrize("do", ["fail", "ignore"])
+def test_r8_no_rule_is_asked_about_a_peer_that_falls_over_a_lost_node_whichever_is_reported_first(
+    loss: list[ev.Event], kind: FailureKind, do: Action
+):
+    """What peers make of a death is `exit` or `signal`: a rule about these would fail the job at each loss (R8)."""
+    for talk in in_either_order(loss, kind, Rule(do, kind)):
+        assert talk.job.ending is None and talk.job.roles["trainer"].outcome is None
+        assert talk.world("trainer").phase == "opening" and charges(talk) == []
+        assert [incident.kind for incident in talk.job.open_incidents()] == ["node_lost"]
+
+
+@pytest.mark.parametrize("loss", [PROVEN, SILENT])
+@pytest.mark.parametrize("kind", ["oom", "start_failed"])
+def test_r9_a_rule_about_what_is_nobody_elses_doing_decides_whichever_is_reported_first(
+    loss: list[ev.Event], kind: FailureKind
+):
+    for talk in in_either_order(loss, kind, Rule("fail", kind)):
+        assert talk.job.ending == "failed" and f'rule On("{kind}") says fail' in talk.job.ending_reason
+
+
+@pytest.mark.parametrize("loss", [PROVEN, SILENT])
+def test_r8_without_a_rule_of_its_own_it_costs_nothing_whichever_is_reported_first(loss: list[ev.Event]):
+    for talk in in_either_order(loss, "exit", Rule("fail", "oom")):
+        assert talk.job.ending is None and talk.job.roles["trainer"].spent.get(0, []) == []
+
+
+def test_r8_who_falls_over_the_node_of_a_worker_that_outlives_sigkill_is_excused_as_well():
+    """It is of another world, which lost a member with that node."""
+    trainers = role("trainer", min_replicas=1, max_replicas=2, restart=RULE)
+    talk = Talk(graph(role("other"), trainers, nodes=2, cpu=2))
+    talk.join("node0", "node1")
+    talk.auto = False
+    near, far = sorted(
+        ("trainer/0", "trainer/1"), key=lambda name: talk.replica(name).node != talk.replica("other/0").node
+    )
+    talk.tell(ev.StoreLost("other", 1))
+    talk.now += 32 * SECOND
+    talk.tell(ev.ReplicaUnkillable(r("other/0"), 1))
+    talk.fail(far)
+    stopped(talk, near)
+    assert talk.job.ending is None and talk.world("trainer").phase == "opening"
+
+
+def test_r9_who_depends_on_a_role_that_has_lost_its_node_is_judged_by_its_rule_also_when_a_peer_has_failed_before():
+    ps = role("ps", kind="service", restart=restart("replica"))
+    gates = (Gate("ps", "started", "restart"),)
+    talk = Talk(graph(ps, role("trainer", min_replicas=3, max_replicas=3, restart=RULE, gates=gates), nodes=5, cpu=1))
+    talk.join(*(f"node{i}" for i in range(5)))
+    talk.auto = False
+    talk.gone(talk.replica("ps/0").node)
+    talk.fail("trainer/0", code=3)
+    talk.fail("trainer/1")
+    stopped(talk, "trainer/2")
+    assert talk.job.ending == "failed"
+
+
+def test_r9_a_failure_after_the_restart_that_a_loss_has_led_to_is_judged_by_its_rule():
+    talk = gang(RULE, nodes=3)
+    talk.auto = True
     talk.gone("node2")
+    talk.auto = False
+    talk.tell(ev.StoreLost("trainer", 2))
     talk.fail("trainer/0")
     stopped(talk, "trainer/1")
     assert talk.job.ending == "failed"
@@ -436,19 +527,6 @@ def test_r19_a_node_is_overdue_before_it_is_lost(options: dict[str, int]):
     talk = gang(None, **options)
     job = talk.graph.options
     assert job.quiet_after_ns <= job.silent_after_ns == job.lease_ns + SECOND
-
-
-def test_r8_a_node_that_is_given_up_is_not_waited_for():
-    talk = Talk(graph(role("trainer", min_replicas=1, max_replicas=4, restart=RULE), nodes=2, cpu=2))
-    talk.join("node0", "node1")
-    talk.auto = False
-    talk.tell(ev.StoreLost("trainer", 1))
-    talk.now += 32 * SECOND
-    assert [talk.replica(f"trainer/{i}").node for i in (1, 3)] == ["node1", "node1"]
-    talk.tell(ev.ReplicaUnkillable(r("trainer/1"), 1))
-    talk.wait(3)
-    talk.fail("trainer/0")
-    assert talk.replica("trainer/3").is_live and talk.job.ending == "failed"
 
 
 def test_r7_an_upstream_that_fails_by_itself_pays_though_a_dependent_fell_over_it_and_then_lost_a_node():
