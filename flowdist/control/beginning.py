@@ -15,6 +15,7 @@ def new_job(graph: RoleGraph, known_nodes: tuple[NodeName, ...]) -> JobState:
     depths = _depths(graph)
     dependents: dict[str, list[tuple[str, Gate]]] = {spec.name: [] for spec in graph.roles}
     upstream: dict[str, dict[str, None]] = {}
+    after = _to_succeed_before(graph, depths)
     for spec in graph.roles:
         upstream[spec.name] = {}
         for gate in spec.gates:
@@ -38,6 +39,7 @@ def new_job(graph: RoleGraph, known_nodes: tuple[NodeName, ...]) -> JobState:
             _shelf(job, spec),
             tuple(dependents[spec.name]),
             upstream[spec.name],
+            after[spec.name],
         )
         job.roles[spec.name] = role
         job.live_at[role.depth] = 0
@@ -80,3 +82,16 @@ def _depths(graph: RoleGraph) -> dict[str, int]:
         if depths == before:
             break
     return depths
+
+
+def _to_succeed_before(graph: RoleGraph, depths: dict[str, int]) -> dict[str, dict[str, None]]:
+    """By role, every role that has to succeed before it starts. A joint world starts, and succeeds, as one (R1)."""
+    mates: dict[str, tuple[str, ...]] = {spec.name: (spec.name,) for spec in graph.roles}
+    mates |= {name: world.roles for world in graph.worlds for name in world.roles}
+    specs = {spec.name: spec for spec in graph.roles}
+    found: dict[str, dict[str, None]] = {}
+    for name in sorted(depths, key=lambda name: depths[name]):  # gates point to what is less deep
+        found[name] = {}
+        for gate in [gate for mate in mates[name] for gate in specs[mate].gates]:
+            found[name] |= found[gate.role] | dict.fromkeys(mates[gate.role] if gate.condition == "succeeded" else ())
+    return found

@@ -11,12 +11,15 @@ from itertools import islice
 
 from flowdist.control.deadlines import INCIDENT_DUES, Due
 from flowdist.control.ids import NodeName, ReplicaId
-from flowdist.control.judge import judge, may_be_excused
+from flowdist.control.judge import judge, matching_rule, may_be_excused
 from flowdist.control.state import Charge, Failure, Held, Incident, JobState, Replica
 from flowdist.graph.model import FailureKind
 
 # What a peer makes of it when a member of its world dies.
 PEER_KINDS: frozenset[FailureKind] = frozenset({"exit", "signal"})
+# What is nobody else's doing, whatever becomes of other nodes.
+OWN_KINDS: frozenset[FailureKind] = frozenset({"oom", "start_failed"})
+LOSS_KINDS: frozenset[str] = frozenset({"node_lost", "unkillable"})
 
 
 def note_lost(job: JobState, incident: Incident, lost: dict[ReplicaId, str]) -> None:
@@ -47,6 +50,21 @@ def upstream_incident(job: JobState, replica: Replica) -> Incident | None:
     return found
 
 
+def follows_from_loss(job: JobState, failure: Failure) -> bool:
+    """Whether a peer was lost with its node while this attempt ran, which is what it fails of (R8)."""
+    replica = job.replicas[failure.replica]
+    if failure.kind not in PEER_KINDS:
+        return False
+    for role in job.roles_of(job.worlds[replica.world]):
+        for number in reversed(role.lost_in):
+            incident = job.incident(number)
+            if incident.opened_ns < replica.started_ns or replica.id in incident.restarted:
+                break
+            if replica.world in incident.bereft:
+                return True
+    return False
+
+
 def first_cause(job: JobState, before: int) -> tuple[str, str] | None:
     """Of failures that each fail the job the first is named, though it is waiting for answers yet (R18).
 
@@ -54,8 +72,10 @@ def first_cause(job: JobState, before: int) -> tuple[str, str] | None:
     """
     earlier = [incident for incident in job.open_incidents() if incident.number < before]
     for incident in earlier:
-        for failure, reason, caused, _ in incident.held if incident.in_doubt.keys().isdisjoint(job.quiet) else ():
-            verdict = judge(job, failure, caused=caused, at_ns=incident.opened_ns)
+        for failure, reason, caused, _, at_ns in (
+            incident.held if incident.in_doubt.keys().isdisjoint(job.quiet) else ()
+        ):
+            verdict = judge(job, failure, caused=caused, at_ns=at_ns)
             if verdict.action == "fail" and not may_be_excused(job, verdict, failure):
                 return f"{reason}; {verdict.because}", failure.replica.role
     return None
@@ -64,9 +84,13 @@ def first_cause(job: JobState, before: int) -> tuple[str, str] | None:
 def nodes_in_doubt(job: JobState, failure: Failure, part_of: Incident | None, *, is_final: bool) -> list[NodeName]:
     """The nodes of which has to be known first whether they are lost: the failure may follow from that (R8).
 
-    For a charge alone, which can be dropped later, only those that are overdue are waited for.
+    For a charge alone, which can be dropped later, only those that are overdue are waited for. Where a rule speaks of
+    what is nobody else's doing, nothing is: it would decide after the loss of a node, too (R9).
     """
     replica = job.replicas[failure.replica]
+    rule = matching_rule(job.role_of(failure.replica).spec.restart, failure)
+    if failure.kind in OWN_KINDS and rule is not None and rule.do != "restart":
+        return []
     nodes = dict.fromkeys(_overdue_nodes(job, replica))
     if is_final and failure.kind in PEER_KINDS:
         nodes.update(dict.fromkeys(_unanswered_nodes(job, replica, part_of)))
@@ -103,7 +127,7 @@ def _unanswered_nodes(job: JobState, replica: Replica, part_of: Incident | None)
         others = [job.replicas[other] for other in job.nodes[first].replicas]
     found = {other.node: None for other in others if other.is_live and other.world == world.name}
     found.pop(replica.node, None)
-    return [name for name in found if name is not None and job.nodes[name].usable]
+    return [name for name in found if name is not None]
 
 
 def hold(job: JobState, incident: Incident, held: Iterable[Held]) -> None:
@@ -117,9 +141,25 @@ def hold(job: JobState, incident: Incident, held: Iterable[Held]) -> None:
 
 def await_nodes(job: JobState, incident: Incident, nodes: Iterable[NodeName]) -> None:
     """It may follow from the loss of one of these: until they answer, are heard, or are lost (R8)."""
-    incident.in_doubt.update(dict.fromkeys(nodes))
+    for name in nodes:
+        incident.in_doubt.setdefault(name, job.now)
     if not incident.in_doubt.keys() <= job.quiet.keys():
         job.due.set_once(Due("answer", str(incident.number)), job.now + job.graph.options.quiet_after_ns)
+
+
+def take_over(job: JobState, incident: Incident, other: Incident) -> None:
+    """What the other holds, which happened before, is judged when it would have been (R7, R8)."""
+    if not other.held:
+        return
+    since = [*other.in_doubt.items(), *incident.in_doubt.items()]
+    incident.in_doubt = {}
+    for name, ns in sorted(since, key=lambda item: item[1]):
+        incident.in_doubt.setdefault(name, ns)
+    hold(job, incident, [held._replace(caused=True) for held in other.held])
+    incident.held.sort(key=lambda held: held.at_ns)
+    dues = [job.due.at(Due("answer", str(each.number))) for each in (incident, other)]
+    if known := [due for due in dues if due is not None]:
+        job.due.set(Due("answer", str(incident.number)), min(known))
 
 
 def excuse(job: JobState, incident: Incident) -> None:
@@ -134,19 +174,31 @@ def excuse(job: JobState, incident: Incident) -> None:
             role.spent[incident.level].remove(incident.opened_ns)
             role.backoff_step = max(0, role.backoff_step - 1)
     incident.counted, incident.charged_to = False, None
-    incident.in_doubt.clear()
-    incident.held.clear()
-    incident.asked.clear()
-    job.touched.update(incident.worlds)
+    drop_held(job, incident)
     for what in INCIDENT_DUES:
         job.due.clear(Due(what, str(incident.number)))
 
 
-def excuse_dependents(job: JobState, incident: Incident) -> None:
-    """A dependent's failure was reported first: its charge, made or to come, is dropped (R7)."""
+def drop_held(job: JobState, incident: Incident) -> None:
+    """What was to be judged yet is not: it has another cause."""
+    incident.in_doubt.clear()
+    incident.held.clear()
+    incident.asked.clear()
+    job.due.clear(Due("answer", str(incident.number)))
+    job.touched.update(incident.worlds)
+
+
+def excuse_dependents(job: JobState, incident: Incident) -> list[Incident]:
+    """A dependent's failure was reported first: its charge, made or to come, is dropped (R7).
+
+    Returns the incidents of those that were to be judged yet.
+    """
+    in_doubt = []
     for other in _of_dependents(job, {replica.role for replica in incident.lost}):
+        in_doubt += [other] if other.held else []
         excuse(job, other)
         job.notify(f"incident {other.number} was caused by {incident.root}: not counted")
+    return in_doubt
 
 
 def _of_dependents(job: JobState, lost: set[str]) -> list[Incident]:

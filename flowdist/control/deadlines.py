@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
 What = Literal[
-    "answer",  # of an incident: whatever node is not overdue by then has been heard since it was opened (R8)
+    "answer",  # of an incident: whatever node is not overdue by then has been heard since the first held failure (R8)
     "admission",  # the minima of all roles have to be placed by then (R2)
     "arrivals",  # the first wave starts without the nodes that did not come (R2)
     "backoff",  # of an incident: its worlds may start again (R10)

@@ -27,6 +27,9 @@ class Verdict(NamedTuple):
     level: int = 0  # how often it was escalated (R11)
 
 
+EXCUSED = Verdict("restart", False, "role", "it follows from the loss of a node")
+
+
 def judge(
     job: JobState, failure: Failure, *, caused: bool = False, was_told: bool = False, at_ns: int | None = None
 ) -> Verdict:

@@ -335,25 +335,32 @@ def leaves_room(job: JobState, grower: Role, taken: Trial, seats: list[Seat], sh
     """Whether the minima of the roles that are yet to come could still be seated with these more `seats` of `grower`.
 
     `taken` is what they leave of their nodes. A role that waits for others to succeed may count on their seats: they
-    are gone by then.
+    are gone by then. Whoever waits for the same ones comes with it, as the roles of a joint world do.
     """
-    free = taken
-    for role in short:
+    after = {role.spec.name: before_success(job, role.spec) for role in short}
+    trials: dict[frozenset[str], Trial] = {frozenset(): dict(taken)}
+    for role in sorted(short, key=lambda role: bool(after[role.spec.name])):
+        earlier = after[role.spec.name]
+        key = frozenset(earlier)
+        if key not in trials:
+            trials[key] = _when_gone(job, earlier, trials[frozenset()], grower, seats)
         missing = role.spec.min_replicas - role.occupied
-        trial = dict(free)
-        earlier = before_success(job, role.spec)
-        for seat, devices in _devices_of(job, grower, seats) if grower.spec.name in earlier else ():
-            _free_up(job, trial, seat, grower, devices)
-        for name in earlier:
-            for replica in seated(job, job.roles[name]):
-                assert replica.node is not None
-                _free_up(job, trial, replica.node, job.roles[name], replica.gpus)
-        chooser = Chooser(job, role, trial, seats)
+        chooser = Chooser(job, role, trials[key], seats)
         if chooser.lacks(missing) or not all(chooser.take() is not None for _ in range(missing)):
             return False
-        if not earlier:
-            free = trial
     return True
+
+
+def _when_gone(job: JobState, earlier: Iterable[str], free: Trial, grower: Role, seats: list[Seat]) -> Trial:
+    """What is left when these roles have succeeded; `seats` are those that `grower` is about to be given."""
+    trial = dict(free)
+    for name in earlier:
+        for seat, devices in _devices_of(job, grower, seats) if name == grower.spec.name else ():
+            _free_up(job, trial, seat, grower, devices)
+        for replica in seated(job, job.roles[name]):
+            assert replica.node is not None
+            _free_up(job, trial, replica.node, job.roles[name], replica.gpus)
+    return trial
 
 
 def _devices_of(job: JobState, role: Role, seats: list[Seat]) -> list[tuple[NodeName, tuple[int, ...]]]:
@@ -387,9 +394,7 @@ def _returns_its_seats(job: JobState, grower: Role, other: Role) -> bool:
 
 def before_success(job: JobState, spec: RoleSpec) -> dict[str, None]:
     """The unfinished roles that have to succeed before this one can start: never alive at the same time as it."""
-    role = job.roles[spec.name]
-    gates = [gate for name in [spec.name, *role.upstream] for gate in job.roles[name].spec.gates]
-    return {gate.role: None for gate in gates if gate.condition == "succeeded" and job.roles[gate.role].outcome is None}
+    return {name: None for name in job.roles[spec.name].after if job.roles[name].outcome is None}
 
 
 def explain(job: JobState, role: Role, shown: int = 4) -> str:

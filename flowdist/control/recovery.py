@@ -7,16 +7,21 @@ is charged then, once, to the role of its root cause (R7). Two incidents whose s
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Literal
 
+from flowdist.control.backoff import set_backoff
 from flowdist.control.bad_nodes import blame, moves_away
 from flowdist.control.causes import (
+    LOSS_KINDS,
     await_nodes,
     excuse_dependents,
     first_cause,
+    follows_from_loss,
     hold,
     nodes_in_doubt,
     note_lost,
+    take_over,
     upstream_incident,
 )
 from flowdist.control.closure import closure, scope_worlds
@@ -25,10 +30,10 @@ from flowdist.control.ending import begin_ending, close_store, stop
 from flowdist.control.health import CHOSEN_KINDS, limit_free
 from flowdist.control.ids import NodeName, ReplicaId, WorldName
 from flowdist.control.in_place import leaves_in_place, may_stay, recall, staying
-from flowdist.control.judge import Verdict, judge, may_be_excused
+from flowdist.control.judge import EXCUSED, Verdict, judge, may_be_excused
 from flowdist.control.placement import unplace
-from flowdist.control.state import Charge, Failure, Held, Incident, JobState, Replica, Role, World
-from flowdist.graph import RestartPolicy, format_duration
+from flowdist.control.state import Charge, Failure, Held, Incident, JobState, Replica, World
+from flowdist.graph import format_duration
 
 
 def fail(job: JobState, failure: Failure, *, was_told: bool = False) -> None:
@@ -45,11 +50,14 @@ def fail(job: JobState, failure: Failure, *, was_told: bool = False) -> None:
         close(job, inside, f"{replica.id} failed again")
         inside = None
     part_of = inside or upstream_incident(job, replica)
-    verdict = judge(job, failure, caused=part_of is not None, was_told=was_told)
+    is_excused = was_told and follows_from_loss(job, failure)  # as it would be if the loss had been reported after it
+    verdict = EXCUSED if is_excused else judge(job, failure, caused=part_of is not None, was_told=was_told)
     reason = f"{replica.id} failed on {replica.node}: {failure.why}"
     in_doubt: list[NodeName] = []
     if verdict.action != "restart" or verdict.counted:  # somebody pays, or something ends
         in_doubt = nodes_in_doubt(job, failure, part_of, is_final=verdict.action != "restart")
+    elif part_of is not None and not is_excused and any(held.is_final for held in part_of.held):
+        in_doubt = list(islice(part_of.in_doubt, 1))  # what it follows from may not restart
     if part_of is None and not in_doubt:
         blame(job, replica, failure.kind, job.now)
     if in_doubt:
@@ -87,16 +95,16 @@ def _restart(
     reason: str,
     in_doubt: Iterable[NodeName] = (),
 ) -> None:
-    is_final = in_doubt and verdict.action != "restart"  # nothing but its own world stops before that is known
-    seeds = [job.replicas[failure.replica].world] if is_final else scope_worlds(job, failure.replica, verdict.scope)
+    only_own = in_doubt and not verdict.counted  # nothing but its own world stops before that is known
+    seeds = [job.replicas[failure.replica].world] if only_own else scope_worlds(job, failure.replica, verdict.scope)
     joined = part_of if part_of is not None and part_of.is_open else None
-    held = [Held(failure, reason, part_of is not None, verdict.action != "restart")] if in_doubt else []
+    held = [Held(failure, reason, part_of is not None, verdict.action != "restart", job.now)] if in_doubt else []
     if joined is not None:
         await_nodes(job, joined, in_doubt)
         hold(job, joined, held)
         note_lost(job, joined, {failure.replica: failure.why})
         job.notify(f"{reason}; part of incident {joined.number} ({joined.root})", "warning")
-        extend(job, joined, seeds)
+        extend(job, joined, seeds if only_own else closure(job, seeds))
         return
     if in_doubt:
         names = list(in_doubt)
@@ -145,7 +153,7 @@ def lose(job: JobState, failures: list[Failure], root: str, cause: str, also: It
         seeds.append(replica.world)
     if not seeds or job.ending:
         return
-    open_incident(
+    incident = open_incident(
         job,
         kind=failures[0].kind if failures else "node_lost",
         root=root,
@@ -157,6 +165,7 @@ def lose(job: JobState, failures: list[Failure], root: str, cause: str, also: It
         seeds=list(dict.fromkeys(seeds)),
         lost={failure.replica: failure.why for failure in failures},
     )
+    incident.bereft = {job.replicas[each.replica].world: None for each in failures if each.kind in LOSS_KINDS}
 
 
 def open_incident(
@@ -179,7 +188,8 @@ def open_incident(
     hold(job, incident, held)
     await_nodes(job, incident, in_doubt)
     note_lost(job, incident, lost or {})
-    excuse_dependents(job, incident)
+    for other in excuse_dependents(job, incident):  # what was stopped in doubt restarts after all
+        extend(job, other, closure(job, list(other.worlds)))
     job.incidents.append(incident)
     job.open[incident.number] = None
     if root_role is not None:
@@ -187,7 +197,7 @@ def open_incident(
         if counted:
             job.roles[root_role].spent.setdefault(level, []).append(job.now)
             set_backoff(job, job.roles[root_role], incident)
-    extend(job, incident, seeds)
+    extend(job, incident, seeds if any(each.is_final for each in held) else closure(job, seeds))
     names = ", ".join(incident.worlds) or "nothing"
     backoff = job.due.at(Due("backoff", str(incident.number)))
     wait = f", after a back-off of {format_duration(backoff - job.now)}" if backoff is not None else ""
@@ -201,16 +211,15 @@ def open_incident(
     return incident
 
 
-def extend(job: JobState, incident: Incident, seeds: list[WorldName]) -> None:
-    """Add the closure of the seeds to the restart set, and with it every open incident that it meets."""
-    wanted = closure(job, seeds)
+def extend(job: JobState, incident: Incident, worlds: Iterable[WorldName]) -> None:
+    """Add them to the restart set, and with them every open incident that they meet."""
+    wanted = dict.fromkeys(worlds)
     for name in list(wanted):
         number = job.worlds[name].incident
         if number is not None and number != incident.number and job.incident(number).is_open:
             other = job.incident(number)
             wanted.update(other.worlds)
-            await_nodes(job, incident, other.in_doubt)
-            hold(job, incident, [held._replace(caused=True) for held in other.held])
+            take_over(job, incident, other)
             close(job, other, f"became part of incident {incident.number}")
     new = job.in_order(name for name in wanted if name not in incident.worlds)
     for name in new:
@@ -427,19 +436,3 @@ def close(job: JobState, incident: Incident, result: str) -> None:
         took = format_duration(round(job.now - incident.opened_ns, -6))
         charge = f", charged to {incident.charged_to}" if incident.charged_to else ""
         job.notify(f"incident {incident.number}: recovered after {took}{charge}")
-
-
-def set_backoff(job: JobState, role: Role, incident: Incident) -> None:
-    """None for the first restart, then doubling from the base to the cap, anew after a healthy time (R10)."""
-    policy: RestartPolicy | None = role.spec.restart
-    for _ in range(incident.level):
-        policy = policy.wider if policy is not None else None
-    assert policy is not None, f"{role.spec.name} counts without a policy"
-    if role.last_counted_ns is not None and job.now - role.last_counted_ns >= policy.backoff_reset_ns:
-        role.backoff_step = 0
-    if role.backoff_step > 0:
-        wait = min(policy.backoff_ns << min(role.backoff_step - 1, 40), policy.backoff_max_ns)
-        if wait > 0:
-            incident.backoff_ns = wait
-            job.due.set(Due("backoff", str(incident.number)), job.now + wait)
-    role.backoff_step += 1

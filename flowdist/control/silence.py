@@ -8,16 +8,18 @@ must not be charged to them, and must not fail the job.
 from __future__ import annotations
 
 from bisect import insort
+from itertools import takewhile
 
+from flowdist.control.backoff import set_backoff
 from flowdist.control.bad_nodes import blame, forget_failure
-from flowdist.control.causes import PEER_KINDS, excuse, first_cause
-from flowdist.control.closure import scope_worlds
+from flowdist.control.causes import PEER_KINDS, drop_held, excuse, first_cause
+from flowdist.control.closure import closure, scope_worlds
 from flowdist.control.deadlines import Due
 from flowdist.control.ending import begin_ending
 from flowdist.control.ids import NodeName, WorldName
 from flowdist.control.judge import Verdict, judge, may_be_excused
-from flowdist.control.recovery import extend, ignore, set_backoff
-from flowdist.control.state import Incident, JobState, Replica
+from flowdist.control.recovery import extend, ignore
+from flowdist.control.state import Held, Incident, JobState, Replica
 
 
 def note_quiet(job: JobState, name: NodeName) -> None:
@@ -49,8 +51,13 @@ def note_answer(job: JobState, replica: Replica) -> None:
 
 
 def note_answers_are_due(job: JobState, incident: Incident) -> None:
-    """So long after it, a node that is not overdue has been heard since."""
-    _clear(job, incident, [name for name in incident.in_doubt if name not in job.quiet])
+    """So long after a failure, a node that is not overdue has been heard since."""
+    _clear(job, incident, [])
+    due = next((due for held in incident.held if (due := _due(job, held)) > job.now), None)
+    if due is not None:
+        job.due.set(Due("answer", str(incident.number)), due)
+    else:
+        _clear(job, incident, [name for name in incident.in_doubt if name not in job.quiet])
 
 
 def excuse_peers(job: JobState, name: NodeName) -> list[WorldName]:
@@ -60,10 +67,14 @@ def excuse_peers(job: JobState, name: NodeName) -> list[WorldName]:
     job.quiet.pop(name, None)
     worlds: dict[WorldName, None] = {}
     for incident in _open_or_of_late(job, since):
-        if name not in incident.in_doubt and not (incident.opened_ns >= since and _is_of_peers(job, incident, name)):
+        is_of_peers = incident.opened_ns >= since and _is_of_peers(job, incident, name)
+        if name not in incident.in_doubt and not is_of_peers:
             continue
         if incident.is_open:
             worlds.update(incident.worlds)
+        if _pays(job, incident) and not is_of_peers:  # for what was judged before, which has another cause
+            drop_held(job, incident)
+            continue
         excuse(job, incident)
         incident.root_role = None
         for replica in incident.lost:
@@ -84,8 +95,7 @@ def _open_or_of_late(job: JobState, since: int) -> list[Incident]:
 
 def _is_of_peers(job: JobState, incident: Incident, name: NodeName) -> bool:
     """Whether somebody pays for the failure of something whose peers live on that node, and has not started since."""
-    pays = incident.counted or Due("verdict", str(incident.number)) in job.due
-    if not pays or incident.kind not in PEER_KINDS:
+    if not _pays(job, incident) or incident.kind not in PEER_KINDS:
         return False
     root = job.replicas[next(iter(incident.lost))]
     if root.phase != "gone" or root.id in incident.restarted or root.started_ns > incident.opened_ns:
@@ -94,22 +104,29 @@ def _is_of_peers(job: JobState, incident: Incident, name: NodeName) -> bool:
     return any(other.is_live and other.world == root.world for other in others)
 
 
+def _pays(job: JobState, incident: Incident) -> bool:
+    return incident.counted or Due("verdict", str(incident.number)) in job.due
+
+
 def _clear(job: JobState, incident: Incident, nodes: list[NodeName], because: str = "") -> None:
-    """These nodes are not lost. When it is known of all, the failures are judged, as of when they happened."""
+    """These nodes are not lost. A failure for which that is known of all is judged, as of when it happened."""
     for name in nodes:
         del incident.in_doubt[name]
-    if incident.in_doubt:
+    known = list(takewhile(lambda held: _is_known(job, incident, held), incident.held))
+    if not known:
         return
-    job.due.clear(Due("answer", str(incident.number)))
+    incident.held = incident.held[len(known) :]
+    if not incident.held:
+        job.due.clear(Due("answer", str(incident.number)))
+        incident.in_doubt.clear()
+        incident.asked.clear()
     says = f"{because}: " if because else ""
-    held, incident.held = incident.held, []
-    incident.asked.clear()
     job.touched.update(incident.worlds)
-    for failure, reason, caused, _ in held:
+    for failure, reason, caused, _, at_ns in known:
         replica = job.replicas[failure.replica]
         if job.worlds[replica.world].incident != incident.number:
             continue  # it was ended meanwhile
-        verdict = judge(job, failure, caused=caused, at_ns=incident.opened_ns)
+        verdict = judge(job, failure, caused=caused, at_ns=at_ns)
         if not caused and replica.node is not None:
             blame(job, replica, failure.kind, incident.opened_ns)
         if verdict.action == "fail" and not may_be_excused(job, verdict, failure):
@@ -122,9 +139,21 @@ def _clear(job: JobState, incident: Incident, nodes: list[NodeName], because: st
             ignore(job, replica)
             continue
         job.notify(f"incident {incident.number}: {says}{verdict.because}")
-        extend(job, incident, scope_worlds(job, replica.id, verdict.scope))
+        extend(job, incident, closure(job, scope_worlds(job, replica.id, verdict.scope)))
         if not caused:
             _charge(job, incident, verdict)
+
+
+def _is_known(job: JobState, incident: Incident, held: Held) -> bool:
+    """Whether none of the nodes that were in doubt then is lost: none is in doubt now, or overdue by now."""
+    if job.now < _due(job, held):
+        first = next(iter(incident.in_doubt.values()), None)
+        return first is None or first > held.at_ns
+    return not any(incident.in_doubt.get(name, job.now) <= held.at_ns for name in job.quiet)
+
+
+def _due(job: JobState, held: Held) -> int:
+    return held.at_ns + job.graph.options.quiet_after_ns
 
 
 def _charge(job: JobState, incident: Incident, verdict: Verdict) -> None:

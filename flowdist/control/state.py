@@ -202,6 +202,7 @@ class Held(NamedTuple):
     reason: str  # what people are told of it
     caused: bool  # something upstream, or in the same incident, is the root cause
     is_final: bool  # it would end the job, or its role, as it seemed then
+    at_ns: int
 
 
 class Charge(NamedTuple):
@@ -228,6 +229,7 @@ class Role:
     shelf: Shelf  # the nodes that may take one more of it
     dependents: tuple[tuple[str, Gate], ...]
     upstream: dict[str, None]  # every role that it depends on, over any number of gates
+    after: dict[str, None]  # every role that has to succeed before it starts
     charges: list[Charge] = field(default_factory=list)
     spent: dict[int, list[int]] = field(default_factory=dict)  # by level: when what is, or will be, charged opened
     rooted: list[int] = field(default_factory=list)  # incidents that it is the root cause of, until they are excused
@@ -271,11 +273,14 @@ class Incident:
     worlds: dict[WorldName, None] = field(default_factory=dict)  # the restart set
     awaited: dict[WorldName, None] = field(default_factory=dict)  # of these, not known yet to be gone, or to run again
     lost: dict[ReplicaId, str] = field(default_factory=dict)  # replicas that failed or were lost in it, and how
+    bereft: dict[WorldName, None] = field(default_factory=dict)  # worlds that lost a member with its node
     restarted: dict[ReplicaId, None] = field(default_factory=dict)  # replicas that it made start a new attempt
     stayed: dict[ReplicaId, None] = field(default_factory=dict)  # of these, whose workers came to it in place
-    in_doubt: dict[NodeName, None] = field(default_factory=dict)  # nodes: it may follow from the loss of one of these
+    in_doubt: dict[NodeName, int] = field(
+        default_factory=dict
+    )  # it may follow from the loss of one of these: since when
     asked: dict[WorldName, NodeName] = field(default_factory=dict)  # worlds whose nodes are in doubt, but for this one
-    held: list[Held] = field(default_factory=list)  # what is judged when these are heard, or answer
+    held: list[Held] = field(default_factory=list)  # what is judged when these are heard, or answer; as it happened
     phase: Literal["stopping", "starting", "closed"] = "stopping"
     closed_ns: int | None = None
     charged_to: str | None = None

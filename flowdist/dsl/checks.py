@@ -144,24 +144,25 @@ def _check_minima(topology: Topology, graph: RoleGraph, problems: Problems) -> N
     """The minima of the roles that are alive together have seats on the nodes, chosen as control chooses them."""
     if not graph.cluster.given or problems.codes() & set(_NO_SIZE):
         return
-    free = {node.name: offered(node) for node in graph.cluster.nodes}
     ended = _before_success(graph)
+    free = {frozenset[str](): {node.name: offered(node) for node in graph.cluster.nodes}}  # by who has ended
     seats: dict[str, list[Seat]] = {}
     needs = {spec.name: needed(spec.resources) for spec in graph.roles}
-    for role, spec in zip(topology.roles, graph.roles, strict=True):
-        trial = dict(free)
-        for name in ended[spec.name]:
-            for node, devices in seats.get(name, ()):
-                trial[node] = add(trial[node], needs[name], devices)
-        seated = _seat(spec, needs[spec.name], trial, _allowed(spec, graph, seats))
+    for role, spec in sorted(zip(topology.roles, graph.roles, strict=True), key=lambda pair: bool(ended[pair[1].name])):
+        gone = frozenset(ended[spec.name])
+        if gone not in free:
+            free[gone] = dict(free[frozenset()])
+            for name in ended[spec.name]:
+                for node, devices in seats.get(name, ()):
+                    free[gone][node] = add(free[gone][node], needs[name], devices)
+        seated = _seat(spec, needs[spec.name], free[gone], _allowed(spec, graph, seats))
         if len(seated) < spec.min_replicas:
             fields = Fields.of_role(role, problems)
             message = f"its minimum of {spec.min_replicas} has no room beside the roles before it"
             fields.error("FD113", "replicas", message, "lower a minimum, or add nodes")
             return
-        if not ended[spec.name]:
+        if not gone:
             seats[spec.name] = seated
-            free = trial
 
 
 def _allowed(spec: RoleSpec, graph: RoleGraph, seats: dict[str, list[Seat]]) -> set[str]:
@@ -200,15 +201,18 @@ def _seat(spec: RoleSpec, need: Need, free: dict[str, Capacity], allowed: set[st
 
 
 def _before_success(graph: RoleGraph) -> dict[str, dict[str, None]]:
-    """For each role, the roles that have succeeded before it starts. Gates point to earlier roles, others are wrong."""
-    found: dict[str, dict[str, None]] = {}
-    for spec in graph.roles:
-        before: dict[str, None] = {}
-        for gate in spec.gates:
-            if gate.condition == "succeeded":
-                before[gate.role] = None
-            before.update(found.get(gate.role, {}))
-        found.setdefault(spec.name, before)
+    """For each role, the roles that have succeeded before it starts. A joint world starts, and succeeds, as one."""
+    mates: dict[str, tuple[str, ...]] = {spec.name: (spec.name,) for spec in graph.roles}
+    mates |= {name: world.roles for world in graph.worlds for name in world.roles}
+    found: dict[str, dict[str, None]] = {spec.name: {} for spec in graph.roles}
+    before, count = -1, 0
+    while count > before:  # a joint world can hold up what was there before it
+        for spec in graph.roles:
+            for gate in spec.gates:
+                more = found[gate.role] | dict.fromkeys(mates[gate.role] if gate.condition == "succeeded" else ())
+                for mate in mates[spec.name]:
+                    found[mate] |= more
+        before, count = count, sum(map(len, found.values()))
     return found
 
 

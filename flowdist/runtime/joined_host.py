@@ -25,6 +25,7 @@ from flowdist.control.effects import FinishJob
 from flowdist.control.events import NodeJoined
 from flowdist.control.history import FaultLine, Line, Record, decode_lines
 from flowdist.control.timesheet import Timesheet
+from flowdist.control.upkeep import AgentUpkeep
 from flowdist.errors import JobFailed
 from flowdist.graph import NodeSpec, RoleGraph, format_duration
 from flowdist.runtime.blows import Blow, Held, strike, workers_hit
@@ -46,7 +47,7 @@ from flowdist.runtime.holding import Below
 from flowdist.runtime.logs import Follower, OpenSink
 from flowdist.runtime.meeting import INCARNATIONS, Gone, Meeting
 from flowdist.runtime.reaper import become_subreaper, kill_descendants
-from flowdist.runtime.supervisor import AGENT_RESTARTS_MAX, LOOK_S, WIND_DOWN_S, RunResult, Site
+from flowdist.runtime.supervisor import LOOK_S, WIND_DOWN_S, RunResult, Site
 from flowdist.runtime.teller import Show, Teller
 
 RETRY_S = 0.2  # between two calls for a controller that does not listen yet, or no longer
@@ -174,7 +175,8 @@ class JoinedHost:
         self._writer: asyncio.StreamWriter | None = joined.link.writer
         self._seen, self._digest = 0, sha256()  # lines of the journal
         self._skip = True  # what happened before this host came
-        self._lives = self._deaths = 0  # of the guardian; deaths that nobody has asked for
+        self._agent = AgentUpkeep(str(run_dir / "node.log"))
+        self._lives = 0  # of the guardian
         self._away: list[int | None] = []  # a fault has ended it: for how long, in ns; None: for good
         self._held: list[Below | Held] = []  # by a fault
         self._guardian: asyncio.subprocess.Process | None = None
@@ -225,15 +227,13 @@ class JoinedHost:
             if self._leaving or self._finished is not None:
                 self._over.set()
                 return
-            if self._away:
-                if (back_ns := self._away.pop()) is None:
-                    return
-                await asyncio.sleep(back_ns / 1e9)
-            else:
-                self._deaths += 1
-            if self._deaths > AGENT_RESTARTS_MAX:
-                self._end(f"the agent of {self._name} died {self._deaths} times (see {self._run_dir / 'node.log'})")
+            is_taken = bool(self._away)
+            after_ns, because = self._agent.taken_away(self._away.pop()) if is_taken else self._agent.died()
+            if after_ns is None:
+                if not is_taken:
+                    self._end(f"{self._name}: {because}")
                 return
+            await asyncio.sleep(after_ns / 1e9)
             self._show("event", f"{self._name}: its agent is started again")
 
     async def _start_guardian(self) -> asyncio.subprocess.Process:

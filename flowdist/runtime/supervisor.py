@@ -25,6 +25,7 @@ from flowdist.control.history import FaultLine, Header, Line, Record, decode_lin
 from flowdist.control.ids import unnamed_nodes
 from flowdist.control.state import JobState
 from flowdist.control.timesheet import Timesheet
+from flowdist.control.upkeep import AgentUpkeep, ControllerUpkeep
 from flowdist.errors import JobFailed
 from flowdist.faults import Fault, Plan, added_node
 from flowdist.graph import NodeSpec, RoleGraph
@@ -45,10 +46,6 @@ from flowdist.runtime.teller import Show, Teller
 
 LOOK_S = 0.1  # how often the workers' output is looked at
 RESUME_WAIT_S = 5.0  # for what is left of a run that was killed to end
-AGENT_RESTARTS_MAX = 5
-CONTROLLER_RESTARTS_MAX = 100  # that come to nothing: each line of the journal starts the count anew
-JOURNAL_LOST_COUNTS = 9  # that much more where it could not write a line: others will not be able to, either
-CONTROLLER_PAUSE_S = 0.05
 WIND_DOWN_S = 5.0
 
 
@@ -135,8 +132,9 @@ class Supervisor:
         self._hooks = Hooks(graph, self._run_dir)
         self._guardians: dict[str, asyncio.subprocess.Process] = {}
         self._starts = {name: self._past.starts.get(name, 0) for name in self._nodes}
-        self._agent_deaths: dict[str, int] = dict.fromkeys(self._nodes, 0)
-        self._controller_deaths = 0  # since it last wrote a line
+        self._agents = {name: AgentUpkeep(f"{name}.log") for name in self._nodes}
+        self._controllers = ControllerUpkeep(str(run_dir))
+        self._lost = ""  # why no controller is left
         self._back_after_ns: dict[str, int | None] = {}  # nodes that a fault has killed
         self._interrupts = 0
         self._finished: FinishJob | None = None
@@ -176,7 +174,7 @@ class Supervisor:
             raise KeyboardInterrupt
         if self._finished is None:
             log = self._run_dir / "controller.log"
-            raise JobFailed(f"the controller died again and again; everything was stopped (see {log})")
+            raise JobFailed(f"{self._lost}; everything was stopped (see {log})")
         return RunResult(
             outcome=self._finished.outcome,
             reason=self._finished.reason,
@@ -256,17 +254,14 @@ class Supervisor:
             await self._controller.wait()
             if self._over.is_set():
                 break
-            self._controller_deaths += 1
-            if self._controller_deaths >= CONTROLLER_RESTARTS_MAX:
+            journal_lost = self._controller.returncode == JOURNAL_LOST
+            after_ns, because = self._controllers.died(journal_lost=journal_lost)
+            if after_ns is None:
+                self._lost = because
                 self._over.set()
                 break
-            if self._controller.returncode == JOURNAL_LOST:
-                self._controller_deaths += JOURNAL_LOST_COUNTS
-                self._show("error", f"the journal cannot be written: is there room on the disk of {self._run_dir}?")
-                await asyncio.sleep(1)
-            else:
-                self._show("warning", "the controller died: another takes over from the journal")
-                await asyncio.sleep(CONTROLLER_PAUSE_S if self._controller_deaths > 1 else 0)
+            self._show("error" if journal_lost else "warning", because)
+            await asyncio.sleep(after_ns / 1e9)
             await self._start_controller()
 
     async def _watch_controller(self) -> None:
@@ -298,22 +293,15 @@ class Supervisor:
             kill_descendants(spare=self._own_processes())
         if self._over.is_set() or self._finished is not None:
             return
-        planned = node.name in self._back_after_ns
-        self._agent_deaths[node.name] += not planned
-        deaths = self._agent_deaths[node.name]
-        cause = "it was killed by a fault" if planned else "its agent died"
-        if stays_away := not planned and deaths > AGENT_RESTARTS_MAX:
-            cause = f"its agent died {deaths} times and is not started again (see {node.name}.log)"
-        self._gone[node.name] = NodeGone(node.name, cause)
+        agent, is_taken = self._agents[node.name], node.name in self._back_after_ns
+        after_ns, because = agent.taken_away(self._back_after_ns.pop(node.name)) if is_taken else agent.died()
+        self._gone[node.name] = NodeGone(node.name, because)
         self.operate(self._gone[node.name])
-        if planned:
-            back_ns = self._back_after_ns.pop(node.name)
-            if back_ns is None:
-                return
-            await asyncio.sleep(back_ns / 1e9)
-        elif stays_away:
-            self._show("error", f"{node.name}: {cause}")
+        if after_ns is None:
+            if not is_taken:
+                self._show("error", f"{node.name}: {because}")
             return
+        await asyncio.sleep(after_ns / 1e9)
         if not self._over.is_set() and self._finished is None:
             self._show("event", f"{node.name}: its agent is started again")
             await self._start_node(node)
@@ -342,7 +330,7 @@ class Supervisor:
         return boot_ns() - self._start_ns if self._start_ns else self._past.last_ns
 
     def _hear(self, line: Line) -> None:
-        self._controller_deaths = 0
+        self._controllers.wrote()
         if isinstance(line, Header):
             return
         if isinstance(line, FaultLine):

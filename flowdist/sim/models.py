@@ -302,6 +302,7 @@ class UserCode:
         self.sim.queue.at(self._at_ns, lambda: self._offer(worker, operation))
 
     def _offer(self, worker: ModelWorker, operation: Operation) -> None:
+        self.sim.points.offered(worker.replica, worker.attempt)
         start, path = worker.start, f"{worker.world}/{operation.name}"
         self._offers[worker.replica, worker.attempt, path] = worker, operation.name
         offer = io.WorkerOffered(worker.replica, worker.attempt, start.generation, path, operation.step)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from flowdist.control.effects import AnswerCheckpoint, StartReplica
 from flowdist.control.events import CheckpointOffered
 from flowdist.control.history import Record
+from flowdist.control.ids import ReplicaId
 from flowdist.control.state import JobState
 from flowdist.faults import Fault
 from flowdist.graph import RoleGraph, fits, needed, offered
@@ -82,6 +83,12 @@ class Points:
             self._see(STARTING)
         if sim.is_saving:
             self._see(SAVING)
+
+    def offered(self, replica: ReplicaId, attempt: int) -> None:
+        """User code commits. Of an attempt that is over, as control knows, it is refused, or not even heard (R19)."""
+        state = self._sim.job.replicas[replica]
+        if state.attempt != attempt or not state.is_live:
+            self._see(STALE)
 
     def hear(self, job: JobState, line: Record) -> None:
         """Control has decided something."""

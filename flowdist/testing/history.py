@@ -257,9 +257,15 @@ def _count(replicas: Iterable[ReplicaId], role: str) -> int:
 
 
 def _before_success(facts: Facts, spec: RoleSpec) -> set[str]:
-    """The roles that have to succeed before this one starts."""
-    found = {gate.role for gate in spec.gates if gate.condition == "succeeded"}
-    return found.union(*(_before_success(facts, facts.specs[gate.role]) for gate in spec.gates))
+    """The roles that have to succeed before this one starts. A joint world starts, and succeeds, as one."""
+    gates = [gate for mate in _mates(facts, spec.name) for gate in facts.specs[mate].gates]
+    found = {mate for gate in gates if gate.condition == "succeeded" for mate in _mates(facts, gate.role)}
+    return found.union(*(_before_success(facts, facts.specs[gate.role]) for gate in gates))
+
+
+def _mates(facts: Facts, role: str) -> tuple[str, ...]:
+    world = facts.graph.world_of(role)
+    return world.roles if world is not None else (role,)
 
 
 def _stops_in_order(facts: Facts, line: Record) -> Found:

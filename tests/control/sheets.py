@@ -52,6 +52,18 @@ def trainers(count: int = 1, *others: object, nodes: int = 1, cpu: float = 8.0, 
     return talk
 
 
+def half_up(at: float = 5) -> Talk:
+    """Two trainers, of which one has failed then; of their next generation only one is known to run."""
+    talk = trainers(2)
+    talk.auto = False
+    talk.tell(ev.StoreOpened("trainer", 2, 1))  # of a generation that is not there
+    fail(talk, at)
+    talk.tell(ev.ReplicaStopped(r("trainer/1"), 1))
+    talk.tell(ev.StoreOpened("trainer", 2, 29500))
+    talk.tell(ev.ReplicaStarted(r("trainer/0"), 2))
+    return talk
+
+
 def until(talk: Talk, at: float) -> None:
     talk.wait(at - talk.now / SECOND)
 

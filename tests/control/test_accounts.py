@@ -14,7 +14,19 @@ from flowdist.graph import SECOND, JointWorld, RoleGraph
 from flowdist.testing.conversation import Player, talks
 from flowdist.testing.conversation import Talk as Drawn
 from tests.control.harness import TCP, Gate, Talk, graph, node, r, restart, role
-from tests.control.sheets import fail, finish, read, revive, save, seconds, sheet_of, stall, step, trainers, until
+from tests.control.sheets import (
+    fail,
+    finish,
+    half_up,
+    read,
+    revive,
+    seconds,
+    sheet_of,
+    stall,
+    step,
+    trainers,
+    until,
+)
 
 
 def test_a_member_that_has_finished_is_done_while_the_others_still_work():
@@ -24,12 +36,20 @@ def test_a_member_that_has_finished_is_done_while_the_others_still_work():
     assert seconds(read(talk)) == {"productive": 110, "done": 10}
 
 
-def test_a_silent_node_could_not_go_on_since_its_last_heartbeat():
+@pytest.mark.parametrize(
+    ("fault", "at"),
+    [
+        pytest.param((), 20, id="its last heartbeat"),
+        pytest.param(((25.5, "node1"),), 21, id="a fault that was injected just before"),
+        pytest.param(((3, "node1"),), 20, id="no fault of long ago"),
+    ],
+)
+def test_a_silent_node_could_not_go_on_since(fault: tuple[tuple[float, str], ...], at: float):
     talk = trainers(2, nodes=2, cpu=1.0)
     until(talk, 30)
     talk.tell(ev.NodeSilent("node1"))
     until(talk, 40)
-    assert seconds(read(talk)) == {"productive": 50, "detection": 10, "waiting": 20}
+    assert seconds(read(talk, *fault)) == {"productive": 30 + at, "detection": 30 - at, "waiting": 20}
 
 
 def test_who_still_reports_still_works():
@@ -41,16 +61,11 @@ def test_who_still_reports_still_works():
     assert seconds(read(talk)) == {"productive": 58, "detection": 2}
 
 
-def test_a_fault_that_was_injected_just_before_says_when_it_was():
-    talk = trainers(2, nodes=2, cpu=1.0)
-    until(talk, 30)
-    talk.tell(ev.NodeSilent("node1"))
-    assert seconds(read(talk, (25.5, "node1"))) == {"productive": 51, "detection": 9}
-    assert seconds(read(talk, (3, "node1"))) == {"productive": 50, "detection": 10}
-    other = trainers(2)
-    fail(other, 30, "trainer/1")
-    assert seconds(read(other, (29, "trainer/1.0"))) == {"productive": 58, "detection": 2}
-    assert seconds(read(other, (29, ""))) == {"productive": 60}
+def test_a_fault_that_was_injected_into_a_worker_just_before_says_when_it_was():
+    talk = trainers(2)
+    fail(talk, 30, "trainer/1")
+    assert seconds(read(talk, (29, "trainer/1.0"))) == {"productive": 58, "detection": 2}
+    assert seconds(read(talk, (29, ""))) == {"productive": 60}
 
 
 def test_a_hang_began_with_the_last_sign():
@@ -162,19 +177,6 @@ def test_a_service_that_reports_progress_serves_all_the_same():
     assert seconds(read(talk), "ps") == {"productive": 20}
 
 
-def test_a_checkpoint_may_come_before_the_last_member_is_known_to_run():
-    talk = trainers(2)
-    talk.auto = False
-    fail(talk, 5)
-    talk.tell(ev.ReplicaStopped(r("trainer/1"), 1))
-    talk.tell(ev.StoreOpened("trainer", 2, 29500))
-    talk.tell(ev.ReplicaStarted(r("trainer/0"), 2))
-    save(talk, 7, 3)
-    talk.tell(ev.ReplicaStarted(r("trainer/1"), 2))
-    fail(talk, 10)
-    assert seconds(read(talk)) == {"lost work": 10 + 6, "start-up": 4}
-
-
 def test_a_world_with_readiness_checks_works_once_all_have_passed():
     ready = role("trainer", min_replicas=2, max_replicas=2, ready=TCP, ports=("rpc",), restart=restart())
     talk = Talk(graph(ready), auto=False)
@@ -258,12 +260,7 @@ def test_who_finds_no_place_in_the_next_generation_waits():
 
 
 def test_who_has_not_begun_to_work_is_not_stalled():
-    talk = trainers(2)
-    talk.auto = False
-    fail(talk, 5)
-    talk.tell(ev.ReplicaStopped(r("trainer/1"), 1))
-    talk.tell(ev.StoreOpened("trainer", 2, 29500))
-    talk.tell(ev.ReplicaStarted(r("trainer/0"), 2))
+    talk = half_up()
     stall(talk, 18, by="start")
     talk.tell(ev.ReplicaStarted(r("trainer/1"), 2))
     revive(talk, 19)

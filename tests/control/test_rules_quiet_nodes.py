@@ -282,8 +282,8 @@ def test_r8_what_another_incident_takes_in_is_still_judged_and_not_charged(
 
 
 def test_r8_a_failure_that_joins_an_open_incident_waits_too():
-    talk = gang(RULE, replicas=3)
-    talk.gone("node2")  # the incident stops the others; trainer/0 had failed before it could be told
+    talk = gang(RULE)
+    talk.tell(ev.StoreLost("trainer", 1))  # the incident stops all; trainer/0 had failed before it could be told
     talk.fail("trainer/0")
     assert talk.job.ending is None and list(talk.job.incidents[0].in_doubt) == ["node1"]
     hear(talk)

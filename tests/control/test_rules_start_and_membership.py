@@ -120,6 +120,28 @@ def test_r2_a_role_that_waits_for_success_may_use_the_seats_of_those_before_it()
     assert talk.up() == ["after/0", "after/1", "after/2", "after/3"]
 
 
+def test_r2_who_grows_leaves_room_for_all_who_wait_for_the_same_role_to_succeed():
+    """Each of them alone would have room beside one more of `grower`."""
+    gates = (Gate("prepare", "succeeded"),)
+    later = [role("after", gates=gates), role("other", min_replicas=2, max_replicas=2, gates=gates)]
+    talk = Talk(graph(role("prepare"), *later, role("grower", max_replicas=4), cpu=4))
+    talk.join("node0")
+    assert talk.up() == ["prepare/0", "grower/0"]
+    talk.finish("prepare/0")
+    assert talk.up() == ["after/0", "other/0", "other/1", "grower/0"]
+
+
+def test_r2_who_waits_for_success_has_room_beside_a_role_that_has_lost_its_node():
+    after = role("after", min_replicas=2, max_replicas=2, gates=(Gate("prepare", "succeeded"),))
+    talk = Talk(graph(role("prepare"), after, role("grower", max_replicas=2), role("main"), nodes=3, cpu=1))
+    talk.join("node0", "node1", "node2")
+    talk.gone("node2")
+    assert talk.up() == ["prepare/0", "grower/0"]
+    talk.wait(40)  # the cool-down of `grower` is over
+    talk.join("node3", cpu=2)
+    assert talk.up() == ["prepare/0", "grower/0", "main/0"], "the last seat is for `after`"
+
+
 def test_r2_a_gang_below_its_maximum_waits_for_known_nodes_but_not_longer_than_its_window():
     talk = Talk(graph(trainers(1, 2), nodes=2, cpu=1))
     talk.join("node0")

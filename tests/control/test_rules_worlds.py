@@ -156,6 +156,28 @@ def test_r1_a_world_waits_for_the_gates_of_all_its_roles():
     assert talk.world("core").phase == "opening"
 
 
+def test_r2_no_seat_is_kept_for_a_world_while_one_of_its_roles_waits_for_another_to_succeed():
+    """Nor for who waits for that world, to start or to succeed: none of them is alive at the same time as `prepare`."""
+    waits = trainers(1, 1, gates=(Gate("prepare", "succeeded"),))
+    late = role("late", gates=(Gate("ps", "started"),))
+    last = role("last", min_replicas=3, max_replicas=3, gates=(Gate("ps", "succeeded"),))
+    talk = joint(role("prepare", min_replicas=3, max_replicas=3), ps(), waits, late, last, cpu=3)
+    assert talk.up() == ["prepare/0", "prepare/1", "prepare/2"] and talk.replica("ps/0").node is None
+    talk.finish("prepare/0", "prepare/1", "prepare/2")
+    assert talk.up() == ["ps/0", "trainer/0", "late/0"]
+    talk.finish("ps/0", "trainer/0", "late/0")
+    assert talk.up() == ["last/0", "last/1", "last/2"]
+
+
+def test_r2_who_grows_leaves_room_for_a_world_as_a_whole_that_waits_for_others_to_succeed():
+    gates = (Gate("prepare", "succeeded"),)
+    grower = role("grower", min_replicas=1, max_replicas=4)
+    talk = joint(role("prepare"), ps(), trainers(2, 2, gates=gates), grower, cpu=4)
+    assert talk.up() == ["prepare/0", "grower/0"], "one seat is that of prepare, two more are for the world"
+    talk.finish("prepare/0")
+    assert talk.up() == ["ps/0", "trainer/0", "trainer/1", "grower/0"]
+
+
 def test_r18_the_roles_of_a_world_stop_together_as_deep_as_the_deepest_of_them():
     data = role("data", kind="service")
     late = role("late", gates=(Gate("ps", "started"),))

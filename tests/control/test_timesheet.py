@@ -7,7 +7,7 @@ import pytest
 from flowdist.control import events as ev
 from flowdist.control.stretches import MARKS_MAX, Stretch
 from tests.control.harness import r, restart
-from tests.control.sheets import fail, finish, read, save, seconds, step, trainers, until
+from tests.control.sheets import fail, finish, half_up, read, save, seconds, step, trainers, until
 
 # What is told, and what is not.
 
@@ -21,37 +21,25 @@ def test_who_reports_nothing_works_whenever_all_of_it_runs():
     assert sheet.told() == {"trainer": (False, False)}
 
 
-def test_who_reports_progress_starts_up_until_its_first_step():
+@pytest.mark.parametrize(
+    ("reports", "end", "start_up"),
+    [
+        pytest.param([(10, 1), (12, 2)], 100, 8, id="each step: until the first began"),
+        pytest.param([(210, 100), (410, 200)], 500, 10, id="each hundredth: at the first hundred it had worked"),
+        pytest.param([(30, 10_000), (40, 10_010)], 50, 20, id="a first one far beyond nothing: it was resumed"),
+        pytest.param([(30, 1)], 50, 30, id="a single one: work had begun by then"),
+    ],
+)
+def test_who_reports_progress_starts_up_until_its_first_step(
+    reports: list[tuple[float, int]], end: float, start_up: float
+):
     talk = trainers()
-    step(talk, 10, 1)
-    step(talk, 12, 2)
-    finish(talk, 100, "trainer/0")
+    for at, number in reports:
+        step(talk, at, number)
+    finish(talk, end, "trainer/0")
     sheet = read(talk)
-    assert seconds(sheet) == {"start-up": 8, "productive": 92}
+    assert seconds(sheet) == {"start-up": start_up, "productive": end - start_up}
     assert sheet.told() == {"trainer": (True, False)}
-
-
-def test_who_reports_every_hundredth_step_has_worked_at_the_first_hundred():
-    talk = trainers()
-    step(talk, 210, 100)
-    step(talk, 410, 200)
-    finish(talk, 500, "trainer/0")
-    assert seconds(read(talk)) == {"start-up": 10, "productive": 490}
-
-
-def test_a_first_step_far_beyond_nothing_was_resumed_from_a_checkpoint_of_another_run():
-    talk = trainers()
-    step(talk, 30, 10_000)
-    step(talk, 40, 10_010)
-    finish(talk, 50, "trainer/0")
-    assert seconds(read(talk)) == {"start-up": 20, "productive": 30}
-
-
-def test_a_single_report_says_only_that_work_had_begun():
-    talk = trainers()
-    step(talk, 30, 1)
-    finish(talk, 50, "trainer/0")
-    assert seconds(read(talk)) == {"start-up": 30, "productive": 20}
 
 
 def test_steps_that_go_back_and_reports_of_dead_attempts_change_nothing():
@@ -77,17 +65,19 @@ def test_when_the_first_report_comes_what_seemed_to_be_work_of_earlier_generatio
 
 
 def test_a_report_may_come_before_the_last_member_is_known_to_run():
-    talk = trainers(2)
-    talk.auto = False
-    talk.tell(ev.StoreOpened("trainer", 2, 1))  # of a generation that is not there
-    fail(talk, 5)
-    talk.tell(ev.ReplicaStopped(r("trainer/1"), 1))
-    talk.tell(ev.StoreOpened("trainer", 2, 29500))
-    talk.tell(ev.ReplicaStarted(r("trainer/0"), 2))
+    talk = half_up()
     step(talk, 10, 1)
     talk.tell(ev.ReplicaStarted(r("trainer/1"), 2))
     finish(talk, 20, "trainer/0", "trainer/1")
     assert seconds(read(talk)) == {"start-up": 20, "productive": 20}
+
+
+def test_a_checkpoint_may_come_before_the_last_member_is_known_to_run():
+    talk = half_up()
+    save(talk, 7, 3)
+    talk.tell(ev.ReplicaStarted(r("trainer/1"), 2))
+    fail(talk, 10)
+    assert seconds(read(talk)) == {"lost work": 10 + 6, "start-up": 4}
 
 
 def test_what_is_under_way_is_in_its_bucket_at_any_time():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -101,10 +102,35 @@ def test_who_has_succeeded_leaves_its_seats_even_to_those_who_wait_for_it_over_o
     topology = Topology("x", nodes=[Node(cpu=4)])
     prepare = topology.role("prepare", "true", cpu=4)
     train = topology.role("train", "true", cpu=3, depends_on=[prepare.succeeded()])
-    topology.role("evaluate", "true", cpu=4, depends_on=[train.started()])
+    topology.role("evaluate", "true", cpu=1, depends_on=[train.started()])
     assert codes(topology) == []
     topology.role("watch", "true", cpu=1)
     assert codes(topology) == ["FD113"]
+
+
+@pytest.mark.parametrize(("cpu", "fits"), [(2, True), (3, False)])
+def test_roles_that_wait_for_the_same_one_to_succeed_are_alive_together(cpu: int, fits: bool) -> None:
+    topology = Topology("x", nodes=[Node(cpu=4)])
+    prepare = topology.role("prepare", "true", cpu=4)
+    for name in ("train", "evaluate"):
+        topology.role(name, "true", cpu=cpu, depends_on=[prepare.succeeded()])
+    assert codes(topology) == ([] if fits else ["FD113"])
+
+
+def test_a_joint_world_takes_the_seats_of_those_that_one_of_its_roles_waits_for() -> None:
+    """`ps` has no gate of its own, and starts with `train` all the same; `after` waits for both to succeed."""
+    topology = Topology("x", nodes=[Node(cpu=4)])
+    prepare = topology.role("prepare", "true", cpu=4)
+    ps = topology.role("ps", "true", cpu=2)
+    train = topology.role("train", "true", cpu=2, depends_on=[prepare.succeeded()])
+    topology.role("after", "true", cpu=4, depends_on=[ps.succeeded()])
+    topology.world("core", ps, train)
+    assert codes(topology) == []
+    talk = Talk(compile_topology(topology, Problems()))
+    talk.join("node0")
+    for names in (["prepare/0"], ["ps/0", "train/0"], ["after/0"]):
+        assert talk.up() == names
+        talk.finish(*names)
 
 
 def test_a_ladder_of_gates_is_checked_in_no_time() -> None:

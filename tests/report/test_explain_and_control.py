@@ -184,6 +184,22 @@ def _check_order(talk: Talk, told: dict[str, Any], stops: list[StopReplica], bef
                     assert last < order.index(entry["role"]), (gate, order)
 
 
+def test_a_node_takes_nothing_from_a_world_that_waits_for_a_role_to_succeed():
+    """As it was found: a seat was kept for d, which starts with b, so that a seemed to have succeeded (R1, R2)."""
+    waits = role("b", gates=(Gate("a", "succeeded", "restart"),), primary=False)
+    topology = graph(role("a", gang=False), waits, role("d", primary=False), nodes=2)
+    topology = msgspec.structs.replace(topology, worlds=(JointWorld("joint", ("b", "d")),))
+    assert plan_of(topology)["placement"] == {"a/0": "node0"}
+    failing = parse_failing("node0", topology)
+    told = explanation_of(topology, failing, plan_of(topology)["placement"])
+    assert [entry["who"] for entry in told["restarts"]] == ["a/0"] and told["hits"] == ["a/0"]
+
+    talk = Talk(topology)
+    talk.join("node0", "node1")
+    happen(talk, failing, told["hits"])
+    assert talk.attempts() == {"a/0": 2, "b/0": 0, "d/0": 0}
+
+
 def test_a_replica_that_loses_its_node_starts_again_before_who_waits_for_its_role():
     """As it was found: a/1 would be enough for the gate of b, but a/0 is to start again before b does (R1, R6)."""
     after = role("b", gates=(Gate("a", "started", "restart"),), primary=False, restart=RestartPolicy("role"))
@@ -198,3 +214,19 @@ def test_a_replica_that_loses_its_node_starts_again_before_who_waits_for_its_rol
     stops = happen(talk, failing, told["hits"])
     assert [str(start.replica) for start in talk.starts if start.attempt > 1] == ["a/0", "b/0"]
     _check_order(talk, told, stops, before)
+
+
+def test_a_gang_that_is_ignored_restarts_nobody_however_many_of_it_fail_and_whoever_depends_on_it():
+    """As it was found: its last peer to fail restarted the job; and who depends on it could not go on (R5, R9)."""
+    policy = RestartPolicy("job", max_restarts=0, then="ignore")
+    ignored = role("b", min_replicas=2, max_replicas=2, primary=False, restart=policy)
+    follows = role("c", gates=(Gate("b", "started", "restart"),), restart=RestartPolicy("role"))
+    topology = graph(role("a"), ignored, follows, nodes=3)
+    for target in ("b/0", "b"):
+        failing = parse_failing(f"{target}:exit=1", topology)
+        told = explanation_of(topology, failing, plan_of(topology)["placement"])
+        assert (told["outcome"], told["restarts"]) == ("ignore", [])
+        talk = Talk(topology)
+        talk.join(*NODES)
+        happen(talk, failing, told["hits"])
+        assert set(talk.attempts().values()) == {1} and talk.up() == ["a/0", "c/0"]

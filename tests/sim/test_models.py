@@ -12,8 +12,9 @@ from flowdist import Node, Restart, Topology, Workload
 from flowdist.control.ids import ReplicaId
 from flowdist.errors import FlowdistError
 from flowdist.faults import Plan, parse_fault
-from flowdist.graph import RoleGraph
+from flowdist.graph import SECOND, RoleGraph
 from flowdist.sim.checkpoints import Disk, Operation, View
+from flowdist.sim.points import STALE
 from flowdist.sim.simulation import SimResult, Simulation
 from flowdist.testing import assert_recovers, assert_same_result, check_determinism, explore, graph_of
 from flowdist.testing.campaign import campaign
@@ -128,10 +129,30 @@ def test_what_was_being_written_when_its_writer_died_is_torn() -> None:
 def test_a_commit_of_a_generation_that_is_over_is_refused() -> None:
     """The node of rank 0 stands still while it publishes, until a new generation has saved, too."""
     graph = job(models.Counting, steps=60)
-    hit = [f"node0@{13 + n / 10:g}s:pause/25s" for n in range(9, 21)]
-    for fault in hit:
-        result = run(graph, fault)
+    offers = []
+    for hundredths in range(1200, 1250, 5):
+        faults = Plan((parse_fault(f"node0@{hundredths / 100:g}s:pause/25s"),))
+        result = Simulation(graph, faults).run()
         assert result.violation is None and result.played.ends == {"trainer": {"total": sum(range(240))}}
+        if STALE in result.seen:
+            offers.append(result.seen[STALE])
+            simulation = Simulation(graph, faults)
+            simulation.run(result.seen[STALE] + SECOND)
+            latest = simulation.job.worlds["trainer"].checkpoint
+            assert latest is not None and latest.generation == 2 and latest.path == "trainer/10-2"
+            assert simulation.work.code.latest == {"trainer": "10-2"}
+    assert len(offers) > 2 and all(at > 37 * SECOND for at in offers)
+
+
+def test_a_commit_that_is_overtaken_by_the_end_of_its_generation_is_refused() -> None:
+    """Rank 0 is killed as soon as it has offered; the restart is there before the offer is."""
+    graph = job(models.Counting, steps=60)
+    seen = set()
+    for seed in range(12):
+        result = run(graph, "node0@11s:reorder=1/3s", "trainer/0@12.4075s", seed=seed)
+        assert result.violation is None and result.played.ends == {"trainer": {"total": sum(range(240))}}
+        seen |= set(result.seen)
+    assert STALE in seen
 
 
 def test_a_rank_that_reads_another_checkpoint_than_the_rest_is_named() -> None:
