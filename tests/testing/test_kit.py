@@ -158,6 +158,17 @@ def test_a_node_is_back_before_a_role_that_has_no_room_without_it_gives_up() -> 
     assert longest_s(2, "10m") > 50 and longest_s(8, "10s") > 50
 
 
+def test_a_job_gets_on_while_one_works_for_whose_success_a_primary_task_waits() -> None:
+    """Directly, or because what it depends on waits for it."""
+    t = Topology("stages", nodes=2)
+    load = Workload(steps=900, startup="1s", checkpoint_every="20s")
+    prepare = t.role("prepare", "true", primary=False, restart=Restart(max_restarts=3), workload=load)
+    restart = Restart("replica", max_restarts=3)
+    serve = t.role("serve", "true", kind="service", depends_on=prepare.succeeded(), restart=restart)
+    t.role("train", "true", depends_on=serve.started(), restart=Restart(max_restarts=3), workload=Workload(steps=30))
+    assert not campaign(graph_of(t), range(1, 16)).failures
+
+
 def test_the_nemesis_draws_what_becomes_of_peers_where_the_topology_does_not_say() -> None:
     def drawn(*roles: tuple[Restart | None, str | None], joint: bool = False, gang: bool = True) -> set[str]:
         t = Topology("drawn", nodes=2 * [Node(cpu=8)])
