@@ -221,6 +221,18 @@ def test_the_nemesis_drains_no_node_that_the_minima_need() -> None:
     assert not any(fault.kind == "drain" for seed in range(300) for fault in nemesis.plan(seed).faults)
 
 
+def test_the_nemesis_drains_no_node_when_seats_that_are_not_given_back_fill_the_others() -> None:
+    def drained(*, gang: bool) -> int:
+        t = Topology("seats", nodes=2 * [Node(cpu=4)])
+        load = Workload(steps=300, startup="2s")
+        often = Restart("replica" if not gang else "role", max_restarts=3)
+        t.role("reader", "true", replicas="1:4", gang=gang, restart=often, workload=load)
+        t.role("trainer", "true", replicas=2, restart=Restart(max_restarts=3), workload=load)
+        return sum(fault.kind == "drain" for fault in plans(t))
+
+    assert drained(gang=False) == 0 and drained(gang=True) > 20
+
+
 def test_failing_seeds_are_kept_once_and_tried_first(tmp_path: Path) -> None:
     corpus = Corpus(tmp_path / "deep/corpus.jsonl")
     assert corpus.seeds() == []
