@@ -75,8 +75,16 @@ def _is_commit(line: Record, roles: set[str]) -> bool:
 
 
 def _primary(graph: RoleGraph) -> list[RoleSpec]:
-    """And whoever shares a world with one: any member may be the one that saves."""
-    found = {spec.name: spec for spec in graph.roles if spec.kind == "task" and spec.primary}
+    """With those for whose success one waits, directly or not: while they work, the job gets on.
+
+    And whoever shares a world with one: any member may be the one that saves.
+    """
+    found = {spec.name for spec in graph.roles if spec.kind == "task" and spec.primary}
+    needed = set(found)
+    for spec in reversed(graph.roles):  # gates point to earlier roles
+        for gate in spec.gates if spec.name in needed else ():
+            needed.add(gate.role)
+            found |= {gate.role} if gate.condition == "succeeded" else set()
     joint = [name for world in graph.worlds if any(name in found for name in world.roles) for name in world.roles]
     return [spec for spec in graph.roles if spec.name in found or spec.name in joint]
 

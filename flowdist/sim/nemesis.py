@@ -243,12 +243,15 @@ class Nemesis:
         return f"{spec.name}@{{at}}:scale={spec.min_replicas + int(draw(seed, 'nemesis', 'scale', n) * span)}"
 
     def _has_room_without(self, names: set[str]) -> bool:
-        """All minima fit on the other nodes: what is drained never comes back. Where places are chosen, who knows."""
+        """All minima fit on the other nodes: what is drained never comes back. Where places are chosen, who knows.
+
+        A gang gives back what it has above its minimum when it forms anew; without a gang replicas keep their seats.
+        """
         free = [offered(node) for node in self._graph.cluster.nodes if node.name not in names]
         for spec in self._graph.roles:
             if spec.placement.near or spec.placement.apart or spec.placement.where:
                 return False
-            for _ in range(spec.min_replicas):
+            for _ in range(spec.min_replicas if spec.gang else spec.max_replicas):
                 at = next((i for i, room in enumerate(free) if fits(needed(spec.resources), room)), None)
                 if at is None:
                     return False

@@ -158,6 +158,17 @@ def test_a_node_is_back_before_a_role_that_has_no_room_without_it_gives_up() -> 
     assert longest_s(2, "10m") > 50 and longest_s(8, "10s") > 50
 
 
+def test_a_job_gets_on_while_one_works_for_whose_success_a_primary_task_waits() -> None:
+    """Directly, or because what it depends on waits for it."""
+    t = Topology("stages", nodes=2)
+    load = Workload(steps=900, startup="1s", checkpoint_every="20s")
+    prepare = t.role("prepare", "true", primary=False, restart=Restart(max_restarts=3), workload=load)
+    restart = Restart("replica", max_restarts=3)
+    serve = t.role("serve", "true", kind="service", depends_on=prepare.succeeded(), restart=restart)
+    t.role("train", "true", depends_on=serve.started(), restart=Restart(max_restarts=3), workload=Workload(steps=30))
+    assert not campaign(graph_of(t), range(1, 16)).failures
+
+
 def test_the_nemesis_draws_what_becomes_of_peers_where_the_topology_does_not_say() -> None:
     def drawn(*roles: tuple[Restart | None, str | None], joint: bool = False, gang: bool = True) -> set[str]:
         t = Topology("drawn", nodes=2 * [Node(cpu=8)])
@@ -208,6 +219,18 @@ def test_the_nemesis_drains_no_node_that_the_minima_need() -> None:
     t.role("other", "true", cpu=1, apart=True, replicas=1)
     nemesis = Nemesis(graph_of(t), horizon(graph_of(t)))
     assert not any(fault.kind == "drain" for seed in range(300) for fault in nemesis.plan(seed).faults)
+
+
+def test_the_nemesis_drains_no_node_when_seats_that_are_not_given_back_fill_the_others() -> None:
+    def drained(*, gang: bool) -> int:
+        t = Topology("seats", nodes=2 * [Node(cpu=4)])
+        load = Workload(steps=300, startup="2s")
+        often = Restart("replica" if not gang else "role", max_restarts=3)
+        t.role("reader", "true", replicas="1:4", gang=gang, restart=often, workload=load)
+        t.role("trainer", "true", replicas=2, restart=Restart(max_restarts=3), workload=load)
+        return sum(fault.kind == "drain" for fault in plans(t))
+
+    assert drained(gang=False) == 0 and drained(gang=True) > 20
 
 
 def test_failing_seeds_are_kept_once_and_tried_first(tmp_path: Path) -> None:
