@@ -411,7 +411,7 @@ def refuse_unsupported(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str
 
 def refuse_fault(fault: Fault, message: str, help: str) -> NoReturn:
     """FaultError with the kind of the fault underlined: for reasons that whoever carries it out has."""
-    _refuse(fault.spec, *_kind_place(fault), message, help)
+    _refuse(fault.spec, *_kind_place(fault), message, help, fault.where)
 
 
 def refuse_misplaced(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str]], nodes: Iterable[str]) -> None:
@@ -423,7 +423,7 @@ def refuse_misplaced(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str]]
         if fault.kind not in kinds[what]:
             message = f"{fault.kind} of a {what} means nothing here"
             help = f"what a {what} can suffer: {', '.join(kinds[what])}"
-            _refuse(fault.spec, *_kind_place(fault), message, help, fault.where)
+            refuse_fault(fault, message, help)
 
 
 def _kind_place(fault: Fault) -> tuple[int, int]:

@@ -99,8 +99,8 @@ def _summary(scope: Any, seeds: Sequence[int], results: list[Any], cpu_s: float)
         },
         "between_s": between / 1e9 if between is not None else None,
         "checkpoint_every_s": load.checkpoint_every_ns / 1e9,
-        "young_s": young_ns(load.checkpoint_ns, between) / 1e9 if between is not None else None,
-        "daly_s": daly_ns(load.checkpoint_ns, between) / 1e9 if between is not None else None,
+        "young_s": young_ns(load.blocking_ns, between) / 1e9 if between is not None else None,
+        "daly_s": daly_ns(load.blocking_ns, between) / 1e9 if between is not None else None,
         "failures_per_cpu_s": sum(result.faults for result in results) / cpu_s if cpu_s else None,
     }
 

@@ -27,6 +27,9 @@ WORKLOAD = {  # as --set calls them, and the graph
     "checkpoint_every": "checkpoint_every_ns",
     "checkpoint_time": "checkpoint_ns",
     "restore_time": "restore_ns",
+    "step_spread": "step_spread",
+    "warmup": "warmup_ns",
+    "checkpoint_blocks": "blocks_ns",
 }
 
 

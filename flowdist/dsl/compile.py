@@ -23,8 +23,9 @@ from flowdist.dsl.preload import read_preload, warn_if_cold
 from flowdist.dsl.problems import Problems, did_you_mean
 from flowdist.dsl.resources import NamedResources
 from flowdist.dsl.settings import load_settings
-from flowdist.dsl.topology import ROLE_DEFAULTS, Gate, Node, Role, Topology, Workload
+from flowdist.dsl.topology import ROLE_DEFAULTS, Gate, Node, Role, Topology
 from flowdist.dsl.units import parse_sizes
+from flowdist.dsl.workload import read_workload
 from flowdist.dsl.worlds import check_worlds
 from flowdist.graph import (
     MINUTE,
@@ -39,14 +40,12 @@ from flowdist.graph import (
     Resources,
     RoleGraph,
     RoleSpec,
-    WorkloadSpec,
     format_duration,
 )
 from flowdist.graph import Gate as GateSpec
 
 RESERVED = ("all", "controller")
 MOST = 100_000  # nodes of a job, replicas of a role, workers of a replica: more is a slip of the pen
-COLLECTIVES = ("wait", "fail", "hang")
 
 DEFAULTS = {
     "grace": 10 * SECOND,
@@ -242,14 +241,14 @@ class _RoleCompiler:
             ready=self._ready(fields, ports),
             state=state,
             **self._times(fields),
-            hang_after_ns=_optional(fields, "hang_after"),
-            start_timeout_ns=_optional(fields, "start_timeout"),
+            hang_after_ns=fields.optional_duration("hang_after"),
+            start_timeout_ns=fields.optional_duration("start_timeout"),
             preload=read_preload(fields, command, self._folder / workdir),
             warm=fields.flag("warm", True),
             numa=self._numa(fields, resources),
             virtual_local_rank=fields.flag("virtual_local_rank", False),
             parallel=read_parallel(fields),
-            workload=self._workload(fields, kind),
+            workload=read_workload(fields, kind),
             simulate=model_of(fields, self._folder, kind),
             address_edges=_roles_in(macros),
         )
@@ -368,32 +367,6 @@ class _RoleCompiler:
             except re.error as error:
                 fields.error("FD131", "ready_when", f"{target!r} is no regular expression: {error}", "correct it")
         return Readiness(how, target)  # type: ignore[arg-type]
-
-    def _workload(self, fields: Fields, kind: str) -> WorkloadSpec:
-        given = fields.values["workload"]
-        startup = 2 * SECOND if kind == "service" else 5 * SECOND
-        if given is None:
-            return WorkloadSpec(startup_ns=startup)
-        if not isinstance(given, Workload):
-            fields.error("FD134", "workload", "workload= must be a Workload", "write workload=Workload(steps=600)")
-            return WorkloadSpec(startup_ns=startup)
-        work = fields.nested("workload", given)
-        return WorkloadSpec(
-            steps=work.whole("steps", least=1),
-            step_ns=work.duration("step_time", SECOND, zero=False),
-            startup_ns=work.duration("startup", startup),
-            checkpoint_every_ns=work.duration("checkpoint_every", MINUTE, zero=False),
-            checkpoint_ns=work.duration("checkpoint_time", SECOND),
-            restore_ns=work.duration("restore_time", 0),
-            rejoin_ns=None if given.rejoin_time is None else work.duration("rejoin_time", 0),
-            collective="" if given.collective is None else work.choice("collective", COLLECTIVES),
-            collective_timeout_ns=_optional(work, "collective_timeout"),
-        )
-
-
-def _optional(fields: Fields, name: str) -> int | None:
-    """A duration that is off unless it is given."""
-    return None if fields.values[name] is None else fields.duration(name, MINUTE, zero=False)
 
 
 def _roles_in(macros: list[tuple[str, str]]) -> tuple[str, ...]:

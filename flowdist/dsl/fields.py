@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from flowdist.dsl.places import CallSite, Place
 from flowdist.dsl.problems import Problems, did_you_mean
 from flowdist.dsl.topology import Role
-from flowdist.graph import WHOLE, Resources, parse_duration, parse_memory
+from flowdist.graph import MINUTE, WHOLE, Resources, parse_duration, parse_memory
 
 T = TypeVar("T")
 GPUS_MAX = 1024  # of a node
@@ -91,6 +91,10 @@ class Fields:
             self.error("FD105", name, f"{name}={value!r} {wrong}", 'write a duration such as "30s"')
             return default
         return ns
+
+    def optional_duration(self, name: str) -> int | None:
+        """A duration that is off unless it is given."""
+        return None if self.values[name] is None else self.duration(name, MINUTE, zero=False)
 
     def memory(self, name: str) -> int:
         value = self.values.get(name)

@@ -112,10 +112,17 @@ class Workload:
 
     Args:
         steps: Steps until the task is done; services ignore it.
-        step_time: One step, by the slowest worker of the world.
+        step_time: One step, by the fastest worker.
+        step_spread: How much longer the slowest may take, as a share: with 0.1 each attempt of a worker draws a step
+            time between `step_time` and a tenth more. The world goes at the pace of its slowest member; of N workers it
+            takes 1 + step_spread * N / (N + 1) times as long on average. Seed 0 draws nothing.
         startup: From the start of the process to its first step, or to readiness.
-        checkpoint_every: Interval between checkpoints.
-        checkpoint_time: How long a checkpoint blocks.
+        warmup: From the moment that all workers of the world are up to their first step: compilation, caches, the first
+            connections. Paid whenever a worker of the world is a new process.
+        checkpoint_every: Time between checkpoints in which workers step.
+        checkpoint_time: How long it takes until a checkpoint is whole. What dies earlier resumes from the one before.
+        checkpoint_blocks: For how long of that the workers stand still. None: all of it. With less the checkpoint is
+            asynchronous: they step on while it is written.
         restore_time: How long a restart takes to read its checkpoint.
         rejoin_time: Its workers call `worker.elastic()`: how long until they train on in a new generation, in the same
             process. None: they are restarted.
@@ -138,8 +145,12 @@ class Workload:
         rejoin_time: Duration | None = None,
         collective: Literal["wait", "fail", "hang"] | None = None,
         collective_timeout: Duration | None = None,
+        step_spread: float = 0.0,
+        warmup: Duration = "0s",
+        checkpoint_blocks: Duration | None = None,
     ) -> None:
         self.steps, self.step_time, self.startup = steps, step_time, startup
+        self.step_spread, self.warmup, self.checkpoint_blocks = step_spread, warmup, checkpoint_blocks
         self.checkpoint_every, self.checkpoint_time = checkpoint_every, checkpoint_time
         self.restore_time, self.rejoin_time = restore_time, rejoin_time
         self.collective, self.collective_timeout = collective, collective_timeout

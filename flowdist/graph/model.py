@@ -143,7 +143,10 @@ class Gate(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
 
 class WorkloadSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """How the simulator plays a worker: steps of `step_ns` after `startup_ns`, a checkpoint every so often."""
+    """How the simulator plays a worker: steps of `step_ns` after `startup_ns`, a checkpoint every so often.
+
+    A checkpoint is whole after `checkpoint_ns`; for the first `blocking_ns` of it nobody steps.
+    """
 
     steps: int = 600
     step_ns: int = 1 * SECOND
@@ -154,6 +157,24 @@ class WorkloadSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     rejoin_ns: int | None = None  # in place; None: its workers are not elastic
     collective: Literal["", "wait", "fail", "hang"] = ""  # what becomes of a dead worker's peers; empty: not said, wait
     collective_timeout_ns: int | None = None  # of the process group; None: as of the backend
+    step_spread: float = 0.0  # how much longer than `step_ns` a worker may take, as a share of it
+    warmup_ns: int = 0  # from the moment that all are up to the first step
+    blocks_ns: int | None = None  # how long a checkpoint blocks, if not for all of its time
+
+    @property
+    def blocking_ns(self) -> int:
+        """How long a checkpoint keeps its workers from stepping."""
+        return self.checkpoint_ns if self.blocks_ns is None else self.blocks_ns
+
+    @property
+    def lag_ns(self) -> int:
+        """For how long they step again before it is whole."""
+        return self.checkpoint_ns - self.blocking_ns
+
+    @property
+    def cycle_ns(self) -> int:
+        """From the beginning of one checkpoint to that of the next."""
+        return self.checkpoint_every_ns + self.blocking_ns
 
 
 class SecretRef(msgspec.Struct, frozen=True, repr_omit_defaults=True):

@@ -28,10 +28,11 @@ def halts(accounts: Accounts, job: JobState, model: WorldModel, now: int) -> Non
     members = [member for member in model.members if accounts.bucket_of(member) == "work"]
     if not members:
         return  # its code failed as it began
-    worked, checkpoint = model.split(now)
+    warmed, worked, checkpoint = model.split(now)
     kept = min(worked, max(0, model.durable - model.first_step) * model.pace.workload.step_ns)
-    stalled = now - model.begun_ns - worked - checkpoint
-    parts: dict[Bucket, int] = {"productive": kept, "lost work": worked - kept}
+    checkpoint += now - model.left_ns if model.left_ns is not None else 0
+    stalled = now - model.begun_ns - warmed - worked - checkpoint
+    parts: dict[Bucket, int] = {"productive": kept, "lost work": worked - kept, "start-up": warmed}
     accounts.halts(job, members, parts | {"checkpoint": checkpoint, "stalled": stalled}, now)
     _count_up_to(accounts, model, min(model.durable, model.first_step))
     done = Done(model.first_step, model.step_at(now), dict(Counter(member.role for member in members)))

@@ -37,11 +37,11 @@ class Aim:
         if started is not None:
             has_saved = started > begins + load.checkpoint_every_ns + load.checkpoint_ns
             slowest = max(_startups_ns(seed, spec, attempt=2))
-            begins = started + slowest + (load.restore_ns if has_saved else 0)
+            begins = started + slowest + (load.restore_ns if has_saved else 0) + load.warmup_ns
             cycles = min(cycles, CYCLES)
         cycle = int(draw(seed, "aim", "cycle", n) * cycles)
         inside = int(draw(seed, "aim", "inside", n) * load.checkpoint_ns)
-        return begins + cycle * (load.checkpoint_every_ns + load.checkpoint_ns) + load.checkpoint_every_ns + inside
+        return begins + cycle * load.cycle_ns + load.checkpoint_every_ns + inside
 
     def restoring(self, seed: int, n: int, after: Fault) -> int | None:
         """A time at which one of them reads its checkpoint because of `after`; None where it does not, or has none."""
@@ -76,8 +76,8 @@ class Aim:
         return joint.roles if joint is not None else (spec.name,)
 
     def _begins_ns(self, seed: int, spec: RoleSpec) -> int:
-        """When its first generation begins to step: the last of its workers is up."""
-        return max(self._up_ns(seed, self._graph.role(name)) for name in self._world(spec))
+        """When its first generation begins to step: the last of its workers is up, and they have warmed up."""
+        return max(self._up_ns(seed, self._graph.role(name)) for name in self._world(spec)) + spec.workload.warmup_ns
 
     def _up_ns(self, seed: int, spec: RoleSpec) -> int:
         return self._starts_ns(seed, spec) + max(_startups_ns(seed, spec, attempt=1))
@@ -105,4 +105,4 @@ def _checkpoints(load: WorkloadSpec) -> int:
 
 
 def _work_ns(load: WorkloadSpec) -> int:
-    return load.steps * load.step_ns + _checkpoints(load) * load.checkpoint_ns
+    return load.warmup_ns + load.steps * load.step_ns + _checkpoints(load) * load.blocking_ns

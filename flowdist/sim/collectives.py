@@ -69,7 +69,7 @@ class Collectives:
         """
         work, now = self._sim.work, self._sim.queue.now
         model = work.model_of(replica, attempt)
-        if model is None or model.begun_ns is None or work.waits_for_service(model):
+        if model is None or model.begun_ns is None or model.left_ns is not None or work.waits_for_service(model):
             return
         if model.step_at(now) >= model.pace.workload.steps:
             return

@@ -13,7 +13,16 @@ from flowdist.control.ids import ReplicaId
 from flowdist.control.milestones import has_come
 from flowdist.control.xid import xid_text
 from flowdist.fault_rates import Arrivals, check_rates
-from flowdist.faults import ORDERS, Fault, Plan, check_plan, check_targets, refuse_misplaced, refuse_unsupported
+from flowdist.faults import (
+    ORDERS,
+    Fault,
+    Plan,
+    check_plan,
+    check_targets,
+    refuse_fault,
+    refuse_misplaced,
+    refuse_unsupported,
+)
 from flowdist.graph import RoleGraph, parse_duration
 from flowdist.sim.network import Direction
 
@@ -39,10 +48,23 @@ def check_faults(plan: Plan, graph: RoleGraph) -> None:
         refuse_unsupported(faults, KINDS, "flowdist simulate")
         check_targets(faults, graph, nodes)
         refuse_misplaced(faults, KINDS, nodes)
+        for fault in faults:
+            _refuse_slow_writing(fault, graph)
 
     check(plan.faults)
     check_plan(plan, graph)
     check_rates(plan.rates, graph, nodes, check)
+
+
+def _refuse_slow_writing(fault: Fault, graph: RoleGraph) -> None:
+    """Who trains on while a checkpoint is written would have to wait at the next one, some day."""
+    roles = [role for role in graph.roles if fault.target.partition("/")[0] in (role.name, "all")]
+    for role in roles if fault.kind == "slow-checkpoint" else ():
+        if role.workload.lag_ns:
+            message = f"{role.name} steps on while it saves: what a slow disk does to it is not simulated"
+            refuse_fault(
+                fault, message, f"leave out checkpoint_blocks of {role.name}: then a slow checkpoint blocks it"
+            )
 
 
 class Faulting:

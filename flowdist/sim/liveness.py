@@ -102,8 +102,12 @@ def _re_formation_ns(graph: RoleGraph) -> int:
     grace = max(max(spec.grace_ns, spec.stop_grace_ns, spec.drain_ns) for spec in graph.roles)
     policies = [policy for spec in graph.roles if spec.restart is not None for policy in spec.restart.chain()]
     backoff = max((policy.backoff_max_ns for policy in policies), default=0)
-    starts = sum(round(SPREAD * spec.workload.startup_ns) + spec.workload.restore_ns for spec in graph.roles)
+    starts = sum(_starts_ns(spec.workload) for spec in graph.roles)
     return grace + backoff + starts
+
+
+def _starts_ns(load: WorkloadSpec) -> int:
+    return round(SPREAD * load.startup_ns) + load.restore_ns + round((1 + load.step_spread) * load.warmup_ns)
 
 
 def _cycle_ns(spec: RoleSpec) -> int:
@@ -111,12 +115,13 @@ def _cycle_ns(spec: RoleSpec) -> int:
     load = spec.workload
     if spec.simulate:
         return _work_ns(load)
-    return min(load.checkpoint_every_ns + load.checkpoint_ns, _work_ns(load))
+    return min(round((1 + load.step_spread) * (load.cycle_ns + load.lag_ns)), _work_ns(load))
 
 
 def _work_ns(load: WorkloadSpec) -> int:
     steps = load.steps * load.step_ns
-    return load.startup_ns + load.restore_ns + steps + steps // load.checkpoint_every_ns * load.checkpoint_ns
+    works = load.warmup_ns + steps + steps // load.checkpoint_every_ns * load.blocking_ns
+    return load.startup_ns + load.restore_ns + round((1 + load.step_spread) * works)
 
 
 def _lasts_ns(fault: Fault) -> int:

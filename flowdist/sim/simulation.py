@@ -333,7 +333,8 @@ class Simulation:
             return "restoring"
         if self.is_saving:
             return "saving"
-        return "steady" if any(model.begun_ns is not None for model in models) else "starting"
+        is_steady = any(model.begun_ns is not None and not model.is_warming(now) for model in models)
+        return "steady" if is_steady else "starting"
 
     @property
     def is_saving(self) -> bool:

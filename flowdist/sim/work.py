@@ -13,13 +13,15 @@ from flowdist.sim.accounts import begins, halts
 from flowdist.sim.checkpoints import Damage
 from flowdist.sim.collectives import Collectives
 from flowdist.sim.models import UserCode
-from flowdist.sim.streams import spread
+from flowdist.sim.streams import draw, spread
 from flowdist.sim.stretch import skip_quiet, who_tells
-from flowdist.sim.workload import WorldModel
+from flowdist.sim.workload import EVEN, WorldModel
 
 if TYPE_CHECKING:
     from flowdist.sim.node import SimNode
     from flowdist.sim.simulation import Simulation
+
+PACES = 1_000_000  # parts of the spread of steps that a draw tells apart
 
 
 class _Stop(NamedTuple):
@@ -64,12 +66,22 @@ class Work:
                 model = self.models[start.world] = WorldModel(self._pace_of(role))
             if start.generation != model.generation:
                 self._stops.pop(start.world, None)
-            model.start(start, kept=bool(kept))
+            procs = node.procs_of(start.replica)
+            model.start(start, kept=len(kept), procs=procs, own=self._pace_drawn(start, procs))
             if model.durable and not kept:
                 at = self._queue.now + delay
                 model.reads[start.replica] = (at, at + load.restore_ns)
                 delay += load.restore_ns
         self._queue.after(delay, self._started_up, node, start)
+
+    def _pace_drawn(self, start: StartReplica, procs: int) -> Fraction:
+        """How many times longer than the fastest worker could the slowest of this attempt takes for a step."""
+        most = self._graph.role(start.replica.role).workload.step_spread
+        if not most or not self._seed:
+            return EVEN
+        name = f"{start.replica}#{start.attempt}"
+        slowest = max(draw(self._seed, name, "step", rank) for rank in range(procs))
+        return 1 + Fraction(round(most * slowest * PACES), PACES)
 
     def _pace_of(self, role: RoleSpec) -> RoleSpec:
         """The role whose workload says how its world steps: of a joint world the one that takes longest."""
@@ -275,16 +287,24 @@ class Work:
                 self._queue.at(max(at, self._queue.now), self._stop, world, model, model.version)
 
     def _stop(self, world: str, model: WorldModel, version: int) -> None:
-        """It is: what it saves there is not lost."""
+        """It is: there it stands still, and saves."""
         if model.version != version or model.begun_ns is None:
             return
         stops = self._stops.pop(world, [])
         self._stopped[world] = model.generation
-        self.code.save_at_once(world)
-        model.save(max(stop.step for stop in stops))
-        self._halt(model)
+        self.code.catch_up(world)
+        model.leave(self._queue.now)
+        self._queue.after(model.pace.workload.checkpoint_ns, self._saved, world, model, model.generation, stops)
+
+    def _saved(self, world: str, model: WorldModel, generation: int, stops: list[_Stop]) -> None:
+        """What it saved there is whole, and not lost; unless a member has died meanwhile, or the disk is full."""
+        if model.generation == generation and model.begun_ns is not None:
+            self.code.save_at_once(world)
+            if min(model.members).role not in self.code.disk.full:
+                model.save(model.step_at(self._queue.now))
+            self._halt(model)
         for stop in stops:
-            self._queue.after(model.pace.workload.checkpoint_ns, self._leave, stop)
+            self._leave(stop)
 
     def _leave(self, stop: _Stop) -> None:
         for local_rank in range(stop.node.procs_of(stop.replica)):
@@ -296,6 +316,8 @@ class Work:
         That a checkpoint begins matters to user code, and where it will take longer than usual.
         """
         self._plan_stop(world, model)
+        if model.is_warming(self._queue.now) and (begins := model.time_of_step(model.first_step)) is not None:
+            self._queue.at(begins, self._warmed_up, model, model.version)
         at, is_checkpoint = model.next_moment()
         if at is None:
             return
@@ -310,6 +332,10 @@ class Work:
                 step_at = model.time_of_step(step) if model.step_at(self._queue.now) < step else None
                 if step_at is not None and step_at < at:
                     self._queue.at(step_at, self._step_done, model, model.version)
+
+    def _warmed_up(self, model: WorldModel, version: int) -> None:
+        if model.version == version and model.begun_ns is not None:
+            model.warmed_up(self._queue.now)
 
     def _step_done(self, model: WorldModel, version: int) -> None:
         if model.version == version and model.begun_ns is not None:
@@ -357,7 +383,7 @@ class Work:
         self.report_steps(model)
         first = min(model.members)
         start = model.members[first]
-        step = model.step_at(self._queue.now)
+        step = model.step_of_checkpoint(model.offered)
         if first.role not in self.code.disk.full and not self.code.plays(world):
             offer = io.WorkerOffered(first, start.attempt, start.generation, f"{world}/step-{step}", step)
             self._sim.nodes[start.node].tell(offer)

@@ -30,8 +30,9 @@ class Done(NamedTuple):
 class WorldModel:
     """One world of a task.
 
-    `position` is nominal time, in ns, since the present generation began to step: work and checkpoints as the workload
-    says. It was `_base_ns` at `_since_ns`, and goes on from there at one `_pace`th of the speed of time.
+    `position` is nominal time, in ns, since the present generation had warmed up: work, and what checkpoints block, as
+    the workload says. Before it is negative. It was `_base_ns` at `_since_ns`, and goes on from there at one
+    `_factor`th of the speed of time.
     """
 
     pace: RoleSpec  # whose workload says how the world steps
@@ -39,14 +40,17 @@ class WorldModel:
     generation: int = 0
     members: dict[ReplicaId, StartReplica] = field(default_factory=dict)
     up: dict[ReplicaId, None] = field(default_factory=dict)
-    begun_ns: int | None = None  # when the present generation began to step
+    begun_ns: int | None = None  # when all of the present generation were up
     first_step: int = 0  # from which it began
     offered: int = 0  # checkpoints of this generation that were complete
     lost_ns: int = 0  # work that was done and has to be done again, per worker
     lost_steps: int = 0
     in_memory: int = 0  # the step that the members of the last generation had come to
     has_memory: bool = False  # a member of this one has kept it
+    is_cold: bool = False  # a member of this one is a new process
+    warmup_ns: int = 0  # what this generation has to warm up
     regained: int = 0  # of what was lost with the last generation, steps that this one has after all
+    left_ns: int | None = None  # when it stopped at a step that was agreed on
     begins: list[int] = field(default_factory=list)  # when stepping began, generation by generation
     done: list[Done] = field(default_factory=list)  # by earlier generations, in order
     counted: int = 0  # up to which of these steps they are booked as kept
@@ -55,7 +59,8 @@ class WorldModel:
     version: int = 0  # what was planned for an earlier one does not happen
     stalls: dict[str, None] = field(default_factory=dict)  # why nobody gets on, whoever the members are
     holds: dict[str, None] = field(default_factory=dict)  # why a member of this generation holds up all
-    slow: dict[ReplicaId, Fraction] = field(default_factory=dict)  # how many times slower a member is
+    own: dict[ReplicaId, Fraction] = field(default_factory=dict)  # how many times longer its steps take, as drawn
+    slow: dict[ReplicaId, Fraction] = field(default_factory=dict)  # how many times slower a member is by a fault
     saving: Fraction = EVEN  # how many times longer the checkpoint takes that is being written
     saves_begun: int = 0  # checkpoints of this generation whose beginning mattered to somebody
     _since_ns: int = 0
@@ -76,17 +81,29 @@ class WorldModel:
         if self.saved:
             self.saved.pop()
 
-    def start(self, start: StartReplica, *, kept: bool = False) -> None:
-        """A member's processes run; those of an earlier generation are forgotten. `kept`: they have its state."""
+    def start(self, start: StartReplica, *, kept: int = 0, procs: int = 1, own: Fraction = EVEN) -> None:
+        """A member's processes run; those of an earlier generation are forgotten.
+
+        Args:
+            start: What was ordered.
+            kept: How many of its workers are those of before, with their state.
+            procs: How many it has.
+            own: How many times longer than the workload says its slowest worker takes for a step.
+        """
         if start.generation != self.generation:
             self.generation = start.generation
             self.members.clear()
             self.up.clear()
             self.slow.clear()
+            self.own.clear()
             self.reads.clear()
-            self.begun_ns, self.offered, self.saves_begun, self.has_memory = None, 0, 0, False
+            self.begun_ns, self.offered, self.saves_begun = None, 0, 0
+            self.has_memory = self.is_cold = False
             self.holds.clear()
-        self.has_memory |= kept
+        self.has_memory |= kept > 0
+        self.is_cold |= kept < procs
+        if own != 1:
+            self.own[start.replica] = own
         self.members[start.replica] = start
 
     def is_restoring(self, now: int) -> bool:
@@ -96,9 +113,15 @@ class WorldModel:
     def is_saving(self, now: int) -> bool:
         """It steps, and for now it writes a checkpoint."""
         load = self.pace.workload
-        if self.begun_ns is None or self._position(now) >= self._position_of_step(load.steps):
+        position = self._position(now)
+        if self.begun_ns is None or not 0 <= position < self._position_of_step(load.steps):
             return False
-        return self._position(now) % (load.checkpoint_every_ns + load.checkpoint_ns) >= load.checkpoint_every_ns
+        cycles, rest = divmod(position, load.cycle_ns)
+        return rest >= load.checkpoint_every_ns or (cycles > 0 and rest < load.lag_ns)
+
+    def is_warming(self, now: int) -> bool:
+        """All of it are up, and none has done a step."""
+        return self.begun_ns is not None and self._position(now) < 0
 
     def is_up(self, replica: ReplicaId, now: int) -> bool:
         """A member has started up. Returns whether it was the last: the world begins to step."""
@@ -113,17 +136,30 @@ class WorldModel:
         self.first_step += self.regained
         self.lost_steps -= self.regained
         self.lost_ns -= self.regained * self.pace.workload.step_ns
-        self._since_ns, self._base_ns = now, 0
+        self.warmup_ns = self.pace.workload.warmup_ns if self.is_cold else 0
+        self._since_ns, self._base_ns = now, -self.warmup_ns
         self.version += 1
-        self.begins.append(now)
+        if not self.warmup_ns:
+            self.begins.append(now)
         return True
 
-    def split(self, now: int) -> tuple[int, int]:
-        """What was done in this generation, in ns: steps, and checkpoints."""
-        load = self.pace.workload
-        cycles, rest = divmod(self._position(now), load.checkpoint_every_ns + load.checkpoint_ns)
-        checkpoint = cycles * load.checkpoint_ns + max(0, rest - load.checkpoint_every_ns)
-        return self._position(now) - checkpoint, checkpoint
+    def warmed_up(self, now: int) -> None:
+        """It begins to step."""
+        self.begins.append(now)
+
+    def leave(self, now: int) -> None:
+        """It stands still at a step that was agreed on, and saves."""
+        self._rebase(now)
+        self.left_ns = now
+
+    def split(self, now: int) -> tuple[int, int, int]:
+        """What was done in this generation, in ns: warming up, steps, and what checkpoints blocked."""
+        load, position = self.pace.workload, self._position(now)
+        if position < 0:
+            return self.warmup_ns + position, 0, 0
+        cycles, rest = divmod(position, load.cycle_ns)
+        checkpoint = cycles * load.blocking_ns + max(0, rest - load.checkpoint_every_ns)
+        return self.warmup_ns, position - checkpoint, checkpoint
 
     def halt(self, now: int) -> None:
         """A member is gone: the others wait for it in vain. What was done since the last checkpoint is lost."""
@@ -134,6 +170,7 @@ class WorldModel:
         self.lost_steps += max(0, done - self.durable)
         self.lost_ns += max(0, done - self.durable) * self.pace.workload.step_ns
         self.begun_ns, self.saving = None, EVEN
+        self.left_ns = None
         self.version += 1
         self.up.clear()
 
@@ -157,7 +194,7 @@ class WorldModel:
 
     @property
     def is_stalled(self) -> bool:
-        return bool(self.stalls or self.holds)
+        return bool(self.stalls or self.holds) or self.left_ns is not None
 
     def slow_down(self, replica: ReplicaId, factor: Fraction, now: int) -> None:
         """A member takes so many times as long for a step, and with it all; 1 is its own speed again."""
@@ -181,12 +218,19 @@ class WorldModel:
         self.version += 1
 
     def _factor(self) -> Fraction:
-        return max(self.slow.values()) * self.saving if self.slow else self.saving
+        members = {**self.own, **self.slow}
+        paces = [self.own.get(member, EVEN) * self.slow.get(member, EVEN) for member in members]
+        return max(EVEN, *paces) * self.saving if paces else self.saving
+
+    @property
+    def _is_even(self) -> bool:
+        """Nobody of it takes longer than the workload says."""
+        return not self.slow and not self.own and self.saving is EVEN
 
     def _position(self, now: int) -> int:
         if self.is_stalled or self.begun_ns is None:
             return self._base_ns
-        if not self.slow and self.saving is EVEN:
+        if self._is_even:
             return self._base_ns + now - self._since_ns
         factor = self._factor()
         return self._base_ns + (now - self._since_ns) * factor.denominator // factor.numerator
@@ -195,7 +239,7 @@ class WorldModel:
         """When it will be there, if nothing comes in between; None while nobody gets on."""
         if self.is_stalled:
             return None
-        if not self.slow and self.saving is EVEN:
+        if self._is_even:
             return self._since_ns + position - self._base_ns
         factor = self._factor()
         return self._since_ns + -(-(position - self._base_ns) * factor.numerator // factor.denominator)
@@ -205,8 +249,7 @@ class WorldModel:
         if self.begun_ns is None:
             return self.durable
         load = self.pace.workload
-        cycle = load.checkpoint_every_ns + load.checkpoint_ns
-        cycles, rest = divmod(self._position(now), cycle)
+        cycles, rest = divmod(max(0, self._position(now)), load.cycle_ns)
         worked = cycles * load.checkpoint_every_ns + min(rest, load.checkpoint_every_ns)
         return min(load.steps, self.first_step + worked // load.step_ns)
 
@@ -218,12 +261,12 @@ class WorldModel:
         load = self.pace.workload
         work = (step - self.first_step) * load.step_ns
         checkpoints = max(0, work - 1) // load.checkpoint_every_ns
-        return work + checkpoints * load.checkpoint_ns
+        return work + checkpoints * load.blocking_ns
 
     def next_save(self) -> int | None:
         """When the next checkpoint will begin, if nothing comes in between; None when there will be none."""
         load = self.pace.workload
-        position = self.offered * (load.checkpoint_every_ns + load.checkpoint_ns) + load.checkpoint_every_ns
+        position = self.offered * load.cycle_ns + load.checkpoint_every_ns
         if self.saves_begun > self.offered or position >= self._position_of_step(load.steps):
             return None
         return self._time_of(position)
@@ -236,20 +279,19 @@ class WorldModel:
     def next_moment(self) -> tuple[int | None, bool]:
         """When the next checkpoint will be complete, or the work is done, and which of the two (True: a checkpoint)."""
         load = self.pace.workload
-        checkpoint = (self.offered + 1) * (load.checkpoint_every_ns + load.checkpoint_ns)
+        checkpoint = (self.offered + 1) * load.cycle_ns + load.lag_ns
         end = self._position_of_step(load.steps)
         return self._time_of(min(checkpoint, end)), checkpoint < end
 
     def checkpoints_by(self, time: int) -> int:
         """How many of this generation will be complete by then, before its work is done."""
         load = self.pace.workload
-        cycle = load.checkpoint_every_ns + load.checkpoint_ns
-        return min(self._position(time), self._position_of_step(load.steps) - 1) // cycle
+        return (min(self._position(time), self._position_of_step(load.steps) - 1) - load.lag_ns) // load.cycle_ns
 
     def time_of_checkpoint(self, number: int) -> int | None:
         """When the one of that number in this generation, from 1, will be complete; None while nobody gets on."""
         load = self.pace.workload
-        return self._time_of(number * (load.checkpoint_every_ns + load.checkpoint_ns))
+        return self._time_of(number * load.cycle_ns + load.lag_ns)
 
     def step_of_checkpoint(self, number: int) -> int:
         load = self.pace.workload

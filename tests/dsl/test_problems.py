@@ -122,6 +122,17 @@ CASES = [
     ("FD155", MAIN + 't.role("a", "true", numa="node")', '"node"'),
     ("FD156", 't = Topology("x", heartbeat="500ms", lease="1500ms")\nt.role("a", "true")', '"1500ms"'),
     ("FD156", 't = Topology("x", heartbeat="3s")\nt.role("a", "true")', '"3s"'),
+    (
+        "FD157",
+        MAIN + 't.role("a", "true", workload=Workload(checkpoint_time="10s", checkpoint_blocks="11s"))',
+        '"11s"',
+    ),
+    (
+        "FD157",
+        MAIN
+        + 'w = Workload(checkpoint_every="9s", checkpoint_time="10s", checkpoint_blocks="0s")\nt.role("a", workload=w)',
+        '"9s"',
+    ),
     ("FD301", 't = Topology("x", nodes=[Node(gpu=1)])\nt.role("a", "true", gpu=1, replicas="1x2")', '"1x2"'),
     (
         "FD302",

@@ -1,0 +1,191 @@
+"""What a workload says of a worker is what the simulator plays: warm-up, spread, asynchronous checkpoints."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowdist.control.accounts import Spent
+from flowdist.control.history import Record
+from flowdist.control.ids import ReplicaId
+from flowdist.dsl import Node, Restart, Topology, Workload
+from flowdist.faults import FaultError, Plan, parse_fault
+from flowdist.graph import MS, SECOND, RoleGraph
+from flowdist.sim.faulting import check_faults
+from flowdist.sim.liveness import end_ns
+from flowdist.sim.nemesis import Nemesis
+from flowdist.sim.simulation import SimResult, Simulation
+from flowdist.testing.campaign import campaign, horizon
+from flowdist.testing.kit import graph_of
+from tests.sim.test_stretch import differences
+
+
+def gang(replicas: str = "4", **load: Any) -> RoleGraph:
+    t = Topology("gang", nodes=[Node(f"node{i}", cpu=1) for i in range(int(replicas.rpartition(":")[2]))])
+    load = {"steps": 600, "startup": "5s", "checkpoint_every": "1m", "checkpoint_time": "10s", **load}
+    t.role("trainer", "true", replicas=replicas, restart=Restart(max_restarts=9), workload=Workload(**load))
+    return graph_of(t)
+
+
+def run(graph: RoleGraph, *faults: str, seed: int = 0) -> SimResult:
+    return Simulation(graph, Plan(tuple(map(parse_fault, faults))), seed=seed).run()
+
+
+def spent(result: SimResult, bucket: str) -> float:
+    """In seconds, by each of the trainers."""
+    return result.spent["trainer"][bucket] / SECOND / len(result.job.replicas)  # type: ignore[index]
+
+
+def saved_at(result: SimResult) -> list[tuple[float, int]]:
+    """When checkpoints were accepted, in s, and of which step they are."""
+    lines = [line for line in result.lines if isinstance(line, Record)]
+    offers = [line for line in lines if type(line.event).__name__ == "CheckpointOffered"]
+    return [(round(line.t_ns / SECOND, 2), line.event.step) for line in offers]  # type: ignore[union-attr]
+
+
+def total(spent: Spent) -> int:
+    return sum(ns for buckets in spent.values() for ns in buckets.values())
+
+
+def test_a_checkpoint_blocks_for_all_of_its_time_unless_it_is_asynchronous() -> None:
+    whole, part = run(gang()), run(gang(checkpoint_blocks="2s"))
+    assert (spent(whole, "checkpoint"), spent(part, "checkpoint")) == (90, 18)
+    assert whole.now - part.now == 9 * 8 * SECOND
+    assert (
+        [step for _, step in saved_at(part)] == [step for _, step in saved_at(whole)] == [60 * n for n in range(1, 10)]
+    )
+
+
+def test_an_asynchronous_checkpoint_is_of_the_step_at_which_it_began_and_whole_only_at_its_end() -> None:
+    blocking = saved_at(run(gang()))[0]
+    assert saved_at(run(gang(checkpoint_blocks="2s")))[0] == blocking, "both are whole 70 s after the first step"
+    graph, begins = gang(checkpoint_blocks="2s"), blocking[0] - 70
+    early, late = (run(graph, f"trainer/1@{round((begins + at) * 1000)}ms") for at in (69, 71))
+    assert early.models["trainer"].lost_steps == 67, "from the beginning: the checkpoint of 60 was not whole"
+    assert late.models["trainer"].lost_steps == 9, "69 steps were done, and 60 are saved"
+
+
+def test_an_asynchronous_checkpoint_that_would_be_whole_after_the_last_step_is_not_waited_for() -> None:
+    result = run(gang(steps=125, checkpoint_blocks="0s"))
+    assert [step for _, step in saved_at(result)] == [60]
+    assert spent(result, "productive") == 125 and spent(result, "checkpoint") == 0
+
+
+def test_who_saves_in_the_background_saves_while_it_steps() -> None:
+    result = run(gang(checkpoint_blocks="2s"))
+    model, begun = result.models["trainer"], result.models["trainer"].begins[0]
+    model.begun_ns, model._since_ns, model._base_ns = begun, begun, 0  # as it was while it stepped
+    at = [59, 60.5, 65, 69.9, 70.1, 121, 121.9, 122.1, 131.9, 132.1]
+    is_saving = [model.is_saving(begun + round(s * SECOND)) for s in at]
+    assert is_saving == [False, True, True, True, False, False, False, True, True, False]
+
+
+def test_warm_up_is_paid_when_all_are_up_by_every_generation_with_a_new_process() -> None:
+    cold, warm = run(gang()), run(gang(warmup="20s"))
+    assert warm.now - cold.now == 20 * SECOND
+    assert spent(warm, "start-up") - spent(cold, "start-up") == 20
+    assert warm.models["trainer"].begins[0] - cold.models["trainer"].begins[0] == 20 * SECOND
+    again = run(gang(warmup="20s"), "trainer/1@100s")
+    assert spent(again, "start-up") == pytest.approx(2 * (5 + 20), abs=0.1)
+    stays = run(gang(warmup="20s", rejoin_time="1s"), "trainer/1@100s")
+    assert spent(stays, "start-up") == pytest.approx(spent(again, "start-up"), abs=4), "one of them is new"
+
+
+def test_a_world_that_is_lost_while_it_warms_up_has_not_begun_to_step() -> None:
+    graph = gang(warmup="20s")
+    result = run(graph, "trainer/1@15s")
+    [begun] = result.models["trainer"].begins
+    assert begun > 15 * SECOND + 25 * SECOND
+    assert result.models["trainer"].lost_steps == 0 and spent(result, "lost work") == 0
+    assert ("kill", "starting") in result.hits
+    assert spent(result, "start-up") == pytest.approx(15 + 25, abs=0.2)
+
+
+def test_what_holds_up_a_world_that_warms_up_holds_up_its_first_step() -> None:
+    graph = gang(warmup="20s")
+    plain, paused = run(graph), run(graph, "trainer/1@10s:pause/3s")
+    assert paused.models["trainer"].begins[0] - plain.models["trainer"].begins[0] == 3 * SECOND
+    assert spent(paused, "stalled") == 3
+
+
+def test_a_world_goes_at_the_pace_of_its_slowest_member_and_each_attempt_draws_its_own() -> None:
+    graph = gang(step_spread=0.5, steps=100, checkpoint_every="1h")
+    assert run(graph).now == run(gang(steps=100, checkpoint_every="1h")).now, "seed 0 is nominal"
+    stalls = [spent(run(graph, seed=seed), "stalled") for seed in range(1, 61)]
+    assert min(stalls) > 0 and max(stalls) < 50 and len(set(stalls)) == 60
+    assert sum(stalls) / 60 == pytest.approx(100 * 0.5 * 4 / 5, rel=0.1), "the largest of four, drawn evenly"
+    many = gang(replicas="16", step_spread=0.5, steps=100, checkpoint_every="1h")
+    assert spent(run(many, seed=1), "stalled") > 40
+    before, after = (_paces(graph, "trainer/2@60s", until=until) for until in (55, 80))
+    assert len({*before.values(), *after.values()}) == 8
+
+
+def _paces(graph: RoleGraph, fault: str, *, until: int) -> dict[ReplicaId, Fraction]:
+    """What its members have drawn who step at that time, in s."""
+    sim = Simulation(graph, Plan((parse_fault(fault),)), seed=3)
+    sim.run(until * SECOND)
+    return dict(sim.work.models["trainer"].own)
+
+
+def test_a_slow_member_is_slower_than_it_was_drawn() -> None:
+    graph = gang(step_spread=0.5, steps=100, checkpoint_every="1h")
+    assert run(graph, "trainer/1@20s:slow=2x/40s", seed=2).now > run(graph, seed=2).now + 10 * SECOND
+
+
+def test_what_is_saved_at_an_agreed_step_is_durable_only_when_it_is_whole() -> None:
+    graph = gang(replicas="3:4", steps=300)
+    drained = run(graph, "node3@105s:drain")
+    assert drained.models["trainer"].lost_steps == 0
+    assert spent(drained, "checkpoint") == (4 * 2 * 10 + 3 * 3 * 10) / 4, "the first, that of the drain; three by three"
+    told = next(line.t_ns for line in drained.lines if isinstance(line, Record) and "StopAtStep" in repr(line.effects))
+    killed = run(graph, "node3@105s:drain", f"node2@{(told + 3 * SECOND) // MS}ms/1m")
+    assert killed.models["trainer"].lost_steps == 30, "it was not whole"
+
+
+def test_a_disk_that_is_full_saves_nothing_at_an_agreed_step_either() -> None:
+    graph = gang(replicas="3:4", steps=300)
+    result = run(graph, "trainer@100s:disk-full/1m", "node3@105s:drain")
+    assert result.models["trainer"].lost_steps == 30 and result.job.outcome == "succeeded"
+
+
+def test_a_slow_disk_under_who_steps_on_while_it_saves_is_refused() -> None:
+    for fault in ("trainer@1m:slow-checkpoint=10x/1m", "all@1m:slow-checkpoint=10x/1m"):
+        with pytest.raises(FaultError, match="trainer steps on while it saves"):
+            check_faults(Plan((parse_fault(fault),)), gang(checkpoint_blocks="2s"))
+    check_faults(Plan((parse_fault("trainer@1m:slow-checkpoint=10x/1m"),)), gang())
+
+
+LOADS = st.fixed_dictionaries(
+    {
+        "warmup": st.sampled_from(["0s", "7s"]),
+        "step_spread": st.sampled_from([0.0, 0.3]),
+        "checkpoint_blocks": st.sampled_from([None, "0s", "3s", "10s"]),
+        "rejoin_time": st.sampled_from([None, "1s"]),
+        "restore_time": st.sampled_from(["0s", "4s"]),
+    }
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(load=LOADS, seed=st.integers(1, 500))
+def test_the_buckets_close_and_quiet_stretches_change_nothing_whatever_the_workload(
+    load: dict[str, Any], seed: int
+) -> None:
+    graph = gang(replicas="2:4", steps=900, **load)
+    usual = horizon(graph)
+    plan = Nemesis(graph, usual).plan(seed)
+    wrong, _ = differences(graph, plan, seed, end_ns(graph, plan, usual))
+    assert not wrong
+    result = Simulation(graph, plan, seed=seed, schedule=seed).run(end_ns(graph, plan, usual))
+    assert result.violation is None
+    assert total(result.spent) == result.now * len(result.job.replicas)
+
+
+def test_a_campaign_survives_with_all_of_it() -> None:
+    load = {"warmup": "20s", "step_spread": 0.2, "checkpoint_blocks": "2s", "restore_time": "5s"}
+    report = campaign(gang(replicas="2:4", steps=1800, **load), range(1, 60))
+    assert not report.failures
