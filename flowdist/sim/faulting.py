@@ -23,13 +23,17 @@ from flowdist.faults import (
     refuse_misplaced,
     refuse_unsupported,
 )
-from flowdist.graph import RoleGraph, parse_duration
+from flowdist.graph import MS, SECOND, RoleGraph, parse_duration
 from flowdist.sim.network import Direction
 
 if TYPE_CHECKING:
     from flowdist.sim.node import SimNode
     from flowdist.sim.simulation import Simulation
 
+PROVEN_NS = (
+    11 * MS
+)  # until the death of a node is known for sure: an agent of it that joins sooner would be taken for it
+LEAVES_NS, LEAVES_MAX = SECOND, 120  # how often it is looked whether a node that leaves is gone, and for how long
 OF_LINKS = ("flap", "delay", "drop", "duplicate", "reorder")
 DAMAGES = ("torn-checkpoint", "lost-checkpoint", "corrupt-checkpoint")
 CHECKPOINTS = (*DAMAGES, "slow-checkpoint")
@@ -76,6 +80,7 @@ class Faulting:
         self._arrivals = Arrivals(plan.rates, sim.graph, nodes, seed)
         self._waiting: list[Fault] = []
         self._fired: dict[str, None] = {}
+        self._parted = 0
 
     def plan(self) -> None:
         """Those with a time go into the queue, the others wait for their event."""
@@ -221,12 +226,12 @@ class Faulting:
         match fault.kind:
             case "kill":
                 self._sim.kill_node(node)
-                self._later(fault, lambda: self._sim.bring_back(node.spec))
+                self._bring_back(fault, node, 0)
             case "lost":
                 self._cut(fault, node, ("up", "down"))
             case "leave":
                 node.tell(io.LeaveRequested())
-                self._later(fault, lambda: self._sim.bring_back(node.spec))
+                self._bring_back(fault, node, 0)
             case "preempt":
                 self._preempt(fault, node)
             case "pause":
@@ -251,6 +256,18 @@ class Faulting:
                 number, gpu = fault.xid
                 node.tell(io.GpuFaulted(gpu, xid_text(number), number))
         self._sim.plan()
+
+    def _bring_back(self, fault: Fault, node: SimNode, after_ns: int) -> None:
+        """It is up again so long after its end, but not before that is proven; and not before it has left."""
+
+        def back(patience: int) -> None:
+            if node.is_alive and patience:
+                self._sim.queue.after(LEAVES_NS, back, patience - 1)
+            else:
+                self._sim.bring_back(node.spec)
+
+        if fault.duration_ns is not None:
+            self._sim.queue.after(after_ns + max(fault.duration_ns, PROVEN_NS), back, LEAVES_MAX)
 
     def _flap(self, fault: Fault, node: SimNode) -> None:
         """Cut off from the controller and back again, a period each, until the duration is over."""
@@ -295,8 +312,10 @@ class Faulting:
             self._cut(fault, node, ("up",) if fault.kind == "cut-to" else ("up", "down"))
         others = [name for name in fault.others if name != "controller"]
         if others:
-            self._sim.work.part(fault.spec, node.spec.name, others)
-            self._later(fault, lambda: self._sim.work.join(fault.spec))
+            self._parted += 1  # of a label each node is parted by itself, and `every=` may part it twice
+            why = f"{fault.spec} ({self._parted})"
+            self._sim.work.part(why, node.spec.name, others)
+            self._later(fault, lambda: self._sim.work.join(why))
 
     def _preempt(self, fault: Fault, node: SimNode) -> None:
         """A notice, and when it has run out the end, come what may."""
@@ -309,8 +328,7 @@ class Faulting:
                 self._sim.plan()
 
         self._sim.queue.after(notice_ns, take)
-        if fault.duration_ns is not None:
-            self._sim.queue.after(notice_ns + fault.duration_ns, lambda: self._sim.bring_back(node.spec))
+        self._bring_back(fault, node, notice_ns)
 
     def _targets(self, fault: Fault) -> list[ReplicaId]:
         running = [replica.id for replica in self._sim.job.replicas.values() if replica.phase in ("running", "ready")]

@@ -133,7 +133,8 @@ class Simulation:
         try:
             self.queue.run(until)
             if self.job.outcome is None and (until is None or self.queue.now < until):
-                raise Violation("liveness", f"nothing will ever happen again; waiting for {waiting_for(self.job)}")
+                waits = ", ".join(waiting_for(self.job)) or "nobody"
+                raise Violation("liveness", f"nothing will ever happen again; waiting for {waits}")
             self._check(check_job)
             self._watching.close(self.job, self.queue.now)
         except Violation as error:

@@ -293,6 +293,7 @@ class Work:
         stops = self._stops.pop(world, [])
         self._stopped[world] = model.generation
         self.code.catch_up(world)
+        self.report_steps(model)
         model.leave(self._queue.now)
         self._queue.after(model.pace.workload.checkpoint_ns, self._saved, world, model, model.generation, stops)
 

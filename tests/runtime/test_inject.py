@@ -128,7 +128,7 @@ def test_a_host_that_comes_may_have_any_name_that_is_not_nearly_anothers() -> No
     ("fault", "why"),
     [
         ("trianer@3s", "there is no 'trianer'"),
-        ("trainer/7@3s", "trainer has 1 replicas at most"),
+        ("trainer/7@3s", "trainer has 1 replica at most"),
         ("gpu07/0@3s", "there is no 'gpu07'"),
         ("gpu07@3s:exit=3", "exit of a node means nothing here"),
         ("gpu07@3s:partition=gpu08", "run cannot cut gpu07 off from gpu08"),

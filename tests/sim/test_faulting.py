@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from flowdist import Node, Restart, Topology, Workload
-from flowdist.control.events import ReplicaLeftStep
+from flowdist.control.events import NodeJoined, ReplicaLeftStep
 from flowdist.control.history import FaultLine
 from flowdist.dsl.load import load_topology
 from flowdist.fault_files import parse_plan
@@ -118,6 +118,39 @@ def test_a_full_disk_means_that_nothing_is_saved_until_it_is_not() -> None:
     full = run("gang.py", "trainer@1m:disk-full/3m", "trainer@3m50s")
     assert full.models["trainer"].lost_steps > 180
     assert run("gang.py", "trainer@1m:disk-full/1m", "trainer@4m30s").models["trainer"].lost_steps < 60
+
+
+def zoned(**times: str) -> Topology:
+    t = Topology("zoned", nodes=[Node(cpu=1, labels={"zone": zone}) for zone in "aabb"])
+    load = Workload(steps=300, startup="2s", checkpoint_every="1m")
+    t.role("trainer", "true", replicas="2:4", cpu=1, restart=Restart(max_restarts=3), workload=load, **times)  # type: ignore[arg-type]
+    return t
+
+
+def test_all_nodes_of_a_label_are_cut_off_from_another_and_all_are_joined_again() -> None:
+    result = simulate(zoned(), "zone=a@1m:partition=node2/30s", "zone=b@3m:partition=node0,node2/10s")
+    stood_s = result.spent["trainer"]["stalled"] / 4 / SECOND
+    assert (result.job.outcome, round(stood_s)) == ("succeeded", 40)
+
+
+def test_nodes_that_are_cut_off_again_before_they_are_joined_stay_apart() -> None:
+    result = simulate(zoned(), "node1@every=1m:partition=node2/70s", until="5m")
+    assert result.violation is None and result.models["trainer"].step_at(result.now) < 60
+
+
+def test_a_node_that_is_back_at_once_is_not_taken_for_the_one_that_died() -> None:
+    """The proof of a death may not come after the news of the next agent."""
+    t = Topology("loose", nodes=2)
+    t.role("worker", "true", gang=False, restart=Restart("replica", max_restarts=3), workload=Workload(steps=300))
+    for fault in ("node0@1m/0s", "node0@1m/5ms", "node0@1m:preempt=0s/0s"):
+        assert simulate(t, fault).violation is None, fault
+
+
+def test_a_node_that_takes_long_to_leave_is_back_when_it_has_left() -> None:
+    result = simulate(zoned(grace="40s"), "trainer/0@50s:hang", "node0@1m:leave/5s", collective="hang")
+    joined = [line.t_ns // SECOND for line in result.lines[1:] if getattr(line, "event", None).__class__ is NodeJoined]
+    assert joined[:4] == [0, 0, 0, 0] and len(joined) == 5 and 100 <= joined[4] <= 102
+    assert result.job.outcome == "succeeded"
 
 
 def test_a_label_stands_for_all_nodes_that_have_it() -> None:
