@@ -232,10 +232,11 @@ def _ended(graph: RoleGraph, hits: Hits) -> list[dict[str, str]]:
 def _stuck(graph: RoleGraph, stops: Mapping[str, Extent], hits: Hits) -> dict[str, str]:
     """Roles that cannot start (again), since a gate of theirs waits for something that has been ended for good."""
     stuck: dict[str, str] = {}
+    before = {spec.name for spec in graph.roles if to_succeed_before(graph, spec.name) & hits.keys()}  # not started yet
     for _ in graph.roles:  # a joint world can hold up what was there before it: at most once for each role
         for spec in graph.roles:
             for gate in spec.gates:
-                waits = gate.condition == "succeeded" or spec.name in stops
+                waits = gate.condition == "succeeded" or spec.name in stops or spec.name in before
                 if waits and (gate.role in stuck or _is_over(graph, gate.role, hits)):
                     few = "which does not start" if gate.role in stuck else "of which too few are left"
                     so_far = "succeed" if gate.condition == "succeeded" else f"be {gate.condition}"

@@ -16,7 +16,7 @@ from flowdist.graph.model import Then
 from flowdist.report.explain import explanation_of
 from flowdist.report.failing import Failing, parse_failing
 from flowdist.report.plan import plan_of
-from flowdist.report.restarts import restart_set
+from flowdist.report.restarts import restart_set, start_waves
 from tests.control.harness import Talk, graph, r, role
 
 NODES = ("node0", "node1", "node2")
@@ -131,11 +131,12 @@ def test_control_does_what_is_told_beforehand(topology: RoleGraph, data: st.Data
     talk = Talk(topology)
     talk.join(*NODES)
     failing_role = data.draw(st.sampled_from(topology.roles))
-    for name in [spec.name for spec in topology.roles if spec.name in needed_before(topology, failing_role.name)]:
+    needed = needed_before(topology, failing_role.name)
+    for name in [name for wave in start_waves(topology) for name in wave if name in needed]:
         talk.finish(*(str(replica.id) for replica in talk.job.replicas.values() if replica.id.role == name))
     assume(talk.job.ending is None)
     replica = f"{failing_role.name}/{data.draw(st.integers(0, failing_role.max_replicas - 1))}"
-    by_node = data.draw(st.booleans()) and not needed_before(topology, failing_role.name)
+    by_node = data.draw(st.booleans()) and not needed
     node = data.draw(st.sampled_from([talk.replica(replica).node or "", "zone=a"]))
     kind = data.draw(st.sampled_from(["exit=1", "exit=2", "oom", "signal=SEGV"]))
     target = replica if data.draw(st.booleans()) else failing_role.name
@@ -230,3 +231,20 @@ def test_a_gang_that_is_ignored_restarts_nobody_however_many_of_it_fail_and_whoe
         talk.join(*NODES)
         happen(talk, failing, told["hits"])
         assert set(talk.attempts().values()) == {1} and talk.up() == ["a/0", "c/0"]
+
+
+def test_who_would_start_after_what_can_no_longer_start_cannot_start_either():
+    """As it was found: d waits for c to be started, and c for b to succeed; without c the job cannot go on (R1, R9)."""
+    ignored = role("b", primary=False, restart=RestartPolicy("replica", max_restarts=0, then="ignore"))
+    waits = role("c", gang=False, primary=False, gates=(Gate("b", "succeeded"),))
+    topology = graph(role("a"), ignored, waits, role("d", gang=False, gates=(Gate("c", "started"),)), nodes=3)
+    failing = parse_failing("b/0:exit=1", topology)
+    told = explanation_of(topology, failing, plan_of(topology)["placement"])
+    assert told["outcome"] == "fail" and told["notes"] == [
+        "the job cannot do without d: it waits for c to be started, which does not start: "
+        "it cannot start, and is ended, too"
+    ]
+    talk = Talk(topology)
+    talk.join(*NODES)
+    happen(talk, failing, told["hits"])
+    assert talk.job.ending_reason == "d waits for c, which was ignored and does not run again"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
 import select
@@ -16,8 +18,9 @@ from pathlib import Path
 from types import TracebackType
 
 from flowdist.cli.replay import read_journal
-from flowdist.control.history import Header, Line
-from flowdist.runtime.frames import Operate, Operation, encode
+from flowdist.control.events import Event
+from flowdist.control.history import Header, Line, Record, decode_lines
+from flowdist.runtime.frames import JournalLine, Operate, Operation, Watch, encode, read_from_controller
 
 MARK = "FLOWDIST_TEST_MARK"
 
@@ -51,11 +54,16 @@ class Job:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for pid in self.alive():
-            os.kill(pid, signal.SIGKILL)
+        self.kill()
         self.process.wait()
         assert self.process.stdout is not None
         self.process.stdout.close()
+
+    def kill(self) -> None:
+        """All of it, one after the other: who ends because of those before it is gone when its turn comes."""
+        for pid in self.alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def lines(self) -> Iterator[str]:
         """Lines as they come; ends with the run."""
@@ -92,11 +100,29 @@ class Job:
 
     def operate(self, event: Operation) -> None:
         """What the operator, or whoever takes nodes away, tells the controller."""
+        with socket.socket(socket.AF_UNIX) as link:
+            link.connect(self._control_socket())
+            link.sendall(encode(Operate(event)))
+
+    def recorded(self, kind: type[Event], times: int = 1) -> None:
+        """Waits until so many events of that kind are in the journal."""
+        assert asyncio.run(self._count(kind, times)) == times, f"{kind.__name__} was not recorded {times} times"
+
+    async def _count(self, kind: type[Event], times: int) -> int:
+        reader, writer = await asyncio.open_unix_connection(self._control_socket())
+        writer.write(encode(Watch()))
+        count = 0
+        while count < times and (answer := await read_from_controller(reader)) is not None:
+            lines = decode_lines([answer.line]) if isinstance(answer, JournalLine) else []
+            count += sum(isinstance(line, Record) and isinstance(line.event, kind) for line in lines)
+        writer.close()
+        return count
+
+    def _control_socket(self) -> str:
         command = _read(self.named("flowdist.runtime.controller_main")[0], "cmdline").split(b"\0")
         config = next(word for word in command if word.startswith(b"{"))
-        with socket.socket(socket.AF_UNIX) as link:
-            link.connect(json.loads(config)["control_socket"])
-            link.sendall(encode(Operate(event)))
+        path: str = json.loads(config)["control_socket"]
+        return path
 
     def alive(self, *, but: tuple[int, ...] = ()) -> list[int]:
         """Every process of the run that is no zombie, the run's own included."""

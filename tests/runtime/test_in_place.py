@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from flowdist.control.effects import StopReplica
-from flowdist.control.events import NodePreempted, ReplicaStopped, ScaleRequested
+from flowdist.control.events import NodePreempted, ReplicaElastic, ReplicaStopped, ScaleRequested
 from flowdist.control.history import Record
 from flowdist.graph import SECOND
 from tests.runtime.harness import Job
@@ -61,8 +61,9 @@ worker.elastic(train, worker.ElasticState(model=model, optimizer=torch.optim.SGD
 """
 TOPOLOGY = """
 from flowdist import Node, Restart, Topology
-t = Topology("stay", nodes=[NODES])
-t.role("trainer", script="train.py", replicas="REPLICAS", restart=Restart("role", max_restarts=5), FIELDS)
+t = Topology("stay", nodes=[NODES], lease="1m")  # an agent that gets no CPU for seconds is no part of any test here
+policy = Restart("role", max_restarts=5)
+t.role("trainer", script="train.py", replicas="REPLICAS", restart=policy, join_window="5m", FIELDS)
 """
 NODE = "Node(cpu=4)"
 BEGINS = re.compile(
@@ -93,10 +94,12 @@ def begun(run: Job, generation: int, workers: int) -> dict[str, dict[str, str]]:
 
 
 def warm(run: Job, workers: int) -> None:
-    """So many have done some steps; what each says may be shown in any order."""
+    """So many have done some steps, and that all who have begun can stay in place is known."""
     missing = workers - sum("warm" in line for line in run.output)
     if missing > 0:
         run.until("warm", missing)
+    begun = {match["who"].partition(".")[0] for line in run.output if (match := BEGINS.search(line))}
+    run.recorded(ReplicaElastic, len(begun))
 
 
 def end(run: Job) -> None:

@@ -127,8 +127,7 @@ def test_two_hosts_are_up_until_the_controllers_is_gone_for_too_long(tmp_path: P
         second.until("[trainer/1] rank 1 of 2")
         for pid in [*first.named("flowdist.runtime.controller_main"), first.process.pid]:
             os.kill(pid, signal.SIGSTOP)  # the controller cannot say farewell
-        for pid in first.alive():
-            os.kill(pid, signal.SIGKILL)
+        first.kill()
         folder = next((second.folder / "runs").iterdir())
         again = hosts.start(2, "run", "--resume", folder.name)
         assert again.finish() == 2 and f"its journal is on the host of {hosts.endpoint}" in again.text
