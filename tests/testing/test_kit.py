@@ -318,7 +318,7 @@ def test_with_parameters(plan):
 def test_hypothesis_shows_the_command_of_the_example_that_it_made_small_and_no_other(tmp_path: Path) -> None:
     (tmp_path / "gang.py").write_text((TOPOLOGIES / "gang.py").read_text())
     (tmp_path / "test_mine.py").write_text(HYPOTHETICAL)
-    command = ["-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    command = ["-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-rN"]  # in CI a summary says all again
     done = python(*command, "-p", "flowdist.testing.plugin", cwd=tmp_path)
     if "already registered" in done.stderr:  # it is installed with its entry point
         done = python(*command, cwd=tmp_path)
