@@ -15,16 +15,18 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
-from flowdist.fault_rates import Arrivals, fault_of
+from flowdist.fault_rates import Arrivals
 from flowdist.faults import Fault, Plan, Rate
 from flowdist.graph import format_duration
+from flowdist.sim.macro_beside import Beside
 from flowdist.sim.macro_books import Books
+from flowdist.sim.macro_faults import hit
 from flowdist.sim.macro_peers import excuse, hold, is_excused
 from flowdist.sim.macro_policy import Policy
-from flowdist.sim.macro_result import FAILED, Later, MacroResult, Phase
+from flowdist.sim.macro_result import FAILED, NEVER, Later, MacroResult, Phase
 from flowdist.sim.macro_scope import Scope
 from flowdist.sim.macro_seats import Seats
-from flowdist.sim.macro_sprint import NEVER, Sprint, can_ever_sprint, may_sprint
+from flowdist.sim.macro_sprint import Sprint, can_ever_sprint, may_sprint
 from flowdist.sim.streams import draw
 
 
@@ -63,9 +65,9 @@ class Macro:
         self.alive = [node < len(graph.cluster.nodes) for node in range(len(scope.nodes))]
         self.doomed: dict[int, int] = {}  # nodes that are dead: when control will know
         self.cuts: dict[int, int] = {}  # since when nodes are cut off that still run
-        self._exited: dict[int, None] = {}  # replicas whose processes ended by themselves in this generation
+        self.exited: dict[int, None] = {}  # replicas whose processes ended by themselves in this generation
         self.met: dict[int, int] = {}  # when the agent of a node connected last: its heartbeats count from there
-        self._fences: dict[int, int] = {}  # when the workers of a node that is gone ended
+        self.fences: dict[int, int] = {}  # when the workers of a node that is gone ended
         self.died: dict[int, int] = {}  # when a node died, or was cut off
         self.kind, self.opened = "", 0  # of the last incident
         self._until = 0
@@ -80,6 +82,7 @@ class Macro:
         self.pending: int | None = None  # until when it may be below its minimum
         self.backoff = 0
         self.backoff_until = 0
+        self.is_halfway = False  # not all of it got up: a member's node died while it started
         self.counts = False  # the open incident is one that a budget pays for
         self.stopped_ns = 0  # when the members of a gang that is told to stop have done so
         self._halt_at: int | None = None  # when the members of a gang that is told to stop do so
@@ -88,8 +91,14 @@ class Macro:
         for fault in plan.faults:
             assert fault.when.at_ns is not None
             self.at(fault.when.at_ns + fault.offset_ns, self._firing(fault))
+        self.beside = [Beside(self, other, room) for other, room in scope.beside]
+        for asker in self.beside:
+            asker.seats.others_have_room = lambda asker=asker: not self.is_held_up(asker)  # type: ignore[misc]
+        self.seats.others_have_room = lambda: not self.is_held_up()
         self._sprint = Sprint(self) if can_ever_sprint(self) and not step_by_step else None
         self._form(self.times.message)
+        for asker in self.beside:
+            asker.admit(self.times.message)
 
     def run(self, until: int | None = None) -> MacroResult:
         """To the end of the job, or to `until`."""
@@ -157,64 +166,7 @@ class Macro:
         return fire
 
     def hit(self, target: str, what: Fault | Rate, now: int) -> None:
-        node = self.names.get(target)
-        if node is not None:
-            if what.kind == "add":
-                self.at(now + self.times.message, None, node)
-            elif self.alive[node]:
-                self._note_fault(target, what, now)
-                self._kill(node, what, now)
-        elif "=" in target:
-            for spec in self.scope.graph.cluster.nodes:
-                if tuple(target.split("=", 1)) in spec.labels:
-                    self.hit(spec.name, what, now)
-        else:
-            self._hit_replica(int(target.rpartition("/")[2]), what, now)
-
-    def _note_fault(self, target: str, what: Fault | Rate, now: int) -> None:
-        self.result.faults += 1
-        if self.tell is not None:
-            spec = what.spec if isinstance(what, Fault) else fault_of(what, target, now).spec
-            self.tell(now, "fault", target, spec)
-
-    def _kill(self, node: int, what: Fault | Rate, now: int) -> None:
-        """Its power is off, or it is cut off: then its workers go on until its lease is over."""
-        back = now + what.duration_ns if what.duration_ns is not None else None
-        dies, told, why = now, now + self.times.proof, "it was killed"
-        if what.kind == "lost":
-            self.cuts[node] = now
-            heard = self._last_heard(node, now)
-            dies, told, why = heard + self.times.fence, heard + self.times.silent, "not heard"
-            if back is not None and back < dies:
-                self.met[node] = back
-                self.at(back, lambda now: self._heal(node))
-                return  # a short silence changes nothing
-        self.alive[node] = False
-        self._fences[node], self.died[node] = dies, now
-        if back is not None:
-            self.met[node] = back
-            back += self.times.message
-            told = min(told, back)
-            self.at(told, self._going(node, why))
-            self.at(back, None, node)
-        else:
-            self.at(told, self._going(node, why))
-        self.doomed[node] = told
-        if self.seats.on[node]:
-            if dies > now:
-                self.at(dies, self._stop_short)
-            else:
-                self._stop_short(now)
-            if self.phase == "stopping" and now < self.stopped_ns:  # the dead do not say that they have stopped
-                self.due = max(self.due, told)
-
-    def _last_heard(self, node: int, now: int) -> int:
-        """When the last heartbeat was sent that was answered."""
-        period, met = self.options.heartbeat_ns, self.met.get(node, 0)
-        return met + (now - 2 * self.times.message - met) // period * period
-
-    def _heal(self, node: int) -> None:
-        self.cuts.pop(node, None)
+        hit(self, target, what, now)
 
     def _first(self) -> int | None:
         """The node of the lowest member: its agent opens the store and offers the checkpoints."""
@@ -226,7 +178,7 @@ class Macro:
         answered = self.cuts.get(first, now) if first is not None else now
         self.books.halt(now, heard_until=answered, is_known=self.phase == "stopping")
 
-    def _stop_short(self, now: int) -> None:
+    def stop_short(self, now: int) -> None:
         """A member is gone: the others wait for it in vain, or it never gets up."""
         if self.phase == "running":
             self._halt(now)
@@ -234,19 +186,24 @@ class Macro:
         elif self.phase == "stopping":
             self._halt(min(now, self._halt_at or now))
 
-    def _going(self, node: int, why: str) -> Callable[[int], None]:
+    def going(self, node: int, why: str) -> Callable[[int], None]:
         return lambda now: self._gone(node, why, now)
 
     def _gone(self, node: int, why: str, now: int) -> None:
         """The controller knows."""
-        seats = self.seats
         self.doomed.pop(node, None)
         self.cuts.pop(node, None)
-        lost = seats.lose(node)
         name = self.scope.nodes[node]
         self.say(now, "gone", name, f"{name} is gone: {why}")
-        if not lost:
-            return
+        if self.seats.lose(node):
+            self._lost(node, why, now)
+        for other in self.beside:
+            other.gone(node, f"{name} is gone: {why}", now)
+        self.settle(now)
+
+    def _lost(self, node: int, why: str, now: int) -> None:
+        """It was a member's."""
+        seats, name = self.seats, self.scope.nodes[node]
         if self.phase == "opening":
             self._form(now)  # a seat was lost before anything started
         elif self.phase == "running":
@@ -263,27 +220,41 @@ class Macro:
     def _joined(self, node: int, now: int) -> None:
         self.alive[node] = True
         self.seats.join(node, now)
+        for other in self.beside:
+            other.seats.join(node, now)
         self.say(now, "joined", self.scope.nodes[node], f"{self.scope.nodes[node]} joined")
+        self._take_room(now)
+        self.settle(now)
+
+    def _take_room(self, now: int) -> None:
         if self.phase == "waiting":
             self._form(now)
         elif self.phase == "running":
             self._grow(self.result.generations, now)
 
-    def _hit_replica(self, replica: int, what: Fault | Rate, now: int) -> None:
-        """Its processes end; nobody is hit that does not run."""
-        node = self.seats.node_of[replica]
-        runs = self.phase == "running" and now >= self.formed
-        if node is None or not runs or (not self.alive[node] and now >= self._fences.get(node, 0)):
-            return
-        self._note_fault(f"{self.role.name}/{replica}", what, now)
-        self._stop_short(now)
-        self._exited[replica] = None
-        if not self.alive[node]:
-            return  # it is cut off: nobody hears of it
-        generation = self.result.generations
-        self.at(now + self.times.message, lambda at: self._failed(replica, generation, what, at))
+    # Roles beside it.
 
-    def _failed(self, replica: int, generation: int, what: Fault | Rate, now: int) -> None:
+    def is_started(self, now: int) -> bool:
+        """All of its members run, as far as control knows."""
+        return self.phase == "running" and self.formed <= now and not self.is_halfway
+
+    def is_held_up(self, asker: Beside | None = None) -> bool:
+        """Another role is below its minimum and has no room: nobody else takes more than a minimum (R2)."""
+        if asker is not None and self.seats.taken + self.seats.free < self.role.min_replicas:
+            return True
+        return any(other is not asker and other.is_short for other in self.beside)
+
+    def settle(self, now: int) -> None:
+        """Seats were lost, or are free: that may concern any of the roles."""
+        if not self.beside or self.result.outcome is not None:
+            return
+        for other in self.beside:
+            other.settle(now)
+        self._take_room(now)
+        for other in self.beside:  # whom the gang held up
+            other.settle(now)
+
+    def failed(self, replica: int, generation: int, what: Fault | Rate, now: int) -> None:
         """The controller hears of it, unless the gang restarts for another reason by now."""
         if self.phase != "running" or generation != self.result.generations:
             return
@@ -303,11 +274,14 @@ class Macro:
     def _is_healthy(self, now: int) -> bool:
         return self.books.has_progressed(now) or now - self.formed >= self.options.min_uptime_ns
 
+    def note_incident(self, kind: str, reason: str, now: int) -> None:
+        self.result.causes[kind] += 1
+        self.say(now, "incident", kind, reason)
+
     def _incident(self, kind: str, reason: str, now: int, *, level: int | None = None) -> None:
         """One cause, and the gang restarts: all of it stops first (R6)."""
-        books, result = self.books, self.result
-        result.causes[kind] += 1
-        self.say(now, "incident", kind, reason)
+        books = self.books
+        self.note_incident(kind, reason, now)
         joined, self.kind, self.opened = kind == "joined", kind, now
         if books.begun is None:
             books.move("re-formation", books.active, now)
@@ -323,7 +297,7 @@ class Macro:
         books.progressed = False
         self.phase, self.formed = "stopping", NEVER
         members = books.active if joined else self.seats.taken
-        others = members - len(self._exited) - sum(len(self.seats.on[node]) for node in self.doomed)
+        others = members - len(self.exited) - sum(len(self.seats.on[node]) for node in self.doomed)
         self.due, self._do = (now + self.times.stop if others else now), self._stopped
         # some of its members may be dead, and do not say that they have stopped
         self.due = max([self.due, *(told for node, told in self.doomed.items() if self.seats.on[node])])
@@ -347,7 +321,7 @@ class Macro:
         """A new generation with whoever has a seat; below the minimum it waits for a node, but not for ever (R12)."""
         seats, books = self.seats, self.books
         if seats.free and seats.vacant:
-            seats.fill(now)
+            self._fill(now)
         if seats.taken < self.role.min_replicas:
             if self.pending is None and books.bucket == "re-formation":
                 books.move("waiting", 0, now)
@@ -364,13 +338,20 @@ class Macro:
         elif self.due < self._next():
             self._start(self.due)
 
+    def _fill(self, now: int) -> int:
+        """Seats for whoever has none. While another role is held up, only up to the minimum, if there are so many."""
+        if not self.beside or not self.is_held_up():
+            return self.seats.fill(now)
+        missing = self.role.min_replicas - self.seats.taken
+        return self.seats.fill(now, missing) if 0 < missing <= self.seats.free else 0
+
     def _start(self, now: int) -> None:
         """The store is open: all members start."""
         seats, books, times = self.seats, self.books, self.times
         books.start(seats.taken, self.backoff, now)
         self.ever = max(self.ever, seats.taken)
-        self._exited.clear()
-        self.phase = "running"
+        self.exited.clear()
+        self.phase, self.is_halfway = "running", False
         if self.keep:
             self.result.sizes.append(seats.taken)
         self.say(now, "forms", str(self.result.generations), f"{seats.taken} of at most {self.role.max_replicas}")
@@ -385,6 +366,8 @@ class Macro:
             slowest = draw(self.seed, self.role.name, "slowest", self.result.generations)
             at += self.spread(slowest, seats.taken)
         self.plan_begin(at, self.formed)
+        if self.beside:
+            self.at(self.formed, self.settle)
         if seats.vacant and seats.free:
             self._grow(self.result.generations, self.formed)
 
@@ -394,7 +377,7 @@ class Macro:
 
     def plan_begin(self, at: int, formed: int) -> None:
         """When all of a generation that starts will run, and when the last of them will be up."""
-        self.phase, self.formed, self.pending = "running", formed, None
+        self.phase, self.formed, self.pending, self.is_halfway = "running", formed, None, False
         self.due, self._do = at, self.begin
 
     def plan_wait(self, until: int) -> None:
@@ -419,22 +402,42 @@ class Macro:
         if now < earliest:
             self.at(earliest, None, -2 - generation)
             return
-        seats.fill(now)
+        if not self._fill(now):
+            return
         self._incident("joined", f"room for {seats.taken - self.books.active} more", now)
 
     def _complete(self, now: int) -> None:
+        """Its work is done: whatever there is beside it stops, dependents first (R18)."""
         self.books.halt(now, done=True)
-        self._end("succeeded", f"every primary task has succeeded ({self.role.name})", now + self.times.message)
+        known = now + self.times.message
+        ends = known
+        if self.beside:
+            self.books.finish(known)
+            for depth in (1, 0):
+                ends = max(other.ends_by(ends) for other in self.beside if other.depth == depth or not depth)
+        self._end("succeeded", f"every primary task has succeeded ({self.role.name})", ends)
 
     def _give_up(self, now: int) -> None:
-        waited = format_duration(self.role.pending_timeout_ns)
-        self._end("failed", f"{self.role.name} was below its minimum for {waited}", now)
+        self.fail(f"{self.role.name} was below its minimum for {format_duration(self.role.pending_timeout_ns)}", now)
 
     def fail(self, reason: str, now: int, *, is_held: bool = False) -> None:
-        """All that still runs is stopped. While it is held, it may still work again."""
-        if not is_held:
+        """All that still runs is stopped. While it is held, it may still work again. The first reason counts."""
+        if self.result.outcome is not None:
+            return
+        if self.books.begun is not None:
+            self._halt_at = now + self.times.stop - self.times.message
+        elif not is_held:
             self.books.give_up(now)
-        self._end("failed", reason, now + (self.times.stop if self.seats.taken else 0))
+        self._end("failed", reason, max([self._ends_by(now), *(other.ends_by(now) for other in self.beside)]))
+
+    def _ends_by(self, now: int) -> int:
+        """When all of the gang has ended, if it is told to stop now."""
+        if self.phase == "stopping":
+            return max(now, self.due)
+        if self.phase != "running" or not self.seats.taken:
+            return now
+        started = self.formed - self.times.started + self.times.up + self.times.stop - 2 * self.times.message
+        return max(now + self.times.stop, started if self.formed < NEVER else now)
 
     def _end(self, outcome: str, reason: str, now: int) -> None:
         self.result.outcome, self.result.reason = outcome, reason
@@ -445,4 +448,7 @@ class Macro:
         """Everything is booked up to now."""
         self.books.close(self.result, self._halt_at, now)
         self.result.charged = self.policy.charged
-        self.result.cordoned = [self.scope.nodes[node] for node in self.seats.cordoned]
+        seats = [self.seats, *(other.seats for other in self.beside)]
+        self.result.cordoned = [self.scope.nodes[node] for each in seats for node in each.cordoned]
+        for other in self.beside:
+            other.close(now)

@@ -49,6 +49,10 @@ class Books:
         if self.begun is None and self.bucket != "waiting":
             self.move("done", self.active, now)
 
+    def finish(self, now: int) -> None:
+        """All have done their work, or are not needed for it any more."""
+        self.move("done", self._all, now)
+
     def begin(self, now: int) -> int:
         """It begins to step: the end of its start-up was the reading of its checkpoint. Returns when all is done."""
         if self.durable:

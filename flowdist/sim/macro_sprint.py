@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING
 
 from flowdist.graph import MS
 from flowdist.sim.macro_books import ANSWER_NS
+from flowdist.sim.macro_result import NEVER
 from flowdist.streams import number, stream
 
 if TYPE_CHECKING:
     from flowdist.control.accounts import Bucket
     from flowdist.faults import Fault, Rate
     from flowdist.sim.macro import Macro
-
-NEVER = 1 << 62
 
 
 def can_ever_sprint(macro: Macro) -> bool:
@@ -39,6 +38,8 @@ def _ends_a_node(rate: Rate, macro: Macro) -> bool:
 def may_sprint(macro: Macro) -> bool:
     """No member is dead, cut off or suspect, no back-off is under way, and nobody wants to know more than the sums."""
     if macro.doomed or macro.cuts or macro.seats.wary or macro.keep or macro.tell is not None:
+        return False
+    if macro.beside and not all(role.is_settled for role in macro.beside):
         return False
     if macro.phase == "waiting":
         return macro.books.bucket == "waiting" and not macro.counts

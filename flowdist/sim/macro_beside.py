@@ -1,0 +1,231 @@
+"""Roles beside the gang, in macro mode: each replica is a world of its own, on nodes that only its role can use.
+
+Its replicas fail with their nodes and in no other way. They are played step by step, as control would decide: seats,
+the gate on the gang, five changes in a row, waiting for a node in vain. A role that is short and has no room keeps the
+others from taking more than their minimum (R2), as in control.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from flowdist.control.ids import ReplicaId
+from flowdist.graph import RoleSpec, format_duration
+from flowdist.sim.macro_books import Books
+from flowdist.sim.macro_result import NEVER
+from flowdist.sim.macro_seats import Seats
+from flowdist.sim.node import TERM_NS
+from flowdist.sim.streams import spread
+
+if TYPE_CHECKING:
+    from flowdist.sim.macro import Macro
+
+
+@dataclass(slots=True)
+class Cell:
+    """One replica. `turn` counts what has become of it: what was planned in an earlier one does not happen."""
+
+    books: Books
+    phase: Literal["waiting", "opening", "running", "over"] = "waiting"
+    turn: int = 0
+    generation: int = 0
+    attempt: int = 0
+    ordered: int = 0  # when it was told to start
+    formed: int = NEVER  # when that was heard of
+    row: int = 0  # changes of membership without health between
+
+
+class Beside:
+    """One role, and what control knows of it."""
+
+    def __init__(self, macro: Macro, role: RoleSpec, room: tuple[int, ...]) -> None:
+        self._macro, self.role = macro, role
+        self.seats = Seats(role, macro.options, room, len(macro.scope.graph.cluster.nodes))
+        self.cells = [Cell(Books(role.workload, 1)) for _ in range(role.max_replicas)]
+        self.depth = len(role.gates)  # of its gates on the gang: it ends before whatever it waits for (R18)
+        self._pending: int | None = None  # until when it may be below its minimum
+        self._succeeded = 0
+        self._is_over = False
+
+    @property
+    def is_short(self) -> bool:
+        """It is below its minimum, and has no room for it."""
+        return not self._is_over and self._missing > self.seats.free
+
+    @property
+    def is_settled(self) -> bool:
+        """Nothing that becomes of the gang makes a difference to it: whoever waits, waits for a node."""
+        if self._is_over:
+            return True
+        waits = any(cell.phase == "waiting" for cell in self.cells)
+        return not waits or (self._missing <= 0 and not self.seats.free and not any(self._seated("waiting")))
+
+    @property
+    def _missing(self) -> int:
+        return self.role.min_replicas - self.seats.taken - self._succeeded
+
+    def _seated(self, *phases: str) -> Iterator[tuple[int, Cell]]:
+        for replica, cell in enumerate(self.cells):
+            if cell.phase in phases and self.seats.node_of[replica] is not None:
+                yield replica, cell
+
+    # What befalls it.
+
+    def node_dies(self, node: int, dies: int) -> None:
+        """What runs there ends then."""
+        for replica in self.seats.on[node]:
+            cell = self.cells[replica]
+            if cell.phase == "running":
+                if self._macro.died[node] < cell.formed - self._macro.times.message:
+                    cell.formed = NEVER
+                self._plan(cell, dies, lambda at, cell=cell, node=node: self._halt(cell, node, at))
+
+    def _halt(self, cell: Cell, node: int, now: int) -> None:
+        cell.turn += 1
+        cell.books.halt(now, heard_until=min(now, self._macro.died[node]))
+
+    def gone(self, node: int, reason: str, now: int) -> None:
+        """Control knows: whoever was told to start there has to start again, elsewhere or when there is a node."""
+        seats, macro = self.seats, self._macro
+        lost = list(seats.on[node])
+        seats.lose(node)
+        for replica in lost:
+            cell = self.cells[replica]
+            was_up = cell.phase == "running"
+            if was_up:
+                seats.note_loss(node, now)
+                macro.note_incident("node_lost", reason, now)
+                healthy = cell.books.has_progressed(now) or now - cell.formed >= macro.options.min_uptime_ns
+                cell.row = 1 if healthy else cell.row + 1
+            cell.books.progressed = False
+            cell.phase, cell.formed = "waiting", NEVER
+            cell.turn += 1
+            if was_up and cell.row > macro.options.free_incidents_max:
+                macro.fail(f"{cell.row} changes of membership of {self._name(replica)} in a row; last: {reason}", now)
+
+    def _name(self, replica: int) -> str:
+        return f"{self.role.name}/{replica}"
+
+    # What is decided.
+
+    def admit(self, now: int) -> None:
+        """Its minimum is seated with the gang's, whenever it may start (R2)."""
+        self.seats.fill(now, self._missing)
+        self.settle(now)
+
+    def settle(self, now: int) -> None:
+        """Whoever waits gets a seat, if there is one, and starts, if it may."""
+        macro, seats = self._macro, self.seats
+        self._note_success()
+        if self._is_over or macro.result.outcome is not None or all(cell.phase != "waiting" for cell in self.cells):
+            return
+        if not self._may_start(now):
+            if now < macro.formed < NEVER:
+                macro.at(macro.formed, self.settle)
+            return
+        if 0 < self._missing <= seats.free:
+            seats.fill(now, self._missing)
+        if not self._succeeded and not macro.is_held_up(self):
+            seats.fill(now)
+        self._note_minimum(now)
+        for replica, cell in self._seated("waiting"):
+            self._open(replica, cell, now)
+
+    def _may_start(self, now: int) -> bool:
+        return not self.role.gates or self._macro.is_started(now)
+
+    def _note_minimum(self, now: int) -> None:
+        """Below it the role waits for a node, but not for ever (R12)."""
+        if self._missing <= 0:
+            self._pending = None
+        elif self._pending is None:
+            self._pending = now + self.role.pending_timeout_ns
+            self._macro.at(self._pending, self._give_up)
+
+    def _give_up(self, now: int) -> None:
+        if self._pending != now or self._is_over:
+            return
+        self._pending = None  # if it waits for something else by now, it counts anew
+        if self._may_start(now) and self._missing > 0:
+            waited = format_duration(self.role.pending_timeout_ns)
+            self._macro.fail(f"{self.role.name} was below its minimum for {waited}", now)
+
+    def _plan(self, cell: Cell, at: int, do: Callable[[int], None]) -> None:
+        """Unless something else becomes of it first."""
+        turn = cell.turn
+        self._macro.at(at, lambda now: do(now) if cell.turn == turn else None)
+
+    def _open(self, replica: int, cell: Cell, now: int) -> None:
+        cell.phase = "opening"
+        cell.turn += 1
+        cell.generation += 1
+        self._plan(cell, now + self._macro.times.open, lambda at: self._start(replica, cell, at))
+
+    def _start(self, replica: int, cell: Cell, now: int) -> None:
+        """Its store is open, unless its node died before it could say so."""
+        macro, node, load = self._macro, self.seats.node_of[replica], self.role.workload
+        assert node is not None
+        is_dead = not macro.alive[node]
+        if is_dead and macro.died[node] < now - macro.times.message:
+            return
+        cell.phase, cell.ordered = "running", now
+        cell.attempt += 1
+        cell.books.start(1, 0, now)
+        if is_dead:
+            return
+        cell.formed = now + macro.times.started
+        entity = f"{ReplicaId(self.role.name, replica)}#{cell.attempt}"
+        startup = round(load.startup_ns * spread(macro.seed, entity, "startup"))
+        up = now + macro.times.up + startup + (load.restore_ns if cell.books.durable else 0)
+        self._plan(cell, up, lambda at: self._begin(replica, cell, at))
+
+    def _begin(self, replica: int, cell: Cell, now: int) -> None:
+        if self.role.kind == "task":
+            self._plan(cell, cell.books.begin(now), lambda at: self._done(replica, cell, at))
+
+    def _done(self, replica: int, cell: Cell, now: int) -> None:
+        """Its work is done; control hears of it unless its node is cut off."""
+        cell.turn += 1
+        cell.books.halt(now, done=True)
+        node = self.seats.node_of[replica]
+        if node is not None and self._macro.alive[node]:
+            self._macro.at(now + self._macro.times.message, lambda at: self._succeeds(replica, cell, at))
+
+    def _succeeds(self, replica: int, cell: Cell, now: int) -> None:
+        cell.phase = "over"
+        self._succeeded += 1
+        self.seats.release(replica)
+        self._macro.settle(now)
+
+    def _note_success(self) -> None:
+        """All that has a seat has done its work: whoever has none is not needed any more."""
+        left = any(cell.phase in ("opening", "running") for cell in self.cells) or any(self._seated("waiting"))
+        if self._succeeded and not left and self._missing <= 0:
+            self._is_over = True
+
+    # The end of the job.
+
+    def ends_by(self, now: int) -> int:
+        """When all of it has ended, if it is told to stop now."""
+        macro, times = self._macro, self._macro.times
+        last = now
+        for replica, cell in self._seated("running"):
+            node = self.seats.node_of[replica]
+            assert node is not None
+            if not macro.alive[node]:
+                last = max(last, macro.doomed.get(node, now))
+                continue
+            told = max(now, macro.met[node] + times.message) if node in macro.cuts else now  # it is said again
+            spawned = cell.ordered + times.started - times.message
+            stops = max(told + times.message, spawned) + TERM_NS
+            cell.books.halt(stops)
+            last = max(last, stops + times.message)
+        return last
+
+    def close(self, now: int) -> None:
+        """Everything is counted up to now."""
+        for replica, cell in enumerate(self.cells):
+            cell.books.halt(now)
+            self._macro.result.beside[self._name(replica)] = (cell.generation, cell.books.durable)
