@@ -200,6 +200,8 @@ class Macro:
         for other in self.beside:
             other.gone(node, f"{name} is gone: {why}", now)
         self.settle(now)
+        if self.phase == "stopping" and self.due <= now and not any(self.seats.on[each] for each in self.doomed):
+            self._do(now)  # it was the last, and others that die at the same time are not known to
 
     def _lost(self, node: int, why: str, now: int) -> None:
         """It was a member's."""
@@ -414,7 +416,7 @@ class Macro:
         if self.beside:
             self.books.finish(known)
             for depth in (1, 0):
-                ends = max(other.ends_by(ends) for other in self.beside if other.depth == depth or not depth)
+                ends = max([ends, *(other.ends_by(ends) for other in self.beside if other.depth == depth)])
         self._end("succeeded", f"every primary task has succeeded ({self.role.name})", ends)
 
     def _give_up(self, now: int) -> None:
@@ -424,11 +426,18 @@ class Macro:
         """All that still runs is stopped. While it is held, it may still work again. The first reason counts."""
         if self.result.outcome is not None:
             return
-        if self.books.begun is not None:
-            self._halt_at = now + self.times.stop - self.times.message
-        elif not is_held:
-            self.books.give_up(now)
-        self._end("failed", reason, max([self._ends_by(now), *(other.ends_by(now) for other in self.beside)]))
+        books, decided = self.books, now
+        if books.begun is not None:  # they step until they are stopped, and have nothing more to do
+            stops = self._halt_at or now + self.times.stop - self.times.message
+            self._halt(stops)
+            books.move("done", books.active, stops)
+        elif self.phase == "waiting" and books.bucket == "waiting":
+            books.move("re-formation", self.ever, now)  # nobody waits for nodes any more
+        else:
+            decided = now + self.times.stop if is_held else now  # the others have answered by then
+            books.give_up(decided)
+        ends = [self._ends_by(now), *(other.ends_by(decided) for other in self.beside)]
+        self._end("failed", reason, max(ends))
 
     def _ends_by(self, now: int) -> int:
         """When all of the gang has ended, if it is told to stop now."""

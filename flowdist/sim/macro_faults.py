@@ -21,9 +21,11 @@ def hit(macro: Macro, target: str, what: Fault | Rate, now: int) -> None:
             _note_fault(macro, target, what, now)
             _kill(macro, node, what, now)
     elif "=" in target:
-        for spec in macro.scope.graph.cluster.nodes:
+        specs = macro.scope.graph.cluster.nodes
+        for place, name in enumerate(macro.scope.nodes):
+            spec = specs[place] if place < len(specs) else specs[0]  # what was added is like the first
             if tuple(target.split("=", 1)) in spec.labels:
-                macro.hit(spec.name, what, now)
+                macro.hit(name, what, now)
     else:
         _hit_replica(macro, int(target.rpartition("/")[2]), what, now)
 
