@@ -18,9 +18,9 @@ from collections.abc import Callable
 from flowdist.fault_rates import Arrivals
 from flowdist.faults import Fault, Plan, Rate
 from flowdist.graph import format_duration
-from flowdist.sim.macro_beside import Beside
 from flowdist.sim.macro_books import Books
 from flowdist.sim.macro_faults import hit
+from flowdist.sim.macro_others import Others
 from flowdist.sim.macro_peers import excuse, hold, is_excused
 from flowdist.sim.macro_policy import Policy
 from flowdist.sim.macro_result import FAILED, NEVER, Later, MacroResult, Phase
@@ -91,14 +91,9 @@ class Macro:
         for fault in plan.faults:
             assert fault.when.at_ns is not None
             self.at(fault.when.at_ns + fault.offset_ns, self._firing(fault))
-        self.beside = [Beside(self, other, room) for other, room in scope.beside]
-        for asker in self.beside:
-            asker.seats.others_have_room = lambda asker=asker: not self.is_held_up(asker)  # type: ignore[misc]
-        self.seats.others_have_room = lambda: not self.is_held_up()
+        self.others = Others(self)
         self._sprint = Sprint(self) if can_ever_sprint(self) and not step_by_step else None
-        self._form(self.times.message)
-        for asker in self.beside:
-            asker.admit(self.times.message)
+        self._admit(self.times.message)
 
     def run(self, until: int | None = None) -> MacroResult:
         """To the end of the job, or to `until`."""
@@ -130,6 +125,13 @@ class Macro:
         if result.outcome is None:
             self._close(self.books.since if until is None else until)
         return result
+
+    def _admit(self, now: int) -> None:
+        """The nodes are there, and the minima of all roles are seated (R2)."""
+        if self.others.roles:
+            self.seats.fill(now, self.role.min_replicas)
+        self.others.admit(now)
+        self._form(now)
 
     def at(self, time: int, action: Callable[[int], None] | None, node: int = -1) -> None:
         """Without an action the node joins then; or generation `-2 - node` looks for room, if that is below -1."""
@@ -197,9 +199,9 @@ class Macro:
         self.say(now, "gone", name, f"{name} is gone: {why}")
         if self.seats.lose(node):
             self._lost(node, why, now)
-        for other in self.beside:
+        for other in self.others.roles:
             other.gone(node, f"{name} is gone: {why}", now)
-        self.settle(now)
+        self.others.settle(now)
         if self.phase == "stopping" and self.due <= now and not any(self.seats.on[each] for each in self.doomed):
             self._do(now)  # it was the last, and others that die at the same time are not known to
 
@@ -222,39 +224,22 @@ class Macro:
     def _joined(self, node: int, now: int) -> None:
         self.alive[node] = True
         self.seats.join(node, now)
-        for other in self.beside:
+        for other in self.others.roles:
             other.seats.join(node, now)
         self.say(now, "joined", self.scope.nodes[node], f"{self.scope.nodes[node]} joined")
-        self._take_room(now)
-        self.settle(now)
+        self.take_room(now)
+        self.others.settle(now)
 
-    def _take_room(self, now: int) -> None:
-        if self.phase == "waiting":
+    def take_room(self, now: int) -> None:
+        """There may be room that there was not before, or what it waits for may be there."""
+        if self.phase in ("waiting", "gated"):
             self._form(now)
         elif self.phase == "running":
             self._grow(self.result.generations, now)
 
-    # Roles beside it.
-
     def is_started(self, now: int) -> bool:
         """All of its members run, as far as control knows."""
         return self.phase == "running" and self.formed <= now and not self.is_halfway
-
-    def is_held_up(self, asker: Beside | None = None) -> bool:
-        """Another role is below its minimum and has no room: nobody else takes more than a minimum (R2)."""
-        if asker is not None and self.seats.taken + self.seats.free < self.role.min_replicas:
-            return True
-        return any(other is not asker and other.is_short for other in self.beside)
-
-    def settle(self, now: int) -> None:
-        """Seats were lost, or are free: that may concern any of the roles."""
-        if not self.beside or self.result.outcome is not None:
-            return
-        for other in self.beside:
-            other.settle(now)
-        self._take_room(now)
-        for other in self.beside:  # whom the gang held up
-            other.settle(now)
 
     def failed(self, replica: int, generation: int, what: Fault | Rate, now: int) -> None:
         """The controller hears of it, unless the gang restarts for another reason by now."""
@@ -280,29 +265,54 @@ class Macro:
         self.result.causes[kind] += 1
         self.say(now, "incident", kind, reason)
 
-    def _incident(self, kind: str, reason: str, now: int, *, level: int | None = None) -> None:
-        """One cause, and the gang restarts: all of it stops first (R6)."""
+    @property
+    def restarts_with_others(self) -> bool:
+        """It runs, or is about to again: what it depends on takes it along."""
+        return self.result.generations > 0
+
+    def lose_upstream(self, reason: str, now: int) -> None:
+        """What it depends on is lost: it restarts, too, if it runs, and starts anew what had begun."""
+        if self.phase in ("opening", "running"):
+            self._incident("node_lost", reason, now, goes_on=self.phase == "running")
+            return
+        self.note_incident("node_lost", reason, now)
+        self.due = max(self.due if self.phase == "stopping" else now, self.others.stop(now))
+        self.phase, self._do = "stopping", self._stopped
+        self._note_free(reason, now, chosen=False)
+
+    def _note_free(self, reason: str, now: int, *, chosen: bool) -> None:
+        too_many = self.policy.note_free(self._is_healthy(now), chosen=chosen)
+        if too_many:
+            self.fail(f"{too_many}; the last: {reason}", now)
+        self.books.progressed = False
+
+    def _incident(
+        self, kind: str, reason: str, now: int, *, level: int | None = None, goes_on: bool = False
+    ) -> None:
+        """One cause, and the gang restarts: all of it stops first (R6). `goes_on`: until then it steps."""
         books = self.books
         self.note_incident(kind, reason, now)
         joined, self.kind, self.opened = kind == "joined", kind, now
         if books.begun is None:
             books.move("re-formation", books.active, now)
         self.stopped_ns = now + self.times.stop - self.times.message
-        self._halt_at = self.stopped_ns if joined else None
+        self._halt_at = self.stopped_ns if joined or goes_on else None
         self.backoff = self.policy.charge(level, now) if level is not None else 0
         self.backoff_until, self.counts = now + self.backoff, level is not None
         if level is None:
-            too_many = self.policy.note_free(self._is_healthy(now), chosen=joined)
-            if too_many:
-                self.fail(f"{too_many}; the last: {reason}", now)
+            self._note_free(reason, now, chosen=joined)
+            if self.result.outcome is not None:
                 return
         books.progressed = False
+        was_up = self.phase == "running"
         self.phase, self.formed = "stopping", NEVER
         members = books.active if joined else self.seats.taken
         others = members - len(self.exited) - sum(len(self.seats.on[node]) for node in self.doomed)
-        self.due, self._do = (now + self.times.stop if others else now), self._stopped
+        self.due, self._do = (now + self.times.stop if others and was_up else now), self._stopped
         # some of its members may be dead, and do not say that they have stopped
-        self.due = max([self.due, *(told for node, told in self.doomed.items() if self.seats.on[node])])
+        if was_up:
+            self.due = max([self.due, *(told for node, told in self.doomed.items() if self.seats.on[node])])
+        self.due = max(self.due, self.others.stop(now))
         if self.due < self._next() and not self.backoff:
             self._do(self.due)
 
@@ -317,11 +327,18 @@ class Macro:
 
     def _reform(self, now: int) -> None:
         self.seats.move_away(now)
+        self.phase = "gated"
+        self.others.start(now)
         self._form(now)
 
     def _form(self, now: int) -> None:
         """A new generation with whoever has a seat; below the minimum it waits for a node, but not for ever (R12)."""
         seats, books = self.seats, self.books
+        if not self.others.let_it_form(now):
+            self.phase, self.due, self.formed = "gated", NEVER, NEVER
+            return
+        if self.pending is not None and self.pending <= now:
+            self.pending = None  # it waited for something else by then, and counts anew
         if seats.free and seats.vacant:
             self._fill(now)
         if seats.taken < self.role.min_replicas:
@@ -342,7 +359,7 @@ class Macro:
 
     def _fill(self, now: int) -> int:
         """Seats for whoever has none. While another role is held up, only up to the minimum, if there are so many."""
-        if not self.beside or not self.is_held_up():
+        if not self.others.roles or not self.others.hold_up(None):
             return self.seats.fill(now)
         missing = self.role.min_replicas - self.seats.taken
         return self.seats.fill(now, missing) if 0 < missing <= self.seats.free else 0
@@ -368,8 +385,8 @@ class Macro:
             slowest = draw(self.seed, self.role.name, "slowest", self.result.generations)
             at += self.spread(slowest, seats.taken)
         self.plan_begin(at, self.formed)
-        if self.beside:
-            self.at(self.formed, self.settle)
+        if self.others.roles:
+            self.at(self.formed, self.others.settle)
         if seats.vacant and seats.free:
             self._grow(self.result.generations, self.formed)
 
@@ -413,10 +430,9 @@ class Macro:
         self.books.halt(now, done=True)
         known = now + self.times.message
         ends = known
-        if self.beside:
+        if self.others.roles:
             self.books.finish(known)
-            for depth in (1, 0):
-                ends = max([ends, *(other.ends_by(ends) for other in self.beside if other.depth == depth)])
+            ends = self.others.end_in_order(known)
         self._end("succeeded", f"every primary task has succeeded ({self.role.name})", ends)
 
     def _give_up(self, now: int) -> None:
@@ -436,8 +452,7 @@ class Macro:
         else:
             decided = now + self.times.stop if is_held else now  # the others have answered by then
             books.give_up(decided)
-        ends = [self._ends_by(now), *(other.ends_by(decided) for other in self.beside)]
-        self._end("failed", reason, max(ends))
+        self._end("failed", reason, max(self._ends_by(now), self.others.end_at_once(decided)))
 
     def _ends_by(self, now: int) -> int:
         """When all of the gang has ended, if it is told to stop now."""
@@ -457,7 +472,7 @@ class Macro:
         """Everything is booked up to now."""
         self.books.close(self.result, self._halt_at, now)
         self.result.charged = self.policy.charged
-        seats = [self.seats, *(other.seats for other in self.beside)]
+        seats = [self.seats, *(other.seats for other in self.others.roles)]
         self.result.cordoned = [self.scope.nodes[node] for each in seats for node in each.cordoned]
-        for other in self.beside:
+        for other in self.others.roles:
             other.close(now)

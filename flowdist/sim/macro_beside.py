@@ -28,12 +28,13 @@ class Cell:
     """One replica. `turn` counts what has become of it: what was planned in an earlier one does not happen."""
 
     books: Books
-    phase: Literal["waiting", "opening", "running", "over"] = "waiting"
+    phase: Literal["waiting", "opening", "running", "stopping", "over"] = "waiting"
     turn: int = 0
     generation: int = 0
     attempt: int = 0
     ordered: int = 0  # when it was told to start
     formed: int = NEVER  # when that was heard of
+    ready: int = NEVER  # when it was heard that it serves
     row: int = 0  # changes of membership without health between
 
 
@@ -44,7 +45,9 @@ class Beside:
         self._macro, self.role = macro, role
         self.seats = Seats(role, macro.options, room, len(macro.scope.graph.cluster.nodes))
         self.cells = [Cell(Books(role.workload, 1)) for _ in range(role.max_replicas)]
-        self.depth = len(role.gates)  # of its gates on the gang: it ends before whatever it waits for (R18)
+        # It ends before whatever it waits for (R18).
+        self.depth = len(role.gates) + (1 if role.gates and macro.role.gates else 0)
+        self.is_upstream = self.has_to_be_ready = False  # the gang waits for it, and restarts with it
         self._pending: int | None = None  # until when it may be below its minimum
         self._succeeded = 0
         self._is_over = False
@@ -59,8 +62,17 @@ class Beside:
         """Nothing that becomes of the gang makes a difference to it: whoever waits, waits for a node."""
         if self._is_over:
             return True
+        if self.is_upstream and not self.is_so_far(NEVER - 1):
+            return False
         waits = any(cell.phase == "waiting" for cell in self.cells)
         return not waits or (self._missing <= 0 and not self.seats.free and not any(self._seated("waiting")))
+
+    def is_so_far(self, now: int) -> bool:
+        """Each of it that has a seat is started, or ready, and these are its minimum at least (R1)."""
+        for _, cell in self._seated("waiting", "opening", "running", "stopping"):
+            if cell.phase != "running" or (cell.ready if self.has_to_be_ready else cell.formed) > now:
+                return False
+        return self._missing <= 0
 
     @property
     def _missing(self) -> int:
@@ -94,16 +106,41 @@ class Beside:
         for replica in lost:
             cell = self.cells[replica]
             was_up = cell.phase == "running"
+            cell.turn += 1
             if was_up:
                 seats.note_loss(node, now)
+            if was_up and self.is_upstream and macro.restarts_with_others:
+                cell.phase = "stopping"
+                macro.others.lose(self, replica, reason, now)
+                continue
+            if was_up:
                 macro.note_incident("node_lost", reason, now)
-                healthy = cell.books.has_progressed(now) or now - cell.formed >= macro.options.min_uptime_ns
-                cell.row = 1 if healthy else cell.row + 1
-            cell.books.progressed = False
-            cell.phase, cell.formed = "waiting", NEVER
-            cell.turn += 1
-            if was_up and cell.row > macro.options.free_incidents_max:
-                macro.fail(f"{cell.row} changes of membership of {self._name(replica)} in a row; last: {reason}", now)
+                self.note_change(replica, now)
+            if cell.phase != "stopping":
+                cell.phase, cell.formed, cell.ready = "waiting", NEVER, NEVER
+
+    def note_change(self, replica: int, now: int) -> None:
+        """One more change of membership (R8)."""
+        macro, cell = self._macro, self.cells[replica]
+        healthy = cell.books.has_progressed(now) or now - cell.formed >= macro.options.min_uptime_ns
+        cell.row = 1 if healthy else cell.row + 1
+        cell.books.progressed = False
+        if cell.row > macro.options.free_incidents_max:
+            macro.fail(f"{cell.row} changes of membership of {self._name(replica)} in a row", now)
+
+    def stop(self, replica: int, now: int) -> int:
+        """It restarts with the gang. Returns when it is known to be gone."""
+        cell, node = self.cells[replica], self.seats.node_of[replica]
+        was_up = cell.phase == "running"
+        cell.phase = "stopping"
+        cell.turn += 1
+        return self._stopped_by(replica, cell, node, now) if was_up and node is not None else now
+
+    def go_on(self, replica: int) -> None:
+        """All of the incident is gone: it may start again."""
+        cell = self.cells[replica]
+        if cell.phase == "stopping":
+            cell.phase, cell.formed, cell.ready = "waiting", NEVER, NEVER
 
     def _name(self, replica: int) -> str:
         return f"{self.role.name}/{replica}"
@@ -119,7 +156,8 @@ class Beside:
         """Whoever waits gets a seat, if there is one, and starts, if it may."""
         macro, seats = self._macro, self.seats
         self._note_success()
-        if self._is_over or macro.result.outcome is not None or all(cell.phase != "waiting" for cell in self.cells):
+        phases = {cell.phase for cell in self.cells}
+        if self._is_over or macro.result.outcome is not None or "waiting" not in phases or "stopping" in phases:
             return
         if not self._may_start(now):
             if now < macro.formed < NEVER:
@@ -127,7 +165,7 @@ class Beside:
             return
         if 0 < self._missing <= seats.free:
             seats.fill(now, self._missing)
-        if not self._succeeded and not macro.is_held_up(self):
+        if not self._succeeded and not macro.others.hold_up(self):
             seats.fill(now)
         self._note_minimum(now)
         for replica, cell in self._seated("waiting"):
@@ -184,6 +222,9 @@ class Beside:
     def _begin(self, replica: int, cell: Cell, now: int) -> None:
         if self.role.kind == "task":
             self._plan(cell, cell.books.begin(now), lambda at: self._done(replica, cell, at))
+        elif self.is_upstream:
+            cell.ready = now + self._macro.times.message
+            self._plan(cell, cell.ready, self._macro.others.settle)
 
     def _done(self, replica: int, cell: Cell, now: int) -> None:
         """Its work is done; control hears of it unless its node is cut off."""
@@ -197,7 +238,7 @@ class Beside:
         cell.phase = "over"
         self._succeeded += 1
         self.seats.release(replica)
-        self._macro.settle(now)
+        self._macro.others.settle(now)
 
     def _note_success(self) -> None:
         """All that has a seat has done its work: whoever has none is not needed any more."""
@@ -209,20 +250,24 @@ class Beside:
 
     def ends_by(self, now: int) -> int:
         """When all of it has ended, if it is told to stop now."""
-        macro, times = self._macro, self._macro.times
-        last = now
+        macro, last = self._macro, now
         for replica, cell in self._seated("running"):
             node = self.seats.node_of[replica]
             assert node is not None
-            if not macro.alive[node]:
-                last = max(last, macro.doomed.get(node, now))
-                continue
-            told = max(now, macro.met[node] + times.message) if node in macro.cuts else now  # it is said again
-            spawned = cell.ordered + times.started - times.message
-            stops = max(told + times.message, spawned) + TERM_NS
-            cell.books.halt(stops)
-            last = max(last, stops + times.message)
+            known = self._stopped_by(replica, cell, node, now)
+            last = max(last, known)
+            if macro.alive[node]:
+                cell.books.halt(known - macro.times.message)
         return last
+
+    def _stopped_by(self, replica: int, cell: Cell, node: int, now: int) -> int:
+        """When control knows that it is gone, if it is told to stop now."""
+        macro, times = self._macro, self._macro.times
+        if not macro.alive[node]:
+            return macro.doomed.get(node, now)
+        told = max(now, macro.met[node] + times.message) if node in macro.cuts else now  # it is said again
+        spawned = cell.ordered + times.started - times.message
+        return max(told + times.message, spawned) + TERM_NS + times.message
 
     def close(self, now: int) -> None:
         """Everything is counted up to now."""

@@ -17,7 +17,7 @@ def hit(macro: Macro, target: str, what: Fault | Rate, now: int) -> None:
     if node is not None:
         if what.kind == "add":
             macro.at(now + macro.times.message, None, node)
-        elif macro.alive[node]:
+        elif macro.alive[node] and node not in macro.cuts:  # who is cut off from all is as good as dead
             _note_fault(macro, target, what, now)
             _kill(macro, node, what, now)
     elif "=" in target:
@@ -61,7 +61,7 @@ def _kill(macro: Macro, node: int, what: Fault | Rate, now: int) -> None:
     else:
         macro.at(told, macro.going(node, why))
     macro.doomed[node] = told
-    for role in macro.beside:
+    for role in macro.others.roles:
         role.node_dies(node, dies)
     if macro.seats.on[node]:
         if macro.phase == "running" and now < macro.formed - times.message:

@@ -10,7 +10,7 @@ from typing import Literal
 from flowdist.control.accounts import Bucket
 from flowdist.graph import FailureKind
 
-Phase = Literal["opening", "running", "stopping", "back-off", "waiting"]
+Phase = Literal["opening", "running", "stopping", "back-off", "gated", "waiting"]
 Later = tuple[int, int, Callable[[int], None] | None, int]  # when, serial, what; or of whom: see `Macro.at`
 NEVER = 1 << 62
 FAILED: dict[str, tuple[FailureKind, str | None]] = {

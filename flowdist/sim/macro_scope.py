@@ -91,12 +91,12 @@ def scope_of(graph: RoleGraph, plan: Plan) -> Scope:
         raise MacroRefused(f"macro mode cannot play this job:\n  {text}", help="leave --macro out")
     gang = _gang_of(graph)
     for fault in plan.faults:
-        _check_fault(fault, graph, gang.name)
+        _check_fault(fault, graph, gang)
     for what, given in (("--scale", plan.scales), ("--drain", plan.drains)):
         if given:
             raise MacroRefused(f"macro mode cannot play {what}", help="leave --macro out")
     for rate in plan.rates:
-        _check_rate(rate, graph, gang.name)
+        _check_rate(rate, graph, gang)
     first = graph.cluster.nodes[0]
     added = [add.node for add in plan.adds] + [fault.target for fault in plan.faults if fault.kind == "add"]
     names = [node.name for node in graph.cluster.nodes] + added
@@ -141,7 +141,7 @@ def _reasons(graph: RoleGraph) -> Iterator[str]:
     yield from _unknown(graph, _GRAPH, "the topology")
     yield from _unknown(graph.options, _OPTIONS, "the options")
     for role in graph.roles:
-        yield from _of_any(role, _ROLE if role is gang else f"{_ROLE} gates ready ready_timeout_ns")
+        yield from _of_any(role, f"{_ROLE} gates" if role is gang else f"{_ROLE} gates ready ready_timeout_ns")
     for policy in gang.restart.chain() if gang.restart is not None else ():
         yield from _unknown(policy, _POLICY, f"{gang.name}'s restart policy")
         if policy.then == "ignore" or any(rule.do == "ignore" for rule in policy.rules):
@@ -153,6 +153,7 @@ def _reasons(graph: RoleGraph) -> Iterator[str]:
             yield f"{' and '.join(domain.roles)} restart together: that is for protocol mode"
     for world in graph.worlds if len(graph.roles) > 1 else ():
         yield f"{' and '.join(world.roles)} share a world: that is for protocol mode"
+    yield from _upstream(gang, graph)
     for role in graph.roles:
         if role is not gang:
             yield from _beside(role, gang, graph)
@@ -170,6 +171,18 @@ def _of_any(role: RoleSpec, known: str) -> Iterator[str]:
     for name, ns in (("stop_grace", role.stop_grace_ns), ("grace", role.grace_ns), ("drain", role.drain_ns)):
         if ns < TERM_NS:
             yield f"{role.name} has {name} = {format_duration(ns)}: its workers would be killed before they end well"
+
+
+def _upstream(gang: RoleSpec, graph: RoleGraph) -> Iterator[str]:
+    """What the gang depends on."""
+    for gate in gang.gates:
+        if graph.role(gate.role).kind != "service":
+            yield f"{gang.name} waits for {gate.role}, which is no service"
+        elif gate.on_restart != "restart":
+            yield f"{gang.name} waits in its work while {gate.role} is away: it plays on_restart='restart'"
+    for policy in gang.restart.chain() if gang.restart is not None and gang.gates else ():
+        if any(rule.kind in (None, "node_lost") for rule in policy.rules):
+            yield f"{gang.name} depends on {gang.gates[0].role} and has a rule for lost nodes"
 
 
 def _beside(role: RoleSpec, gang: RoleSpec, graph: RoleGraph) -> Iterator[str]:
@@ -217,14 +230,14 @@ def _unknown(value: Any, known: str, whose: str) -> Iterator[str]:
             yield f"{whose} has {field.name.removesuffix('_ns')} = {getattr(value, field.name)!r}"
 
 
-def _check_rate(rate: Rate, graph: RoleGraph, gang: str) -> None:
+def _check_rate(rate: Rate, graph: RoleGraph, gang: RoleSpec) -> None:
     of_replicas = rate.subject in ("replica", *(role.name for role in graph.roles))
     known = KINDS["replica"] if of_replicas else KINDS["node"]
     text, help = "", ""
     if rate.subject == "controller" or rate.kind not in known:
         text, help = f"macro mode cannot play {rate.name}", f"it can: {', '.join(known)}"
-    elif of_replicas and rate.subject != gang and len(graph.roles) > 1:
-        text, help = f"macro mode has roles beside {gang} fail with their nodes alone", f"write {gang}-{rate.kind}=..."
+    elif of_replicas:
+        text, help = _of_replicas(rate.subject, graph, gang, f"{gang.name}-{rate.kind}=...")
     if text:
         raise located(FaultError(text + underlined(rate.spec, 0, len(rate.name)), help=help), rate.where)
     if rate.duration_ns is not None and rate.duration_ns < LEAST_AWAY_NS:
@@ -232,18 +245,28 @@ def _check_rate(rate: Rate, graph: RoleGraph, gang: str) -> None:
         raise located(FaultError(text, help="write /1s or more"), rate.where)
 
 
-def _check_fault(fault: Fault, graph: RoleGraph, gang: str) -> None:
-    role = fault.target.partition("/")[0]
+def _of_replicas(who: str, graph: RoleGraph, gang: RoleSpec, instead: str) -> tuple[str, str]:
+    """Why it does not play failures of these by themselves, and what to do; empty if it does."""
+    if gang.gates:
+        text = f"macro mode has {gang.name} fail with its nodes alone, as it depends on {gang.gates[0].role}"
+        return text, "name nodes, or leave --macro out"
+    if who != gang.name and len(graph.roles) > 1:
+        return f"macro mode has roles beside {gang.name} fail with their nodes alone", f"write {instead}"
+    return "", ""
+
+
+def _check_fault(fault: Fault, graph: RoleGraph, gang: RoleSpec) -> None:
+    role, _, rest = fault.target.partition("/")
     of_replicas = role == "all" or any(role == spec.name for spec in graph.roles)
     known = KINDS["replica"] if of_replicas else KINDS["node"]
     text, help = "", ""
     if fault.target == "controller" or fault.kind not in known:
         text, help = f"macro mode cannot play {fault.kind!r} of {fault.target}", f"it can: {', '.join(known)}"
-    elif of_replicas and role != gang and len(graph.roles) > 1:
-        text, help = f"macro mode has roles beside {gang} fail with their nodes alone", f"name {gang}, or a node"
-    elif fault.when.at_ns is None:
+    elif of_replicas:
+        text, help = _of_replicas(role, graph, gang, f"{gang.name}{'/' * bool(rest)}{rest}@...")
+    if not text and fault.when.at_ns is None:
         text, help = "macro mode knows faults at a time, and rates", "write node2@30s, or leave --macro out"
-    elif fault.duration_ns is not None and fault.duration_ns < LEAST_AWAY_NS:
+    elif not text and fault.duration_ns is not None and fault.duration_ns < LEAST_AWAY_NS:
         text, help = "macro mode has nodes back after a second at the earliest", "write /1s or more"
     if text:
         raise located(FaultError(text + underlined(fault.spec, 0, len(fault.spec)), help=help), fault.where)

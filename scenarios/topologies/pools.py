@@ -10,6 +10,7 @@ def topology(
     evaluator_nodes: int = 1,
     readers: str = "0",
     reader_nodes: int = 2,
+    on_restart: str = "",
     steps: int = 600,
     max_restarts: int = 3,
     pending_timeout: str = "10m",
@@ -18,21 +19,26 @@ def topology(
     t = Topology(
         "pools", nodes=[node for pool in pools for node in pools[pool] * [Node(cpu=1, labels={"pool": pool})]]
     )
+    needed = []
     if readers != "0":
-        t.role(
+        reader = t.role(
             "reader",
             "sleep inf",
             kind="service",
+            ready_when="call",
+            state="checkpoint",
             replicas=readers,
             where={"pool": "read"},
             restart=Restart("replica", max_restarts=3),
             pending_timeout=pending_timeout,
         )
+        needed = [reader.ready(on_restart=on_restart)] if on_restart else []
     trainer = t.role(
         "trainer",
         "sleep inf",
         replicas=replicas,
         where={"pool": "train"},
+        depends_on=needed,
         restart=Restart("role", max_restarts=max_restarts),
         pending_timeout=pending_timeout,
         workload=Workload(steps=steps, step_time="1s", startup="5s", checkpoint_every="1m", checkpoint_time="1s"),

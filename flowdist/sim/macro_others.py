@@ -1,0 +1,100 @@
+"""The roles beside the gang as one, in macro mode: who holds up whom, what the gang waits for, what it restarts with.
+
+A service that the gang depends on with on_restart="restart" takes it along: its loss is an incident of both. All of it
+stops first, then the service gets ready, then the gang forms (R5, R6). Until the gang runs again the incident is open,
+and whatever is lost meanwhile makes all of it start anew.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flowdist.sim.macro_beside import Beside
+
+if TYPE_CHECKING:
+    from flowdist.sim.macro import Macro
+
+
+class Others:
+    """`joint` are replicas that are in the open incident of the gang."""
+
+    def __init__(self, macro: Macro) -> None:
+        self._macro = macro
+        self.roles = [Beside(macro, role, room) for role, room in macro.scope.beside]
+        for role in self.roles:
+            role.seats.others_have_room = lambda role=role: not self.hold_up(role)  # type: ignore[misc]
+        macro.seats.others_have_room = lambda: not self.hold_up(None)
+        gates = {gate.role: gate.condition for gate in macro.role.gates}
+        self._upstream = [role for role in self.roles if role.role.name in gates]
+        for role in self._upstream:
+            role.is_upstream, role.has_to_be_ready = True, gates[role.role.name] == "ready"
+        self.joint: dict[tuple[str, int], Beside] = {}
+
+    def hold_up(self, asker: Beside | None) -> bool:
+        """Another role is below its minimum and has no room: nobody else takes more than a minimum (R2).
+
+        None is the gang.
+        """
+        macro = self._macro
+        if asker is not None and macro.seats.taken + macro.seats.free < macro.role.min_replicas:
+            return True
+        return any(role is not asker and role.is_short for role in self.roles)
+
+    @property
+    def are_settled(self) -> bool:
+        """Nothing that becomes of the gang makes a difference to them, and they are there for it."""
+        return all(role.is_settled for role in self.roles)
+
+    def let_it_form(self, now: int) -> bool:
+        """All that the gang waits for is so far (R1)."""
+        return all(role.is_so_far(now) for role in self._upstream)
+
+    def admit(self, now: int) -> None:
+        for role in self.roles:
+            role.admit(now)
+
+    def settle(self, now: int) -> None:
+        """Seats were lost, or are free, or somebody has started: that may concern any of the roles."""
+        macro = self._macro
+        if not self.roles or macro.result.outcome is not None:
+            return
+        if macro.is_started(now):
+            self.joint.clear()
+        for role in self.roles:
+            role.settle(now)
+        macro.take_room(now)
+        for role in self.roles:  # whom the gang held up
+            role.settle(now)
+
+    # Incidents of the gang and of what it depends on.
+
+    def lose(self, role: Beside, replica: int, reason: str, now: int) -> None:
+        """A replica that was up is lost, and the gang restarts with it if it runs, or was about to."""
+        self.joint[role.role.name, replica] = role
+        self._macro.lose_upstream(reason, now)
+
+    def stop(self, now: int) -> int:
+        """Whatever is in the incident of the gang stops, and counts one more change. Returns when all of it has."""
+        ends = now
+        for (_, replica), role in self.joint.items():
+            ends = max(ends, role.stop(replica, now))
+            role.note_change(replica, now)
+        return ends
+
+    def start(self, now: int) -> None:
+        """All of the incident is gone: each may start, in the order of the gates."""
+        for (_, replica), role in self.joint.items():
+            role.go_on(replica)
+        for role in self.roles:
+            role.settle(now)
+
+    # The end of the job.
+
+    def end_in_order(self, now: int) -> int:
+        """When all of them have ended, dependents first; the gang is over."""
+        for depth in (2, 1, 0):
+            now = max([now, *(role.ends_by(now) for role in self.roles if role.depth == depth)])
+        return now
+
+    def end_at_once(self, now: int) -> int:
+        return max([now, *(role.ends_by(now) for role in self.roles)])
