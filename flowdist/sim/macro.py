@@ -148,7 +148,9 @@ class Macro:
             self._grow(-2 - node, now)
 
     def _next(self) -> int:
-        """When something befalls it, or nobody looks any more: what is due before is done at once."""
+        """When something befalls it, or nobody looks any more: what is due before is done at once, if it is alone."""
+        if self.others.roles:
+            return 0
         return min(self.later[0][0] if self.later else NEVER, self.arrivals.next_ns() or NEVER, self._until + 1)
 
     def say(self, now: int, what: str, name: str, words: str) -> None:
@@ -227,8 +229,10 @@ class Macro:
         for other in self.others.roles:
             other.seats.join(node, now)
         self.say(now, "joined", self.scope.nodes[node], f"{self.scope.nodes[node]} joined")
-        self.take_room(now)
-        self.others.settle(now)
+        if self.others.roles:
+            self.others.settle(now)
+        else:
+            self.take_room(now)
 
     def take_room(self, now: int) -> None:
         """There may be room that there was not before, or what it waits for may be there."""
@@ -278,7 +282,16 @@ class Macro:
         self.note_incident("node_lost", reason, now)
         self.due = max(self.due if self.phase == "stopping" else now, self.others.stop(now))
         self.phase, self._do = "stopping", self._stopped
+        if self.pending is not None:
+            self.at(self.pending, self._wait_for_others)
         self._note_free(reason, now, chosen=False)
+
+    def _wait_for_others(self, now: int) -> None:
+        """It would give up its waiting for nodes now, but waits for something else by then."""
+        if self.pending == now and self.phase in ("stopping", "gated"):
+            self.pending = None
+            if self.books.bucket == "waiting":
+                self.books.move("re-formation", self.ever, now)
 
     def _note_free(self, reason: str, now: int, *, chosen: bool) -> None:
         too_many = self.policy.note_free(self._is_healthy(now), chosen=chosen)
@@ -335,10 +348,10 @@ class Macro:
         """A new generation with whoever has a seat; below the minimum it waits for a node, but not for ever (R12)."""
         seats, books = self.seats, self.books
         if not self.others.let_it_form(now):
+            if self.pending is not None and self.phase == "waiting":
+                self.at(self.pending, self._wait_for_others)
             self.phase, self.due, self.formed = "gated", NEVER, NEVER
             return
-        if self.pending is not None and self.pending <= now:
-            self.pending = None  # it waited for something else by then, and counts anew
         if seats.free and seats.vacant:
             self._fill(now)
         if seats.taken < self.role.min_replicas:
@@ -417,7 +430,8 @@ class Macro:
             return
         if not (seats.vacant and seats.free):
             return
-        earliest = max(formed, formed + self.policy.grow_after_ns(self._is_healthy(max(now, formed))))
+        wait = self.policy.grow_after_ns(self._is_healthy(max(now, formed)), is_first=generation == 1)
+        earliest = max(formed, formed + wait)
         if now < earliest:
             self.at(earliest, None, -2 - generation)
             return

@@ -227,7 +227,7 @@ class Sprint:
             return at if short > 1 or at + times.open < quiet else 0
         formed = self.formed
         late = at if at > formed else formed
-        wait, self.healthy = macro.role.cooldown_ns, True
+        wait, self.healthy = macro.role.cooldown_ns if self.generation > 1 else 0, True
         if not (late - formed >= self.healthy_after or late - self.begins >= self.cycle + times.message):
             self.healthy = False
             if self.row >= self.row_max - 1 and wait < self.healthy_after:
