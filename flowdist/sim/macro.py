@@ -300,7 +300,14 @@ class Macro:
         self.books.progressed = False
 
     def _incident(
-        self, kind: str, reason: str, now: int, *, level: int | None = None, goes_on: bool = False
+        self,
+        kind: str,
+        reason: str,
+        now: int,
+        *,
+        level: int | None = None,
+        goes_on: bool = False,
+        dead: list[tuple[int, int]] | None = None,
     ) -> None:
         """One cause, and the gang restarts: all of it stops first (R6). `goes_on`: until then it steps."""
         books = self.books
@@ -320,11 +327,13 @@ class Macro:
         was_up = self.phase == "running"
         self.phase, self.formed = "stopping", NEVER
         members = books.active if joined else self.seats.taken
-        others = members - len(self.exited) - sum(len(self.seats.on[node]) for node in self.doomed)
+        if dead is None:
+            dead = self._dead_members()
+        others = members - len(self.exited) - sum(count for count, _ in dead)
         self.due, self._do = (now + self.times.stop if others and was_up else now), self._stopped
         # some of its members may be dead, and do not say that they have stopped
         if was_up:
-            self.due = max([self.due, *(told for node, told in self.doomed.items() if self.seats.on[node])])
+            self.due = max([self.due, *(told for _, told in dead)])
         self.due = max(self.due, self.others.stop(now))
         if self.due < self._next() and not self.backoff:
             self._do(self.due)
@@ -400,7 +409,7 @@ class Macro:
         self.plan_begin(at, self.formed)
         if self.others.roles:
             self.at(self.formed, self.others.settle)
-        if seats.vacant and seats.free:
+        elif seats.vacant and seats.free:
             self._grow(self.result.generations, self.formed)
 
     def spread(self, slowest: float, members: int) -> int:
@@ -435,9 +444,14 @@ class Macro:
         if now < earliest:
             self.at(earliest, None, -2 - generation)
             return
-        if not self._fill(now):
-            return
-        self._incident("joined", f"room for {seats.taken - self.books.active} more", now)
+        dead = self._dead_members()
+        if self._fill(now):
+            self._incident("joined", f"room for {seats.taken - self.books.active} more", now, dead=dead)
+
+    def _dead_members(self) -> list[tuple[int, int]]:
+        """How many are on each node that is dead, and when that will be known."""
+        on = self.seats.on
+        return [(len(on[node]), told) for node, told in self.doomed.items() if on[node]]
 
     def _complete(self, now: int) -> None:
         """Its work is done: whatever there is beside it stops, dependents first (R18)."""
