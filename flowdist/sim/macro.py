@@ -19,6 +19,7 @@ from flowdist.fault_rates import Arrivals
 from flowdist.faults import Fault, Plan, Rate
 from flowdist.graph import format_duration
 from flowdist.sim.macro_books import Books
+from flowdist.sim.macro_ending import close, complete, fail
 from flowdist.sim.macro_faults import hit
 from flowdist.sim.macro_others import Others
 from flowdist.sim.macro_peers import excuse, hold, is_excused
@@ -68,6 +69,7 @@ class Macro:
         self.exited: dict[int, None] = {}  # replicas whose processes ended by themselves in this generation
         self.met: dict[int, int] = {}  # when the agent of a node connected last: its heartbeats count from there
         self.fences: dict[int, int] = {}  # when the workers of a node that is gone ended
+        self._fresh: set[int] = set()  # replicas that are to start with the next generation
         self.died: dict[int, int] = {}  # when a node died, or was cut off
         self.kind, self.opened = "", 0  # of the last incident
         self._until = 0
@@ -76,7 +78,7 @@ class Macro:
         self.serial = 0
         self.result = MacroResult(self.books.spent)
         self.phase: Phase = "opening"
-        self.due, self._do = NEVER, self._start  # when the phase ends by itself, and what is then
+        self.due, self.do = NEVER, self._start  # when the phase ends by itself, and what is then
         self.formed = NEVER  # when all of the present generation ran
         self.ever = 0  # replicas that have run: the lowest come first
         self.pending: int | None = None  # until when it may be below its minimum
@@ -85,7 +87,7 @@ class Macro:
         self.is_halfway = False  # not all of it got up: a member's node died while it started
         self.counts = False  # the open incident is one that a budget pays for
         self.stopped_ns = 0  # when the members of a gang that is told to stop have done so
-        self._halt_at: int | None = None  # when the members of a gang that is told to stop do so
+        self.halt_at: int | None = None  # when the members of a gang that is told to stop do so
         for add in plan.adds:
             self.at(add.at_ns + self.times.message, None, self.names[add.node])
         for fault in plan.faults:
@@ -111,7 +113,7 @@ class Macro:
             if due < at and due < strike:
                 if due > end:
                     break
-                self._do(due)
+                self.do(due)
             elif at <= strike:
                 if at > end:
                     break
@@ -123,7 +125,7 @@ class Macro:
                 self.hit(target, rate, strike)
                 strike = arrivals.next_ns() or NEVER
         if result.outcome is None:
-            self._close(self.books.since if until is None else until)
+            close(self, self.books.since if until is None else until)
         return result
 
     def _admit(self, now: int) -> None:
@@ -176,7 +178,7 @@ class Macro:
         """The node of the lowest member: its agent opens the store and offers the checkpoints."""
         return next((node for node in self.seats.node_of if node is not None), None)
 
-    def _halt(self, now: int) -> None:
+    def halt(self, now: int) -> None:
         """They stop stepping. Checkpoints that were offered by a node that is cut off do not count."""
         first = self._first() if self.cuts else None
         answered = self.cuts.get(first, now) if first is not None else now
@@ -185,10 +187,10 @@ class Macro:
     def stop_short(self, now: int) -> None:
         """A member is gone: the others wait for it in vain, or it never gets up."""
         if self.phase == "running":
-            self._halt(now)
+            self.halt(now)
             self.due = NEVER
         elif self.phase == "stopping":
-            self._halt(min(now, self._halt_at or now))
+            self.halt(min(now, self.halt_at or now))
 
     def going(self, node: int, why: str) -> Callable[[int], None]:
         return lambda now: self._gone(node, why, now)
@@ -205,7 +207,7 @@ class Macro:
             other.gone(node, f"{name} is gone: {why}", now)
         self.others.settle(now)
         if self.phase == "stopping" and self.due <= now and not any(self.seats.on[each] for each in self.doomed):
-            self._do(now)  # it was the last, and others that die at the same time are not known to
+            self.do(now)  # it was the last, and others that die at the same time are not known to
 
     def _lost(self, node: int, why: str, now: int) -> None:
         """It was a member's."""
@@ -219,7 +221,7 @@ class Macro:
             if verdict.fails:
                 self.fail(f"{reason}; {verdict.fails}", now)
             else:
-                self._incident("node_lost", reason, now, level=verdict.level if verdict.counted else None)
+                self.open_incident("node_lost", reason, now, level=verdict.level if verdict.counted else None)
         elif self.phase == "stopping" and is_excused(self, node, why, now):
             excuse(self, f"{name} is gone: {why}", now)
 
@@ -258,7 +260,7 @@ class Macro:
             is_held = hold(self, replica, kind, reason, now)
             self.fail(f"{reason}; {verdict.fails}", now, is_held=is_held)
         else:
-            self._incident(kind, reason, now, level=verdict.level if verdict.counted else None)
+            self.open_incident(kind, reason, now, level=verdict.level if verdict.counted else None)
 
     # What is decided.
 
@@ -269,37 +271,13 @@ class Macro:
         self.result.causes[kind] += 1
         self.say(now, "incident", kind, reason)
 
-    @property
-    def restarts_with_others(self) -> bool:
-        """It runs, or is about to again: what it depends on takes it along."""
-        return self.result.generations > 0
-
-    def lose_upstream(self, reason: str, now: int) -> None:
-        """What it depends on is lost: it restarts, too, if it runs, and starts anew what had begun."""
-        if self.phase in ("opening", "running"):
-            self._incident("node_lost", reason, now, goes_on=self.phase == "running")
-            return
-        self.note_incident("node_lost", reason, now)
-        self.due = max(self.due if self.phase == "stopping" else now, self.others.stop(now))
-        self.phase, self._do = "stopping", self._stopped
-        if self.pending is not None:
-            self.at(self.pending, self._wait_for_others)
-        self._note_free(reason, now, chosen=False)
-
-    def _wait_for_others(self, now: int) -> None:
-        """It would give up its waiting for nodes now, but waits for something else by then."""
-        if self.pending == now and self.phase in ("stopping", "gated"):
-            self.pending = None
-            if self.books.bucket == "waiting":
-                self.books.move("re-formation", self.ever, now)
-
-    def _note_free(self, reason: str, now: int, *, chosen: bool) -> None:
+    def note_change(self, reason: str, now: int, *, chosen: bool) -> None:
         too_many = self.policy.note_free(self._is_healthy(now), chosen=chosen)
         if too_many:
             self.fail(f"{too_many}; the last: {reason}", now)
         self.books.progressed = False
 
-    def _incident(
+    def open_incident(
         self,
         kind: str,
         reason: str,
@@ -307,7 +285,6 @@ class Macro:
         *,
         level: int | None = None,
         goes_on: bool = False,
-        dead: list[tuple[int, int]] | None = None,
     ) -> None:
         """One cause, and the gang restarts: all of it stops first (R6). `goes_on`: until then it steps."""
         books = self.books
@@ -316,34 +293,33 @@ class Macro:
         if books.begun is None:
             books.move("re-formation", books.active, now)
         self.stopped_ns = now + self.times.stop - self.times.message
-        self._halt_at = self.stopped_ns if joined or goes_on else None
+        self.halt_at = self.stopped_ns if joined or goes_on else None
         self.backoff = self.policy.charge(level, now) if level is not None else 0
         self.backoff_until, self.counts = now + self.backoff, level is not None
         if level is None:
-            self._note_free(reason, now, chosen=joined)
+            self.note_change(reason, now, chosen=joined)
             if self.result.outcome is not None:
                 return
         books.progressed = False
         was_up = self.phase == "running"
         self.phase, self.formed = "stopping", NEVER
         members = books.active if joined else self.seats.taken
-        if dead is None:
-            dead = self._dead_members()
+        dead = [(self.members_on(node), told) for node, told in self.doomed.items()]
         others = members - len(self.exited) - sum(count for count, _ in dead)
-        self.due, self._do = (now + self.times.stop if others and was_up else now), self._stopped
+        self.due, self.do = (now + self.times.stop if others and was_up else now), self.stopped
         # some of its members may be dead, and do not say that they have stopped
         if was_up:
-            self.due = max([self.due, *(told for _, told in dead)])
+            self.due = max([self.due, *(told for count, told in dead if count)])
         self.due = max(self.due, self.others.stop(now))
         if self.due < self._next() and not self.backoff:
-            self._do(self.due)
+            self.do(self.due)
 
-    def _stopped(self, now: int) -> None:
+    def stopped(self, now: int) -> None:
         """All of it is gone."""
-        self._halt(self._halt_at or now)
-        self._halt_at = None
+        self.halt(self.halt_at or now)
+        self.halt_at = None
         if self.backoff_until > now:
-            self.phase, self.due, self._do = "back-off", self.backoff_until, self._reform
+            self.phase, self.due, self.do = "back-off", self.backoff_until, self._reform
         else:
             self._reform(now)
 
@@ -358,7 +334,7 @@ class Macro:
         seats, books = self.seats, self.books
         if not self.others.let_it_form(now):
             if self.pending is not None and self.phase == "waiting":
-                self.at(self.pending, self._wait_for_others)
+                self.at(self.pending, self.others.outwait)
             self.phase, self.due, self.formed = "gated", NEVER, NEVER
             return
         if seats.free and seats.vacant:
@@ -372,7 +348,7 @@ class Macro:
             self.pending = None
             books.move("re-formation", self.ever, now)
         self.result.generations += 1
-        self.phase, self.due, self._do = "opening", now + self.times.open, self._start
+        self.phase, self.due, self.do = "opening", now + self.times.open, self._start
         first = self._first() if self.doomed else None
         if first is not None and not self.alive[first]:
             self.due = NEVER  # nobody opens the store, until that is known
@@ -392,6 +368,7 @@ class Macro:
         books.start(seats.taken, self.backoff, now)
         self.ever = max(self.ever, seats.taken)
         self.exited.clear()
+        self._fresh = set()
         self.phase, self.is_halfway = "running", False
         if self.keep:
             self.result.sizes.append(seats.taken)
@@ -419,16 +396,16 @@ class Macro:
     def plan_begin(self, at: int, formed: int) -> None:
         """When all of a generation that starts will run, and when the last of them will be up."""
         self.phase, self.formed, self.pending, self.is_halfway = "running", formed, None, False
-        self.due, self._do = at, self.begin
+        self.due, self.do = at, self.begin
 
     def plan_wait(self, until: int) -> None:
         """It is below its minimum, and gives up then."""
         self.phase, self.formed, self.pending = "waiting", NEVER, until
-        self.due, self._do = until, self._give_up
+        self.due, self.do = until, self._give_up
 
     def begin(self, now: int) -> None:
         """The last of them is up: they step."""
-        self.due, self._do = self.books.begin(now), self._complete
+        self.due, self.do = self.books.begin(now), self._complete
         if self.keep:
             self.result.begins.append(now)
 
@@ -444,63 +421,20 @@ class Macro:
         if now < earliest:
             self.at(earliest, None, -2 - generation)
             return
-        dead = self._dead_members()
+        before = set(seats.vacant)
         if self._fill(now):
-            self._incident("joined", f"room for {seats.taken - self.books.active} more", now, dead=dead)
+            self._fresh = before.difference(seats.vacant)
+            self.open_incident("joined", f"room for {seats.taken - self.books.active} more", now)
 
-    def _dead_members(self) -> list[tuple[int, int]]:
-        """How many are on each node that is dead, and when that will be known."""
-        on = self.seats.on
-        return [(len(on[node]), told) for node, told in self.doomed.items() if on[node]]
+    def members_on(self, node: int) -> int:
+        """How many there ran, or run: not those who are to start there with the next generation."""
+        return sum(replica not in self._fresh for replica in self.seats.on[node])
 
     def _complete(self, now: int) -> None:
-        """Its work is done: whatever there is beside it stops, dependents first (R18)."""
-        self.books.halt(now, done=True)
-        known = now + self.times.message
-        ends = known
-        if self.others.roles:
-            self.books.finish(known)
-            ends = self.others.end_in_order(known)
-        self._end("succeeded", f"every primary task has succeeded ({self.role.name})", ends)
+        complete(self, now)
 
     def _give_up(self, now: int) -> None:
         self.fail(f"{self.role.name} was below its minimum for {format_duration(self.role.pending_timeout_ns)}", now)
 
     def fail(self, reason: str, now: int, *, is_held: bool = False) -> None:
-        """All that still runs is stopped. While it is held, it may still work again. The first reason counts."""
-        if self.result.outcome is not None:
-            return
-        books, decided = self.books, now
-        if books.begun is not None:  # they step until they are stopped, and have nothing more to do
-            stops = self._halt_at or now + self.times.stop - self.times.message
-            self._halt(stops)
-            books.move("done", books.active, stops)
-        elif self.phase == "waiting" and books.bucket == "waiting":
-            books.move("re-formation", self.ever, now)  # nobody waits for nodes any more
-        else:
-            decided = now + self.times.stop if is_held else now  # the others have answered by then
-            books.give_up(decided)
-        self._end("failed", reason, max(self._ends_by(now), self.others.end_at_once(decided)))
-
-    def _ends_by(self, now: int) -> int:
-        """When all of the gang has ended, if it is told to stop now."""
-        if self.phase == "stopping":
-            return max(now, self.due)
-        if self.phase != "running" or not self.seats.taken:
-            return now
-        started = self.formed - self.times.started + self.times.up + self.times.stop - 2 * self.times.message
-        return max(now + self.times.stop, started if self.formed < NEVER else now)
-
-    def _end(self, outcome: str, reason: str, now: int) -> None:
-        self.result.outcome, self.result.reason = outcome, reason
-        self.say(now, "ends", outcome, reason)
-        self._close(now)
-
-    def _close(self, now: int) -> None:
-        """Everything is booked up to now."""
-        self.books.close(self.result, self._halt_at, now)
-        self.result.charged = self.policy.charged
-        seats = [self.seats, *(other.seats for other in self.others.roles)]
-        self.result.cordoned = [self.scope.nodes[node] for each in seats for node in each.cordoned]
-        for other in self.others.roles:
-            other.close(now)
+        fail(self, reason, now, is_held=is_held)

@@ -92,11 +92,14 @@ class Beside:
             if cell.phase == "running":
                 if self._macro.died[node] < cell.formed - self._macro.times.message:
                     cell.formed = NEVER
-                self._plan(cell, dies, lambda at, cell=cell, node=node: self._halt(cell, node, at))
+                self._plan(cell, dies, self._halting(cell, node))
 
-    def _halt(self, cell: Cell, node: int, now: int) -> None:
-        cell.turn += 1
-        cell.books.halt(now, heard_until=min(now, self._macro.died[node]))
+    def _halting(self, cell: Cell, node: int) -> Callable[[int], None]:
+        def halt(now: int) -> None:
+            cell.turn += 1
+            cell.books.halt(now, heard_until=min(now, self._macro.died[node]))
+
+        return halt
 
     def gone(self, node: int, reason: str, now: int) -> None:
         """Control knows: whoever was told to start there has to start again, elsewhere or when there is a node."""
@@ -109,7 +112,7 @@ class Beside:
             cell.turn += 1
             if was_up:
                 seats.note_loss(node, now)
-            if was_up and self.is_upstream and macro.restarts_with_others:
+            if was_up and self.is_upstream and macro.others.take_it_along:
                 cell.phase = "stopping"
                 macro.others.lose(self, replica, reason, now)
                 continue
@@ -156,8 +159,8 @@ class Beside:
         """Whoever waits gets a seat, if there is one, and starts, if it may."""
         macro, seats = self._macro, self.seats
         self._note_success()
-        phases = {cell.phase for cell in self.cells}
-        if self._is_over or macro.result.outcome is not None or "waiting" not in phases or "stopping" in phases:
+        waiting = [replica for replica, cell in enumerate(self.cells) if cell.phase == "waiting"]
+        if self._is_over or macro.result.outcome is not None or not waiting:
             return
         if not self._may_start(now):
             if now < macro.formed < NEVER:
@@ -166,7 +169,7 @@ class Beside:
         if 0 < self._missing <= seats.free:
             seats.fill(now, self._missing)
         if not self._succeeded and not macro.others.hold_up(self):
-            seats.fill(now)
+            seats.fill(now, sum(seats.node_of[replica] is None for replica in waiting))
         self._note_minimum(now)
         for replica, cell in self._seated("waiting"):
             self._open(replica, cell, now)

@@ -102,6 +102,4 @@ def _of_protocol(result: SimResult, role: str) -> Sums:
     for name, other in result.job.worlds.items():
         if name != role:
             beside[name] = (other.generation, result.models[name].durable if name in result.models else 0)
-    return Sums(
-        result.job.outcome, result.now, world.generation, causes, step, lost, dict(result.spent[role]), beside
-    )
+    return Sums(result.job.outcome, result.now, world.generation, causes, step, lost, dict(result.spent[role]), beside)

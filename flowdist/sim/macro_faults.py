@@ -63,7 +63,7 @@ def _kill(macro: Macro, node: int, what: Fault | Rate, now: int) -> None:
     macro.doomed[node] = told
     for role in macro.others.roles:
         role.node_dies(node, dies)
-    if macro.seats.on[node]:
+    if macro.members_on(node):
         if macro.phase == "running" and now < macro.formed - times.message:
             macro.is_halfway = True
         if dies > now:

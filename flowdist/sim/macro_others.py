@@ -60,18 +60,42 @@ class Others:
             return
         if macro.is_started(now):
             self.joint.clear()
+        if macro.phase == "running" or not self._upstream:
+            macro.take_room(now)
         for role in self.roles:
             role.settle(now)
-        macro.take_room(now)
+        macro.take_room(now)  # what the others held up
         for role in self.roles:  # whom the gang held up
             role.settle(now)
 
     # Incidents of the gang and of what it depends on.
 
+    @property
+    def take_it_along(self) -> bool:
+        """The gang runs, or is about to again: it restarts with what it depends on."""
+        return self._macro.result.generations > 0
+
     def lose(self, role: Beside, replica: int, reason: str, now: int) -> None:
-        """A replica that was up is lost, and the gang restarts with it if it runs, or was about to."""
+        """A replica that was up is lost, and the gang restarts with it."""
+        macro = self._macro
         self.joint[role.role.name, replica] = role
-        self._macro.lose_upstream(reason, now)
+        if macro.phase in ("opening", "running"):
+            macro.open_incident("node_lost", reason, now, goes_on=macro.phase == "running")
+            return
+        macro.note_incident("node_lost", reason, now)
+        macro.due = max(macro.due if macro.phase == "stopping" else now, self.stop(now))
+        macro.phase, macro.do = "stopping", macro.stopped
+        if macro.pending is not None:
+            macro.at(macro.pending, self.outwait)
+        macro.note_change(reason, now, chosen=False)
+
+    def outwait(self, now: int) -> None:
+        """The gang would give up its waiting for nodes now, but waits for something else by then."""
+        macro = self._macro
+        if macro.pending == now and macro.phase in ("stopping", "gated"):
+            macro.pending = None
+            if macro.books.bucket == "waiting":
+                macro.books.move("re-formation", macro.ever, now)
 
     def stop(self, now: int) -> int:
         """Whatever is in the incident of the gang stops, and counts one more change. Returns when all of it has."""

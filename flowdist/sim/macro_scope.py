@@ -215,10 +215,8 @@ def _shared(graph: RoleGraph) -> Iterator[str]:
     for node in graph.cluster.nodes:
         names = [role.name for role in graph.roles if _seats(role, node)]
         if len(names) > 1:
-            yield (
-                f"{node.name} has room for {' and '.join(names)}: it plays roles on nodes of their own; label the nodes and "
-                "write where={...}"
-            )
+            own = "it plays roles on nodes of their own; label the nodes and write where={...}"
+            yield f"{node.name} has room for {' and '.join(names)}: {own}"
             return
 
 

@@ -16,9 +16,7 @@ def topology(
     pending_timeout: str = "10m",
 ) -> Topology:
     pools = {"train": nodes, "eval": evaluator_nodes, "read": reader_nodes if readers != "0" else 0}
-    t = Topology(
-        "pools", nodes=[node for pool in pools for node in pools[pool] * [Node(cpu=1, labels={"pool": pool})]]
-    )
+    t = Topology("pools", nodes=[node for pool in pools for node in pools[pool] * [Node(cpu=1, labels={"pool": pool})]])
     needed = []
     if readers != "0":
         reader = t.role(
