@@ -43,7 +43,7 @@ class Others:
     @property
     def are_settled(self) -> bool:
         """Nothing that becomes of the gang makes a difference to them, and they are there for it."""
-        return all(role.is_settled for role in self.roles)
+        return not self.joint and all(role.is_settled for role in self.roles)
 
     def let_it_form(self, now: int) -> bool:
         """All that the gang waits for is so far (R1)."""

@@ -84,7 +84,7 @@ class Policy:
         )
 
     def grow_after_ns(self, healthy: bool, *, is_first: bool) -> int:
-        """Growing is our own choice: it must not be what fails the job (R8). The first generation has nothing to cool."""
+        """Growing is our own choice: it must not be what fails the job (R8). The first need not cool."""
         wait = 0 if is_first else self._role.cooldown_ns
         if self.row >= self._options.free_incidents_max - 1 and not healthy:
             wait = max(wait, self._options.min_uptime_ns)
