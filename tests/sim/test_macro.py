@@ -320,7 +320,7 @@ PS = TOPOLOGIES / "ps.py"
 @pytest.mark.parametrize(
     ("graph", "words"),
     [
-        (topology("ps.py"), "it has 3 roles (ps, trainer, evaluator)"),
+        (topology("ps.py"), "node0 has room for ps and trainer and evaluator"),
         (with_role(topology(), gang=False), "trainer is no gang of a primary task"),
         (with_role(topology(), kind="service"), "trainer is no gang of a primary task"),
         (
