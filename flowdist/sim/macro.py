@@ -69,6 +69,7 @@ class Macro:
         self.exited: dict[int, None] = {}  # replicas whose processes ended by themselves in this generation
         self.met: dict[int, int] = {}  # when the agent of a node connected last: its heartbeats count from there
         self.fences: dict[int, int] = {}  # when the workers of a node that is gone ended
+        self._away: dict[str, None] = {}  # services that it waits for in its work
         self._fresh: set[int] = set()  # replicas that are to start with the next generation
         self.died: dict[int, int] = {}  # when a node died, or was cut off
         self.kind, self.opened = "", 0  # of the last incident
@@ -205,7 +206,8 @@ class Macro:
             self._lost(node, why, now)
         for other in self.others.roles:
             other.gone(node, f"{name} is gone: {why}", now)
-        self.others.settle(now)
+        if self.met.get(node, now) + self.times.message != now:  # else it is back at the same time
+            self.others.settle(now)
         if self.phase == "stopping" and self.due <= now and not any(self.seats.on[each] for each in self.doomed):
             self.do(now)  # it was the last, and others that die at the same time are not known to
 
@@ -405,9 +407,29 @@ class Macro:
 
     def begin(self, now: int) -> None:
         """The last of them is up: they step."""
-        self.due, self.do = self.books.begin(now), self._complete
+        self.due, self.do = self.books.begin(now, is_stalled=bool(self._away)), self._complete
         if self.keep:
             self.result.begins.append(now)
+
+    def stall(self, why: str, now: int) -> None:
+        """A service that it needs in its work is away."""
+        if not self._away and self.books.begun is not None:
+            self.books.stall(now)
+            if self.phase == "running":
+                self.due = NEVER
+        self._away[why] = None
+
+    def go_on(self, why: str, now: int) -> None:
+        """That one is there again, or nobody asks for it any more."""
+        if self._away.pop(why, why) is None and not self._away and self.books.begun is not None:
+            done = self.books.go_on(now)
+            if self.phase == "running":
+                self.due = done
+
+    @property
+    def is_stalled(self) -> bool:
+        """For whoever counts from the beginning of a generation: it has waited in it, or waits now."""
+        return bool(self._away) or self.books.has_stalled
 
     def _grow(self, generation: int, now: int) -> None:
         """Into seats that are free, after the cool-down since the last re-formation (R13)."""

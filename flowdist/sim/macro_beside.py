@@ -47,7 +47,10 @@ class Beside:
         self.cells = [Cell(Books(role.workload, 1)) for _ in range(role.max_replicas)]
         # It ends before whatever it waits for (R18).
         self.depth = len(role.gates) + (1 if role.gates and macro.role.gates else 0)
-        self.is_upstream = self.has_to_be_ready = False  # the gang waits for it, and restarts with it
+        self.is_upstream = self.has_to_be_ready = False  # the gang waits for it to start, or to get ready
+        self.takes_along = False  # the gang restarts with it, and else waits in its work while it is away
+        self._serving: dict[int, None] = {}
+        self._away: dict[int, None] = {}  # they served, and do not for now
         self._pending: int | None = None  # until when it may be below its minimum
         self._succeeded = 0
         self._is_over = False
@@ -92,14 +95,25 @@ class Beside:
             if cell.phase == "running":
                 if self._macro.died[node] < cell.formed - self._macro.times.message:
                     cell.formed = NEVER
-                self._plan(cell, dies, self._halting(cell, node))
+                self._plan(cell, dies, self._halting(replica, cell, node))
 
-    def _halting(self, cell: Cell, node: int) -> Callable[[int], None]:
+    def _halting(self, replica: int, cell: Cell, node: int) -> Callable[[int], None]:
         def halt(now: int) -> None:
             cell.turn += 1
             cell.books.halt(now, heard_until=min(now, self._macro.died[node]))
+            if replica in self._serving:
+                del self._serving[replica]
+                self._away[replica] = None
+                self._macro.stall(self._name(replica), now)
 
         return halt
+
+    def note_who_stays_away(self, now: int) -> None:
+        """Whoever has no seat is in nobody's list of addresses: the gang goes on without it."""
+        for replica in list(self._away):
+            if self.seats.node_of[replica] is None:
+                del self._away[replica]
+                self._macro.go_on(self._name(replica), now)
 
     def gone(self, node: int, reason: str, now: int) -> None:
         """Control knows: whoever was told to start there has to start again, elsewhere or when there is a node."""
@@ -112,7 +126,7 @@ class Beside:
             cell.turn += 1
             if was_up:
                 seats.note_loss(node, now)
-            if was_up and self.is_upstream and macro.others.take_it_along:
+            if was_up and self.takes_along and macro.others.take_it_along:
                 cell.phase = "stopping"
                 macro.others.lose(self, replica, reason, now)
                 continue
@@ -226,6 +240,10 @@ class Beside:
         if self.role.kind == "task":
             self._plan(cell, cell.books.begin(now), lambda at: self._done(replica, cell, at))
         elif self.is_upstream:
+            if not self.takes_along:
+                self._serving[replica] = None
+                self._away.pop(replica, None)
+                self._macro.go_on(self._name(replica), now)
             cell.ready = now + self._macro.times.message
             self._plan(cell, cell.ready, self._macro.others.settle)
 

@@ -2,7 +2,8 @@
 
 A service that the gang depends on with on_restart="restart" takes it along: its loss is an incident of both. All of it
 stops first, then the service gets ready, then the gang forms (R5, R6). Until the gang runs again the incident is open,
-and whatever is lost meanwhile makes all of it start anew.
+and whatever is lost meanwhile makes all of it start anew. With on_restart="reconnect" the gang waits in its work for as
+long as the service is away.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ class Others:
         for role in self.roles:
             role.seats.others_have_room = lambda role=role: not self.hold_up(role)  # type: ignore[misc]
         macro.seats.others_have_room = lambda: not self.hold_up(None)
-        gates = {gate.role: gate.condition for gate in macro.role.gates}
+        gates = {gate.role: gate for gate in macro.role.gates}
         self._upstream = [role for role in self.roles if role.role.name in gates]
         for role in self._upstream:
-            role.is_upstream, role.has_to_be_ready = True, gates[role.role.name] == "ready"
+            gate = gates[role.role.name]
+            role.has_to_be_ready = gate.condition == "ready"
+            role.is_upstream, role.takes_along = True, gate.on_restart == "restart"
         self.joint: dict[tuple[str, int], Beside] = {}
 
     def hold_up(self, asker: Beside | None) -> bool:
@@ -67,6 +70,8 @@ class Others:
         macro.take_room(now)  # what the others held up
         for role in self.roles:  # whom the gang held up
             role.settle(now)
+        for role in self._upstream:
+            role.note_who_stays_away(now)
 
     # Incidents of the gang and of what it depends on.
 

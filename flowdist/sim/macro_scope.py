@@ -178,8 +178,8 @@ def _upstream(gang: RoleSpec, graph: RoleGraph) -> Iterator[str]:
     for gate in gang.gates:
         if graph.role(gate.role).kind != "service":
             yield f"{gang.name} waits for {gate.role}, which is no service"
-        elif gate.on_restart != "restart":
-            yield f"{gang.name} waits in its work while {gate.role} is away: it plays on_restart='restart'"
+        elif gate.on_restart == "reconnect" and gate.role in gang.address_edges:
+            yield f"{gang.name} has addresses of {gate.role} in its command: write on_restart='restart'"
     for policy in gang.restart.chain() if gang.restart is not None and gang.gates else ():
         if any(rule.kind in (None, "node_lost") for rule in policy.rules):
             yield f"{gang.name} depends on {gang.gates[0].role} and has a rule for lost nodes"

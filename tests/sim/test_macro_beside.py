@@ -43,6 +43,7 @@ def run(graph: RoleGraph, plan: Plan, until: int | None = None, **more: Any) -> 
 
 
 BACK = {"readers": "1", "on_restart": "restart"}
+GOES_ON = {"readers": "1", "on_restart": "reconnect"}
 
 # Trainers are on node0 to node3, the evaluator and then readers on those that come next.
 STORIES: dict[str, tuple[RoleGraph, list[str]]] = {
@@ -83,6 +84,13 @@ STORIES: dict[str, tuple[RoleGraph, list[str]]] = {
         pools(**BACK, reader_nodes=2),
         [f"node{5 + i % 2}@{60 + 4 * i}s/3s" for i in range(9)],
     ),
+    "the gang waits in its work for its reader": (pools(**GOES_ON), ["node5@3m/1m"]),
+    "and longer, as there is no spare": (pools(**{**GOES_ON, "readers": "2"}), ["node5@3m/1m", "node6@3m20s/2m"]),
+    "a reader is silent, and its node comes back": (pools(**GOES_ON, reader_nodes=1), ["node5@3m:lost/4s"]),
+    "it goes on without a reader that has no seat": (pools(**{**GOES_ON, "readers": "1:2"}), ["node5@3m/1m"]),
+    "a trainer's node dies while it waits": (pools(**GOES_ON), ["node5@3m/1m", "node1@3m1s/1m"]),
+    "it begins to step while the reader is away": (pools(**GOES_ON), ["node1@3m/1m", "node5@3m3s/1m"]),
+    "a reader is away as a checkpoint is complete": (pools(**GOES_ON), ["node5@1m6.1s/1m", "node1@1m8.2s/1m"]),
     "reader, trainer and evaluator": (pools(**BACK), ["node5@3m/1m", "node1@3m/1m", "node4@3m/1m"]),
 }
 
@@ -99,7 +107,7 @@ def odd_pools(seed: int) -> tuple[RoleGraph, Plan]:
     rnd = random.Random(seed)
     nodes, evaluators, readers = rnd.choice([2, 4, 6, 8]), rnd.choice([1, 2, 3]), rnd.choice([0, 1, 2, 3])
     least = rnd.randint(1, nodes)
-    takes_along = rnd.choice(["", "restart"]) if readers else ""
+    takes_along = rnd.choice(["", "restart", "reconnect"]) if readers else ""
     graph = pools(
         replicas=f"{least}:{rnd.randint(least, nodes)}",
         nodes=nodes,
@@ -126,6 +134,7 @@ def test_they_agree_over_seeds_of_failures() -> None:
         found += compare(graph, plan, [seed], 2 * HOUR)
         gang = graph.role("trainer")
         reached["along"] += bool(gang.gates)
+        reached["stalled"] += found[-1].macro.spent["stalled"] > 0
         reached["waits"] += found[-1].macro.spent["waiting"] > MINUTE
         reached["beside"] += max(generation for generation, _ in found[-1].macro.beside.values()) > 3
     assert [one.seed for one in found if not one.is_alike] == []
@@ -221,8 +230,12 @@ def rule_for_nodes() -> RestartPolicy:
         ),
         (with_role(pools(), "evaluator", min_replicas=2, max_replicas=2), "evaluator has no room for its minimum of 2"),
         (
-            with_role(pools(readers=1, on_restart="reconnect"), "trainer"),
-            "trainer waits in its work while reader is away: it plays on_restart='restart'",
+            with_role(pools(**GOES_ON), "trainer", address_edges=("reader",)),
+            "trainer has addresses of reader in its command: write on_restart='restart'",
+        ),
+        (
+            with_role(with_role(pools(), "evaluator", gates=()), "trainer", gates=(Gate("evaluator", "started"),)),
+            "trainer waits for evaluator, which is no service",
         ),
         (
             with_role(pools(**BACK), "trainer", restart=rule_for_nodes()),
