@@ -69,7 +69,8 @@ class Macro:
         self.exited: dict[int, None] = {}  # replicas whose processes ended by themselves in this generation
         self.met: dict[int, int] = {}  # when the agent of a node connected last: its heartbeats count from there
         self.fences: dict[int, int] = {}  # when the workers of a node that is gone ended
-        self._away: dict[str, None] = {}  # services that it waits for in its work
+        self._ran_from = NEVER  # when the generation had formed that is being stopped
+        self._reported = 0  # checkpoints that control had heard of as the last incident opened
         self._fresh: set[int] = set()  # replicas that are to start with the next generation
         self.died: dict[int, int] = {}  # when a node died, or was cut off
         self.kind, self.opened = "", 0  # of the last incident
@@ -183,7 +184,11 @@ class Macro:
         """They stop stepping. Checkpoints that were offered by a node that is cut off do not count."""
         first = self._first() if self.cuts else None
         answered = self.cuts.get(first, now) if first is not None else now
-        self.books.halt(now, heard_until=answered, is_known=self.phase == "stopping")
+        is_known = self.phase == "stopping" and self.books.begun is not None
+        reported = self.books.reported(now)
+        self.books.halt(now, heard_until=answered, is_known=is_known)
+        if is_known:  # what was reported before the incident was counted with it
+            self.books.progressed = reported > self._reported
 
     def stop_short(self, now: int) -> None:
         """A member is gone: the others wait for it in vain, or it never gets up."""
@@ -267,7 +272,8 @@ class Macro:
     # What is decided.
 
     def _is_healthy(self, now: int) -> bool:
-        return self.books.has_progressed(now) or now - self.formed >= self.options.min_uptime_ns
+        formed = self._ran_from if self.phase == "stopping" else self.formed
+        return self.books.has_progressed(now) or now - formed >= self.options.min_uptime_ns
 
     def note_incident(self, kind: str, reason: str, now: int) -> None:
         self.result.causes[kind] += 1
@@ -296,6 +302,7 @@ class Macro:
             books.move("re-formation", books.active, now)
         self.stopped_ns = now + self.times.stop - self.times.message
         self.halt_at = self.stopped_ns if joined or goes_on else None
+        self._reported = books.reported(now - self.times.message)
         self.backoff = self.policy.charge(level, now) if level is not None else 0
         self.backoff_until, self.counts = now + self.backoff, level is not None
         if level is None:
@@ -304,6 +311,7 @@ class Macro:
                 return
         books.progressed = False
         was_up = self.phase == "running"
+        self._ran_from = self.formed
         self.phase, self.formed = "stopping", NEVER
         members = books.active if joined else self.seats.taken
         dead = [(self.members_on(node), told) for node, told in self.doomed.items()]
@@ -319,7 +327,7 @@ class Macro:
     def stopped(self, now: int) -> None:
         """All of it is gone."""
         self.halt(self.halt_at or now)
-        self.halt_at = None
+        self.halt_at, self._ran_from = None, NEVER
         if self.backoff_until > now:
             self.phase, self.due, self.do = "back-off", self.backoff_until, self._reform
         else:
@@ -407,29 +415,9 @@ class Macro:
 
     def begin(self, now: int) -> None:
         """The last of them is up: they step."""
-        self.due, self.do = self.books.begin(now, is_stalled=bool(self._away)), self._complete
+        self.due, self.do = self.books.begin(now, is_stalled=bool(self.others.away)), self._complete
         if self.keep:
             self.result.begins.append(now)
-
-    def stall(self, why: str, now: int) -> None:
-        """A service that it needs in its work is away."""
-        if not self._away and self.books.begun is not None:
-            self.books.stall(now)
-            if self.phase == "running":
-                self.due = NEVER
-        self._away[why] = None
-
-    def go_on(self, why: str, now: int) -> None:
-        """That one is there again, or nobody asks for it any more."""
-        if self._away.pop(why, why) is None and not self._away and self.books.begun is not None:
-            done = self.books.go_on(now)
-            if self.phase == "running":
-                self.due = done
-
-    @property
-    def is_stalled(self) -> bool:
-        """For whoever counts from the beginning of a generation: it has waited in it, or waits now."""
-        return bool(self._away) or self.books.has_stalled
 
     def _grow(self, generation: int, now: int) -> None:
         """Into seats that are free, after the cool-down since the last re-formation (R13)."""

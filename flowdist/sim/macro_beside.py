@@ -104,7 +104,7 @@ class Beside:
             if replica in self._serving:
                 del self._serving[replica]
                 self._away[replica] = None
-                self._macro.stall(self._name(replica), now)
+                self._macro.others.stall(self._name(replica), now)
 
         return halt
 
@@ -113,7 +113,7 @@ class Beside:
         for replica in list(self._away):
             if self.seats.node_of[replica] is None:
                 del self._away[replica]
-                self._macro.go_on(self._name(replica), now)
+                self._macro.others.go_on(self._name(replica), now)
 
     def gone(self, node: int, reason: str, now: int) -> None:
         """Control knows: whoever was told to start there has to start again, elsewhere or when there is a node."""
@@ -243,7 +243,7 @@ class Beside:
             if not self.takes_along:
                 self._serving[replica] = None
                 self._away.pop(replica, None)
-                self._macro.go_on(self._name(replica), now)
+                self._macro.others.go_on(self._name(replica), now)
             cell.ready = now + self._macro.times.message
             self._plan(cell, cell.ready, self._macro.others.settle)
 

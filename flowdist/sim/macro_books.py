@@ -127,6 +127,10 @@ class Books:
             return self.progressed
         return self._position(now - LATENCY_NS) >= self._cycle_ns
 
+    def reported(self, time: int) -> int:
+        """How many checkpoints of this generation are complete by then."""
+        return max(0, self._position(time) // self._cycle_ns) if self.begun is not None else 0
+
     def step_at(self, now: int) -> int:
         if self.begun is None:
             return self.durable

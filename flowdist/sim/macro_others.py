@@ -11,13 +11,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flowdist.sim.macro_beside import Beside
+from flowdist.sim.macro_result import NEVER
 
 if TYPE_CHECKING:
     from flowdist.sim.macro import Macro
 
 
 class Others:
-    """`joint` are replicas that are in the open incident of the gang."""
+    """`joint` are replicas that are in the open incident of the gang, `away` those that it waits for in its work."""
 
     def __init__(self, macro: Macro) -> None:
         self._macro = macro
@@ -32,6 +33,7 @@ class Others:
             role.has_to_be_ready = gate.condition == "ready"
             role.is_upstream, role.takes_along = True, gate.on_restart == "restart"
         self.joint: dict[tuple[str, int], Beside] = {}
+        self.away: dict[str, None] = {}
 
     def hold_up(self, asker: Beside | None) -> bool:
         """Another role is below its minimum and has no room: nobody else takes more than a minimum (R2).
@@ -46,7 +48,8 @@ class Others:
     @property
     def are_settled(self) -> bool:
         """Nothing that becomes of the gang makes a difference to them, and they are there for it."""
-        return not self.joint and all(role.is_settled for role in self.roles)
+        waits = self.joint or self.away or self._macro.books.has_stalled
+        return not waits and all(role.is_settled for role in self.roles)
 
     def let_it_form(self, now: int) -> bool:
         """All that the gang waits for is so far (R1)."""
@@ -116,6 +119,24 @@ class Others:
             role.go_on(replica)
         for role in self.roles:
             role.settle(now)
+
+    # Whom the gang waits for in its work.
+
+    def stall(self, who: str, now: int) -> None:
+        macro = self._macro
+        if not self.away and macro.books.begun is not None:
+            macro.books.stall(now)
+            if macro.phase == "running":
+                macro.due = NEVER
+        self.away[who] = None
+
+    def go_on(self, who: str, now: int) -> None:
+        """It is there again, or nobody asks for it any more."""
+        macro = self._macro
+        if self.away.pop(who, who) is None and not self.away and macro.books.begun is not None:
+            done = macro.books.go_on(now)
+            if macro.phase == "running":
+                macro.due = done
 
     # The end of the job.
 

@@ -39,7 +39,7 @@ def may_sprint(macro: Macro) -> bool:
     """No member is dead, cut off or suspect, no back-off is under way, and nobody wants to know more than the sums."""
     if macro.doomed or macro.cuts or macro.seats.wary or macro.keep or macro.tell is not None:
         return False
-    if macro.others.roles and (macro.is_stalled or not macro.others.are_settled):
+    if macro.others.roles and not macro.others.are_settled:
         return False
     if macro.phase == "waiting":
         return macro.books.bucket == "waiting" and not macro.counts
