@@ -7,7 +7,7 @@ others from taking more than their minimum (R2), as in control.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -23,12 +23,15 @@ if TYPE_CHECKING:
     from flowdist.sim.macro import Macro
 
 
+Phase = Literal["waiting", "opening", "running", "stopping", "over"]
+
+
 @dataclass(slots=True)
 class Cell:
     """One replica. `turn` counts what has become of it: what was planned in an earlier one does not happen."""
 
     books: Books
-    phase: Literal["waiting", "opening", "running", "stopping", "over"] = "waiting"
+    phase: Phase = "waiting"
     turn: int = 0
     generation: int = 0
     attempt: int = 0
@@ -51,6 +54,7 @@ class Beside:
         self.takes_along = False  # the gang restarts with it, and else waits in its work while it is away
         self._serving: dict[int, None] = {}
         self._away: dict[int, None] = {}  # they served, and do not for now
+        self._unsteady = dict(enumerate(self.cells))  # those of which not all is known to run: few, in a large role
         self._pending: int | None = None  # until when it may be below its minimum
         self._succeeded = 0
         self._is_over = False
@@ -67,24 +71,37 @@ class Beside:
             return True
         if self.is_upstream and not self.is_so_far(NEVER - 1):
             return False
-        waits = any(cell.phase == "waiting" for cell in self.cells)
-        return not waits or (self._missing <= 0 and not self.seats.free and not any(self._seated("waiting")))
+        waits = any(cell.phase == "waiting" for cell in self._unsteady.values())
+        return not waits or (self._missing <= 0 and not self.seats.free and not self._seated_and_waiting())
 
     def is_so_far(self, now: int) -> bool:
         """Each of it that has a seat is started, or ready, and these are its minimum at least (R1)."""
-        for _, cell in self._seated("waiting", "opening", "running", "stopping"):
-            if cell.phase != "running" or (cell.ready if self.has_to_be_ready else cell.formed) > now:
-                return False
-        return self._missing <= 0
+        seated = [cell for replica, cell in self._unsteady.items() if self.seats.node_of[replica] is not None]
+        return self._missing <= 0 and all(self._is_up(cell, now) for cell in seated)
+
+    def _is_up(self, cell: Cell, now: int) -> bool:
+        return cell.phase == "running" and (cell.ready if self.has_to_be_ready else cell.formed) <= now
 
     @property
     def _missing(self) -> int:
         return self.role.min_replicas - self.seats.taken - self._succeeded
 
-    def _seated(self, *phases: str) -> Iterator[tuple[int, Cell]]:
-        for replica, cell in enumerate(self.cells):
-            if cell.phase in phases and self.seats.node_of[replica] is not None:
-                yield replica, cell
+    def _turn(self, replica: int, phase: Phase) -> None:
+        cell = self.cells[replica]
+        cell.phase = phase
+        cell.turn += 1
+        if phase == "over":
+            self._unsteady.pop(replica, None)
+        else:
+            self._unsteady[replica] = cell
+        if phase == "waiting":
+            cell.formed = cell.ready = NEVER
+
+    def _seated_and_waiting(self) -> list[int]:
+        node_of, cells = self.seats.node_of, self._unsteady
+        return [
+            replica for replica in sorted(cells) if cells[replica].phase == "waiting" and node_of[replica] is not None
+        ]
 
     # What befalls it.
 
@@ -123,18 +140,16 @@ class Beside:
         for replica in lost:
             cell = self.cells[replica]
             was_up = cell.phase == "running"
-            cell.turn += 1
             if was_up:
                 seats.note_loss(node, now)
             if was_up and self.takes_along and macro.others.take_it_along:
-                cell.phase = "stopping"
+                self._turn(replica, "stopping")
                 macro.others.lose(self, replica, reason, now)
                 continue
             if was_up:
                 macro.note_incident("node_lost", reason, now)
                 self.note_change(replica, now)
-            if cell.phase != "stopping":
-                cell.phase, cell.formed, cell.ready = "waiting", NEVER, NEVER
+            self._turn(replica, "stopping" if cell.phase == "stopping" else "waiting")
 
     def note_change(self, replica: int, now: int) -> None:
         """One more change of membership (R8)."""
@@ -149,15 +164,13 @@ class Beside:
         """It restarts with the gang. Returns when it is known to be gone."""
         cell, node = self.cells[replica], self.seats.node_of[replica]
         was_up = cell.phase == "running"
-        cell.phase = "stopping"
-        cell.turn += 1
+        self._turn(replica, "stopping")
         return self._stopped_by(replica, cell, node, now) if was_up and node is not None else now
 
     def go_on(self, replica: int) -> None:
         """All of the incident is gone: it may start again."""
-        cell = self.cells[replica]
-        if cell.phase == "stopping":
-            cell.phase, cell.formed, cell.ready = "waiting", NEVER, NEVER
+        if self.cells[replica].phase == "stopping":
+            self._turn(replica, "waiting")
 
     def _name(self, replica: int) -> str:
         return f"{self.role.name}/{replica}"
@@ -173,7 +186,9 @@ class Beside:
         """Whoever waits gets a seat, if there is one, and starts, if it may."""
         macro, seats = self._macro, self.seats
         self._note_success()
-        waiting = [replica for replica, cell in enumerate(self.cells) if cell.phase == "waiting"]
+        for replica in [replica for replica, cell in self._unsteady.items() if self._is_up(cell, now)]:
+            del self._unsteady[replica]
+        waiting = [replica for replica, cell in self._unsteady.items() if cell.phase == "waiting"]
         if self._is_over or macro.result.outcome is not None or not waiting:
             return
         if not self._may_start(now):
@@ -185,8 +200,8 @@ class Beside:
         if not self._succeeded and not macro.others.hold_up(self):
             seats.fill(now, sum(seats.node_of[replica] is None for replica in waiting))
         self._note_minimum(now)
-        for replica, cell in self._seated("waiting"):
-            self._open(replica, cell, now)
+        for replica in self._seated_and_waiting():
+            self._open(replica, self.cells[replica], now)
 
     def _may_start(self, now: int) -> bool:
         return not self.role.gates or self._macro.is_started(now)
@@ -213,8 +228,7 @@ class Beside:
         self._macro.at(at, lambda now: do(now) if cell.turn == turn else None)
 
     def _open(self, replica: int, cell: Cell, now: int) -> None:
-        cell.phase = "opening"
-        cell.turn += 1
+        self._turn(replica, "opening")
         cell.generation += 1
         self._plan(cell, now + self._macro.times.open, lambda at: self._start(replica, cell, at))
 
@@ -225,7 +239,8 @@ class Beside:
         is_dead = not macro.alive[node]
         if is_dead and macro.died[node] < now - macro.times.message:
             return
-        cell.phase, cell.ordered = "running", now
+        self._turn(replica, "running")
+        cell.ordered = now
         cell.attempt += 1
         cell.books.start(1, 0, now)
         if is_dead:
@@ -256,15 +271,14 @@ class Beside:
             self._macro.at(now + self._macro.times.message, lambda at: self._succeeds(replica, cell, at))
 
     def _succeeds(self, replica: int, cell: Cell, now: int) -> None:
-        cell.phase = "over"
+        self._turn(replica, "over")
         self._succeeded += 1
         self.seats.release(replica)
         self._macro.others.settle(now)
 
     def _note_success(self) -> None:
         """All that has a seat has done its work: whoever has none is not needed any more."""
-        left = any(cell.phase in ("opening", "running") for cell in self.cells) or any(self._seated("waiting"))
-        if self._succeeded and not left and self._missing <= 0:
+        if self._succeeded and self._missing <= 0 and not self.seats.taken:
             self._is_over = True
 
     # The end of the job.
@@ -272,9 +286,10 @@ class Beside:
     def ends_by(self, now: int) -> int:
         """When all of it has ended, if it is told to stop now."""
         macro, last = self._macro, now
-        for replica, cell in self._seated("running"):
+        for replica, cell in enumerate(self.cells):
             node = self.seats.node_of[replica]
-            assert node is not None
+            if node is None or cell.phase != "running":
+                continue
             known = self._stopped_by(replica, cell, node, now)
             last = max(last, known)
             if macro.alive[node]:
