@@ -143,6 +143,16 @@ def test_they_agree_over_seeds_of_failures() -> None:
     assert min(reached.values()) > 10, reached
 
 
+def test_the_first_start_by_the_short_cut_is_seen_by_who_waits_for_it() -> None:
+    """A node is lost while the gang waits for its reader: it starts only when that node is back."""
+    graph = pools(**GOES_ON, replicas=4)
+    slow = msgspec.structs.replace(graph.role("reader").workload, startup_ns=MINUTE)
+    graph = with_role(graph, "reader", workload=slow)
+    plan = parse_plan(["node1@20s/2m"], rates=["node-kill=1e-6/node-day/1m"])
+    (one,) = compare(graph, plan, [0], HOUR)
+    assert one.is_equal and one.macro.beside["evaluator/0"][0] == 1
+
+
 def test_a_difference_beside_the_gang_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """With evaluators that would not wait for the gang."""
     graph, plan = pools(replicas=4), parse_plan(["node1@3m/2m", "node4@3m1s/10s"])
