@@ -132,7 +132,7 @@ class Sprint:
         on, usable, shelf, room, flapping = seats.on, seats.usable, seats.shelf, seats.room, seats.flapping
         while True:
             at, strike = later[0][0] if later else NEVER, (drawn[0] >> bits) * MS
-            if strike < at:
+            if strike < at or not later:
                 if strike > end or strike >= self.due:
                     return None
                 entity = entities[drawn[0] & mask]
