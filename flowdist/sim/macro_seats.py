@@ -143,6 +143,18 @@ class Seats:
         counts = Counter(past[1:] for past in self.failures)
         self.wary = max(counts.values()) >= self._options.move_after or any(self.on[node] for node in self.cordoned)
 
+    def note_failure(self, replica: int, kind: str, now: int) -> bool:
+        """As `blame`, where it is of no consequence. False: it may be, and nothing is noted."""
+        node, least = self.node_of[replica], min(self._options.move_after, self._options.cordon_after)
+        assert node is not None
+        since = now - self._options.bad_node_window_ns
+        while self.failures and self.failures[0][0] <= since:
+            del self.failures[0]
+        if least <= 1 or any(past[1] == node and past[3] == kind for past in self.failures):
+            return False
+        self.failures.append((now, node, replica, kind))
+        return True
+
     def forgive(self, at: int) -> None:
         """A failure of then was none of the replica's."""
         self.failures = [past for past in self.failures if past[0] != at]
