@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 from flowdist.graph import MS
 from flowdist.sim.macro_books import ANSWER_NS
 from flowdist.sim.macro_result import FAILED, NEVER
-from flowdist.streams import number, stream
+from flowdist.streams import numbers, stream
 
 if TYPE_CHECKING:
     from flowdist.control.accounts import Bucket
@@ -68,7 +69,8 @@ class Sprint:
     step: int = 0
     least: int = 0
     most: int = 0
-    slowest: bytes = b""  # the stream that a start-up is drawn from
+    slowest: Callable[[int], float] | None = None  # what a start-up is drawn from; None: it is nominal
+    startup: int = 0
     starts: int = 0  # from the order to the news that all run
     fixed: int = 0  # of a start-up, without the reading of a checkpoint
     reads: int = 0  # of a start-up, the reading of one
@@ -113,7 +115,9 @@ class Sprint:
         self.step, self.least, self.most = load.step_ns, role.min_replicas, role.max_replicas
         self.proof, self.starts, self.reads = times.proof, times.started, load.restore_ns
         self.healthy_after, self.row_max = self.macro.options.min_uptime_ns, self.macro.options.free_incidents_max
-        self.slowest = stream(self.macro.seed, role.name, "slowest")
+        self.startup = load.startup_ns
+        if self.macro.seed:
+            self.slowest = numbers(stream(self.macro.seed, role.name, "slowest"))
         for entity in self.macro.arrivals.entities:
             node = -1
             if _ends_a_node(entity.rate, self.macro):
@@ -213,7 +217,8 @@ class Sprint:
             insort(vacant, replica)
             if self.waits:
                 return True
-            self._fill()
+            if self.free:
+                self._fill()
         members = self.most - len(vacant)
         if members < self.least:
             self.waits, self.formed, self.active, self.since = True, 0, 0, told + self.macro.times.stop
@@ -323,8 +328,8 @@ class Sprint:
             self.ever = members
         self.reading = reading = self.reads if self.durable else 0
         begins = at + self.fixed + reading
-        if self.macro.seed:
-            begins += self.macro.spread(number(self.slowest, self.generation), members)
+        if self.slowest is not None:  # as `Macro.spread`
+            begins += int(self.startup * (0.4 * self.slowest(self.generation) ** (1 / members) - 0.2))
         self.begins, self.due = begins, begins + self.whole
 
     def _halt(self, at: int) -> None:

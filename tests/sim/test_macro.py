@@ -230,6 +230,24 @@ def test_nor_does_it_in_odd_jobs(seed: int) -> None:
     assert short == long
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_nor_does_it_where_replicas_fall_over(seed: int) -> None:
+    """With back-off and budgets, alone and between the deaths of nodes."""
+    graph, plan, _ = odd_job(seed)
+    rnd = random.Random(seed)
+    policy = RestartPolicy(
+        max_restarts=rnd.choice([20, 10**6, 10**6]),
+        within_ns=rnd.choice([None, HOUR]),
+        backoff_ns=rnd.choice([0, 1, 10]) * SECOND,
+        backoff_reset_ns=rnd.choice([1, 10]) * MINUTE,
+    )
+    rates = [f"trainer-kill={rnd.choice([50, 500])}/day", *rnd.choice([[], ["trainer-oom=50/day"]])]
+    rates += rnd.choice([[], ["trainer-exit=200/day:3"], ["node-kill=100/day/5m"]])
+    graph, plan = with_role(graph, restart=policy), parse_plan(rates=rates)
+    short, long = (run(graph, plan, 4 * HOUR, seed=seed % 3, step_by_step=steps) for steps in (False, True))
+    assert short == long and (short.faults or not short.generations)
+
+
 def test_nor_does_it_while_the_first_node_is_silent_for_a_moment() -> None:
     """Checkpoints that it offers meanwhile do not count when another node dies before it is heard again."""
     graph, rate = big(nodes=8, spares=2, least=8, checkpoint_every="1s"), "node-kill=20/node-day"
@@ -265,9 +283,10 @@ class Stepping(Macro):
         ({"spares": 10, "least": 150}, "node-kill=0.02/node-day/4h", "node_lost"),
         ({"spares": 0, "least": 150}, "node-kill=0.02/node-day/4h", "joined"),
         ({"spares": 0, "least": 200}, "node-kill=0.02/node-day/5m", "node_lost"),
+        ({"spares": 0, "least": 200}, "trainer-exit=0.02/replica-day:3", "exit"),
     ],
 )
-def test_the_short_cut_is_taken_with_spares_without_and_below_the_minimum(
+def test_the_short_cut_is_taken_with_spares_without_below_the_minimum_and_for_replicas(
     params: dict[str, int], rate: str, cause: str
 ) -> None:
     graph, plan = with_role(big(nodes=200, days=99, **params), pending_timeout_ns=DAY), parse_plan(rates=[rate])
