@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from functools import partial
 
 from flowdist.fault_rates import Arrivals
 from flowdist.faults import Fault, Plan, Rate
@@ -22,7 +23,7 @@ from flowdist.sim.macro_books import Books
 from flowdist.sim.macro_ending import close, complete, fail
 from flowdist.sim.macro_faults import hit
 from flowdist.sim.macro_others import Others
-from flowdist.sim.macro_peers import excuse, hold, is_excused
+from flowdist.sim.macro_peers import Held, excuse, hold, is_excused
 from flowdist.sim.macro_policy import Policy
 from flowdist.sim.macro_result import FAILED, NEVER, Later, MacroResult, Phase
 from flowdist.sim.macro_scope import Scope
@@ -87,6 +88,7 @@ class Macro:
         self.backoff = 0
         self.backoff_until = 0
         self.is_halfway = False  # not all of it got up: a member's node died while it started
+        self.held: Held | None = None  # the open incident may end the job
         self.counts = False  # the open incident is one that a budget pays for
         self.stopped_ns = 0  # when the members of a gang that is told to stop have done so
         self.halt_at: int | None = None  # when the members of a gang that is told to stop do so
@@ -198,10 +200,7 @@ class Macro:
         elif self.phase == "stopping":
             self.halt(min(now, self.halt_at or now))
 
-    def going(self, node: int, why: str) -> Callable[[int], None]:
-        return lambda now: self._gone(node, why, now)
-
-    def _gone(self, node: int, why: str, now: int) -> None:
+    def gone(self, node: int, why: str, now: int) -> None:
         """The controller knows."""
         self.doomed.pop(node, None)
         self.cuts.pop(node, None)
@@ -260,12 +259,15 @@ class Macro:
             return
         kind, signal = FAILED[what.kind]
         code = int(what.arg) if what.kind == "exit" else 0
-        self.seats.blame(replica, kind, now)
         verdict = self.policy.judge(kind, now, code, signal)
         reason = f"{self.role.name}/{replica} failed: {kind}"
+        self.held = hold(self, replica, kind, f"{reason}; {verdict.fails}") if verdict.fails else None
+        if self.held is not None:
+            self.open_incident(kind, reason, now)
+            return
+        self.seats.blame(replica, kind, now)
         if verdict.fails:
-            is_held = hold(self, replica, kind, reason, now)
-            self.fail(f"{reason}; {verdict.fails}", now, is_held=is_held)
+            self.fail(f"{reason}; {verdict.fails}", now)
         else:
             self.open_incident(kind, reason, now, level=verdict.level if verdict.counted else None)
 
@@ -286,13 +288,7 @@ class Macro:
         self.books.progressed = False
 
     def open_incident(
-        self,
-        kind: str,
-        reason: str,
-        now: int,
-        *,
-        level: int | None = None,
-        goes_on: bool = False,
+        self, kind: str, reason: str, now: int, *, level: int | None = None, goes_on: bool = False
     ) -> None:
         """One cause, and the gang restarts: all of it stops first (R6). `goes_on`: until then it steps."""
         books = self.books
@@ -305,11 +301,10 @@ class Macro:
         self._reported = books.reported(now - self.times.message)
         self.backoff = self.policy.charge(level, now) if level is not None else 0
         self.backoff_until, self.counts = now + self.backoff, level is not None
-        if level is None:
+        if level is None and self.held is None:
             self.note_change(reason, now, chosen=joined)
             if self.result.outcome is not None:
                 return
-        books.progressed = False
         was_up = self.phase == "running"
         self._ran_from = self.formed
         self.phase, self.formed = "stopping", NEVER
@@ -317,12 +312,21 @@ class Macro:
         dead = [(self.members_on(node), told) for node, told in self.doomed.items()]
         others = members - len(self.exited) - sum(count for count, _ in dead)
         self.due, self.do = (now + self.times.stop if others and was_up else now), self.stopped
+        if self.held is not None:
+            self.do = self._judge
         # some of its members may be dead, and do not say that they have stopped
         if was_up:
             self.due = max([self.due, *(told for count, told in dead if count)])
         self.due = max(self.due, self.others.stop(now))
         if self.due < self._next() and not self.backoff:
             self.do(self.due)
+
+    def _judge(self, now: int) -> None:
+        """All others have answered: what was held does not follow from the loss of their nodes."""
+        assert self.held is not None
+        if self.seats.node_of[self.held.replica] is not None:
+            self.seats.blame(self.held.replica, self.kind, self.opened)
+        self.fail(self.held.reason, now)
 
     def stopped(self, now: int) -> None:
         """All of it is gone."""
@@ -415,7 +419,7 @@ class Macro:
 
     def begin(self, now: int) -> None:
         """The last of them is up: they step."""
-        self.due, self.do = self.books.begin(now, is_stalled=bool(self.others.away)), self._complete
+        self.due, self.do = self.books.begin(now, is_stalled=bool(self.others.away)), partial(complete, self)
         if self.keep:
             self.result.begins.append(now)
 
@@ -440,11 +444,8 @@ class Macro:
         """How many there ran, or run: not those who are to start there with the next generation."""
         return sum(replica not in self._fresh for replica in self.seats.on[node])
 
-    def _complete(self, now: int) -> None:
-        complete(self, now)
-
     def _give_up(self, now: int) -> None:
         self.fail(f"{self.role.name} was below its minimum for {format_duration(self.role.pending_timeout_ns)}", now)
 
-    def fail(self, reason: str, now: int, *, is_held: bool = False) -> None:
-        fail(self, reason, now, is_held=is_held)
+    def fail(self, reason: str, now: int) -> None:
+        fail(self, reason, now)

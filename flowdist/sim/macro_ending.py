@@ -21,11 +21,11 @@ def complete(macro: Macro, now: int) -> None:
     _end(macro, "succeeded", f"every primary task has succeeded ({macro.role.name})", ends)
 
 
-def fail(macro: Macro, reason: str, now: int, *, is_held: bool = False) -> None:
-    """All that still runs is stopped. While it is held, it may still work again. The first reason counts."""
+def fail(macro: Macro, reason: str, now: int) -> None:
+    """All that still runs is stopped. The first reason counts."""
     if macro.result.outcome is not None:
         return
-    books, decided = macro.books, now
+    books = macro.books
     if books.begun is not None:  # they step until they are stopped, and have nothing more to do
         stops = macro.halt_at or now + macro.times.stop - macro.times.message
         macro.halt(stops)
@@ -33,9 +33,8 @@ def fail(macro: Macro, reason: str, now: int, *, is_held: bool = False) -> None:
     elif macro.phase == "waiting" and books.bucket == "waiting":
         books.move("re-formation", macro.ever, now)  # nobody waits for nodes any more
     else:
-        decided = now + macro.times.stop if is_held else now  # the others have answered by then
-        books.give_up(decided)
-    _end(macro, "failed", reason, max(_ends_by(macro, now), macro.others.end_at_once(decided)))
+        books.give_up(now)
+    _end(macro, "failed", reason, max(_ends_by(macro, now), macro.others.end_at_once(now)))
 
 
 def _ends_by(macro: Macro, now: int) -> int:

@@ -56,10 +56,9 @@ def _kill(macro: Macro, node: int, what: Fault | Rate, now: int) -> None:
         macro.met[node] = back
         back += times.message
         told = min(told, back)
-        macro.at(told, macro.going(node, why))
+    macro.at(told, lambda now: macro.gone(node, why, now))
+    if back is not None:
         macro.at(back, None, node)
-    else:
-        macro.at(told, macro.going(node, why))
     macro.doomed[node] = told
     for role in macro.others.roles:
         role.node_dies(node, dies)

@@ -66,6 +66,22 @@ STORIES = {
     "its node is bad": (topology(replicas=3, nodes=4), ["trainer/1@2m:exit=3", "trainer/1@4m:exit=3"]),
     "the budget is used up": (topology(max_restarts=1), ["trainer/1@2m", "trainer/1@4m"]),
     "a peer's node dies with it": (topology(), ["trainer/1@2m", "trainer/1@4m", "node2@4m0.02s/1m"]),
+    "a peer's node dies while the end of the job is held": (
+        topology(max_restarts=1),
+        ["trainer/1@2m", "trainer/1@4m", "node2@4m0.02s/1m", "trainer/0@6m"],
+    ),
+    "its own node dies while it is held": (
+        topology(max_restarts=1),
+        ["trainer/1@2m", "trainer/1@4m", "node1@4m0.02s/1m"],
+    ),
+    "a peer's node is silent as it is held": (
+        topology(max_restarts=1),
+        ["trainer/1@2m", "node2@3m58s:lost/1m", "trainer/1@4m"],
+    ),
+    "a peer's node dies as it falls over, with no policy": (
+        topology(max_restarts=0),
+        ["node2@2m/1m", "trainer/1@2m0.005s"],
+    ),
     "no policy": (topology(max_restarts=0), ["trainer/1@2m"]),
     "a node flaps": (topology(replicas="2:4"), ["node1@1m/10s", "node1@3m/10s", "node1@5m/10s"]),
     "too many changes in a row": (topology(replicas="1:4"), [f"node{i % 4}@{60 + 2 * i}s/1s" for i in range(12)]),
