@@ -332,13 +332,13 @@ class Macro:
         """All of it is gone."""
         self.halt(self.halt_at or now)
         self.halt_at, self._ran_from = None, NEVER
+        self.seats.move_away(now)
         if self.backoff_until > now:
             self.phase, self.due, self.do = "back-off", self.backoff_until, self._reform
         else:
             self._reform(now)
 
     def _reform(self, now: int) -> None:
-        self.seats.move_away(now)
         self.phase = "gated"
         self.others.start(now)
         self._form(now)
