@@ -37,9 +37,9 @@ class Books:
         self.bucket, self.active, self.since = bucket, active, now
 
     def start(self, members: int, backoff_ns: int, now: int) -> None:
-        """A generation starts up; a part of the time since its incident was asked for."""
+        """A generation starts up; a part of the time since its incident was asked for, of whoever starts again."""
         if backoff_ns and self.bucket == "re-formation":
-            part = min(backoff_ns, now - self.since) * self.active
+            part = min(backoff_ns, now - self.since) * min(self.active, members)
             self.spent["back-off"] += part
             self.spent["re-formation"] -= part
         self.move("start-up", members, now)

@@ -44,10 +44,13 @@ def _ends_by(macro: Macro, now: int) -> int:
     if macro.phase != "running" or not macro.seats.taken:
         return now
     times = macro.times
-    ends = [told for node, told in macro.doomed.items() if macro.seats.on[node]]
-    if macro.formed < NEVER:  # who is about to start is stopped then
+    dead = {node: told for node, told in macro.doomed.items() if macro.seats.on[node]}
+    ends = [now, *dead.values()]
+    if len(macro.exited) + sum(len(macro.seats.on[node]) for node in dead) < macro.seats.taken:
+        ends.append(now + times.stop)
+    if not dead and macro.formed < NEVER:  # who is about to start is stopped then
         ends.append(macro.formed - times.started + times.up + times.stop - 2 * times.message)
-    return max([now + times.stop, *ends])
+    return max(ends)
 
 
 def _end(macro: Macro, outcome: str, reason: str, now: int) -> None:
