@@ -175,6 +175,27 @@ def test_they_agree_on_back_off_and_on_the_end_of_a_budget_without_spares() -> N
     assert sum(one.macro.spent["back-off"] for one in found) > MINUTE
 
 
+def test_they_agree_where_replicas_fall_over_all_the_time() -> None:
+    """Nodes that are avoided and cordoned, back-offs in which other nodes die, and budgets that run out."""
+    found: list[Comparison] = []
+    for seed in range(60):
+        rnd = random.Random(seed)
+        nodes = rnd.choice([3, 4, 8])
+        least = rnd.randint(1, nodes)
+        rates = (
+            "node-kill=100/node-day/2m",
+            "trainer-kill=300/replica-day",
+            rnd.choice(["trainer-oom=20/day", RATES[1]]),
+        )
+        graph = topology(
+            replicas=f"{least}:{rnd.randint(least, nodes)}", nodes=nodes, max_restarts=rnd.choice([2, 5, 99])
+        )
+        load = msgspec.structs.replace(graph.roles[0].workload, steps=20_000)
+        found += compare(with_role(graph, workload=load), parse_plan(rates=rates), [seed], HOUR)
+    assert [one.seed for one in found if not one.is_alike] == []
+    assert sum(one.is_equal for one in found) >= 0.8 * len(found)
+
+
 def test_a_difference_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a proof of death that takes ten times as long in one of the modes."""
     monkeypatch.setattr("flowdist.sim.macro_scope.PROOF_NS", 100_000_000)
