@@ -100,7 +100,7 @@ class Accounts:
         """Control has decided something."""
         now = line.t_ns
         for effect in line.effects:
-            if isinstance(effect, StartReplica):
+            if type(effect) is StartReplica:
                 self._leave_idle(job, effect.replica, now)
                 self.move(effect.replica, "start-up", now)
                 if effect.group_rank == 0:
@@ -111,14 +111,15 @@ class Accounts:
                     if self._at[member][0] in ("detection", "start-up", "productive"):
                         self.move(member, "re-formation", now)
         self._incidents = len(job.incidents)
-        if isinstance(line.event, ReplicaExited | ReplicaStopped):
-            self._note_end(job, line.event.replica, now)
+        event = line.event
+        if type(event) is ReplicaStopped or type(event) is ReplicaExited:
+            self._note_end(job, event.replica, now)
         if job.ending is not None and self._ending_ns is None:
             self._ending_ns = now
             for replica, (bucket, _) in list(self._at.items()):
                 if bucket in ("detection", "start-up", "re-formation"):
                     self.move(replica, "done", now)
-        if self._short or len(job.due):
+        if self._short or job.due.has_any(self._pending.values()):
             self._note_short(job, now)
 
     def _note_end(self, job: JobState, replica: ReplicaId, now: int) -> None:

@@ -109,10 +109,10 @@ class Agent:
                 self._out.append(io.LookForSigns(attempt.order.replica, attempt.order.attempt))
 
     def _record(self, event: io.AgentInput) -> None:
-        if isinstance(event, msg.ToAgent):
+        if msg.is_to_agent(event):
             self._hear(event)
             return
-        if isinstance(event, io.WorkerNews):
+        if io.is_worker_news(event):
             self._record_news(event)
             return
         match event:
@@ -210,11 +210,11 @@ class Agent:
             return
         self.epoch = message.epoch
         match message:
-            case msg.Acked():
-                self.lease.acked(message.sent_ns)
             case msg.Ordered():
                 if not self.is_fencing and not self.is_leaving:
                     self._obey(message.order)
+            case msg.Acked():
+                self.lease.acked(message.sent_ns)
             case msg.Rejoin():
                 if not self.is_fencing:
                     self._fence()
@@ -227,22 +227,22 @@ class Agent:
 
     def _obey(self, order: Order) -> None:
         match order:
+            case StartReplica():
+                self._start(order)
+            case StopReplica():
+                self._stop_as_told(order)
+            case TellPeers():
+                attempt = self._attempt(order.replica, order.attempt)
+                if attempt is not None and not attempt.is_over:
+                    self._out.append(io.WritePeers(order.replica, order.attempt, order.addresses))
             case OpenStore():
                 self._open_store(order)
             case CloseStore():
                 self.dead_stores.pop((order.world, order.generation), None)
                 if self.stores.pop((order.world, order.generation), -1) != -1:
                     self._out.append(io.KillStore(order.world, order.generation))
-            case StartReplica():
-                self._start(order)
-            case StopReplica():
-                self._stop_as_told(order)
             case AskStep() | StopAtStep():
                 self._give_notice(order)
-            case TellPeers():
-                attempt = self._attempt(order.replica, order.attempt)
-                if attempt is not None and not attempt.is_over:
-                    self._out.append(io.WritePeers(order.replica, order.attempt, order.addresses))
             case AnswerCheckpoint():
                 attempt = self._attempt(order.replica, order.attempt)
                 if attempt is not None:

@@ -6,12 +6,17 @@ the controller (`messages.py`) are inputs and outputs of the same machine.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, get_args
+
 import msgspec
 
 from flowdist.control.effects import StartReplica
 from flowdist.control.ids import Addresses, ReplicaId, WorldName
 from flowdist.control.messages import ToAgent, ToController
 from flowdist.graph import FailureKind
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 
 class Connected(msgspec.Struct, frozen=True, tag=True):
@@ -192,6 +197,7 @@ WorkerNews = (  # of an attempt whose workers run
     | WorkersAsked
     | WorkerLeftStep
 )
+_WORKER_NEWS = frozenset(get_args(WorkerNews))
 AgentInput = (
     Connected
     | Disconnected
@@ -210,6 +216,11 @@ AgentInput = (
     | AgentTimePassed
     | ToAgent
 )
+
+
+def is_worker_news(event: object) -> TypeIs[WorkerNews]:
+    """By its very type, as `effects.is_order`."""
+    return type(event) in _WORKER_NEWS
 
 
 class Send(msgspec.Struct, frozen=True, tag=True):

@@ -122,6 +122,8 @@ class Attempt:
 
         Once progress is reported only that counts, by the rank that has been quiet for longest; else output does.
         """
+        if self.role.hang_after_ns is None and self.role.start_timeout_ns is None:
+            return None
         if self.phase not in ("running", "ready") or self.stop_grace_ns is not None:
             return None
         times = []
@@ -149,7 +151,11 @@ def first_date(attempts: Iterable[Attempt]) -> int | None:
     """When the first thing is due that one of them has to do; None when nothing is."""
     first = None
     for attempt in attempts:
-        for date in (attempt.kill_at_ns, attempt.unkillable_at_ns, attempt.tell_at_ns, attempt.look_at_ns):
+        kill_at, unkillable_at = attempt.kill_at_ns, attempt.unkillable_at_ns
+        tell_at, look_at = attempt.tell_at_ns, attempt.look_at_ns
+        if kill_at is None and unkillable_at is None and tell_at is None and look_at is None:
+            continue
+        for date in (kill_at, unkillable_at, tell_at, look_at):
             if date is not None and (first is None or date < first):
                 first = date
     return first

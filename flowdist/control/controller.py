@@ -63,7 +63,7 @@ class Controller:
         if job.outcome is not None:
             return []
         job.effects = []
-        if isinstance(event, ev.ControllerStarted):
+        if type(event) is ev.ControllerStarted:
             job.due.not_before(now + job.graph.options.silent_after_ns)
         while (due := job.due.pop_due(now)) is not None:
             if job.ending is None:
@@ -78,7 +78,7 @@ class Controller:
 
 
 def _record(job: JobState, event: ev.Event) -> None:
-    if isinstance(event, ev.AttemptEvent):
+    if ev.is_of_attempt(event):
         replica = _current(job, event.replica, event.attempt)
         if replica is not None:
             _record_of_replica(job, replica, event)
@@ -90,6 +90,8 @@ def _record(job: JobState, event: ev.Event) -> None:
             for item in join(job, event):
                 _record_item(job, item)
             note_heard(job, event.node)
+        case ev.StoreOpened():
+            _store_opened(job, event)
         case ev.NodeWarm():
             warmed_up(job, event.node)
         case ev.NodeLeft():
@@ -103,8 +105,6 @@ def _record(job: JobState, event: ev.Event) -> None:
             lose_node(job, event.node, f"{event.node} is lost: {because}", because)
         case ev.GpuFailed():
             lose_gpu(job, event)
-        case ev.StoreOpened():
-            _store_opened(job, event)
         case ev.StoreLost():
             _store_lost(job, event)
         case (
@@ -141,6 +141,9 @@ def _record_of_replica(job: JobState, replica: Replica, event: ev.AttemptEvent) 
                 world.step, world.progressed = event.step, True
         case ev.ReplicaStarted():
             _started(job, replica, event)
+        case ev.ReplicaStopped():
+            _stopped(job, replica, event)
+            note_answer(job, replica)
         case ev.ReplicaReady():
             if replica.phase == "running" and job.role_of(replica.id).spec.ready is not None:
                 job.set_phase(replica, "ready")
@@ -155,9 +158,6 @@ def _record_of_replica(job: JobState, replica: Replica, event: ev.AttemptEvent) 
             replica.is_elastic = True
         case ev.ReplicaExited():
             _exited(job, replica, event)
-            note_answer(job, replica)
-        case ev.ReplicaStopped():
-            _stopped(job, replica, event)
             note_answer(job, replica)
         case ev.ReplicaUnkillable():
             give_up_node(job, replica)

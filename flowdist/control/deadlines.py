@@ -7,7 +7,7 @@ that no longer agrees with the index is dropped when it comes up.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
 What = Literal[
@@ -40,8 +40,8 @@ class Deadlines:
     def __contains__(self, due: Due) -> bool:
         return due in self._at
 
-    def __len__(self) -> int:
-        return len(self._at)
+    def has_any(self, dues: Iterable[Due]) -> bool:
+        return not self._at.keys().isdisjoint(dues)
 
     def __iter__(self) -> Iterator[Due]:
         return iter(self._at)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
 
 from flowdist.control.ids import Addresses, NodeName, ReplicaId, WorldName
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 Outcome = Literal["succeeded", "failed", "cancelled"]
 Level = Literal["info", "warning", "error", "refused"]
@@ -126,3 +129,9 @@ class FinishJob(msgspec.Struct, frozen=True, tag=True):
 
 Order = OpenStore | CloseStore | StartReplica | StopReplica | AskStep | StopAtStep | TellPeers | AnswerCheckpoint
 Effect = Order | Notify | FinishJob
+_ORDERS = frozenset(get_args(Order))
+
+
+def is_order(effect: Effect) -> TypeIs[Order]:
+    """By its very type: isinstance asks the metaclass of each in turn, and takes ten times as long."""
+    return type(effect) in _ORDERS

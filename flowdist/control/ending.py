@@ -51,7 +51,7 @@ def stop(job: JobState, replica: Replica, grace_ns: int, *, again: bool = False,
     assert replica.node is not None
     job.set_phase(replica, "stopping")
     replica.stop_grace_ns, replica.in_place = grace_ns, in_place
-    job.due.clear(Due("ready", str(replica.id)))
+    job.forget_readiness(replica)
     hangs = job.worlds[replica.world].hangs
     job.emit(StopReplica(replica.node, replica.id, replica.attempt, grace_ns, hangs, in_place))
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
 
 from flowdist.control.ids import NodeName, ReplicaId, WorldName
 from flowdist.graph import FailureKind, NodeSpec
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 
 class ReplicaExited(msgspec.Struct, frozen=True, tag=True):
@@ -285,6 +288,7 @@ AttemptEvent = (  # of one attempt of a replica
     | StepTold
     | ReplicaLeftStep
 )
+_OF_ATTEMPTS = frozenset(get_args(AttemptEvent))
 Event = (
     AttemptEvent
     | NodeJoined
@@ -307,3 +311,8 @@ Event = (
     | CancelRequested
     | TimePassed
 )
+
+
+def is_of_attempt(event: Event) -> TypeIs[AttemptEvent]:
+    """By its very type, as `effects.is_order`."""
+    return type(event) in _OF_ATTEMPTS

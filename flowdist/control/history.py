@@ -56,7 +56,7 @@ _DECODER = msgspec.json.Decoder(Line)
 def record(n: int, t_ns: int, event: Event, effects: Iterable[Effect]) -> Record:
     """The line for one event; its reason is what the effects say in words."""
     effects = tuple(effects)
-    reason = "; ".join([effect.text for effect in effects if isinstance(effect, Notify)]) if effects else ""
+    reason = "; ".join([effect.text for effect in effects if type(effect) is Notify]) if effects else ""
     return Record(n, t_ns, event, effects, reason)
 
 

@@ -20,7 +20,8 @@ class Lease:
         self.refused_ns: int | None = None  # when that was seen last
 
     def acked(self, sent_ns: int) -> None:
-        self.acked_ns = max(sent_ns, self.acked_ns or 0)
+        if self.acked_ns is None or sent_ns > self.acked_ns:
+            self.acked_ns = sent_ns
         self.outage_since_ns = self.refused_ns = None
 
     def refused(self, now: int, is_local: bool = True) -> None:

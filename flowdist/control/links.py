@@ -7,7 +7,9 @@ which was given up has to join anew, and what a controller that took over may ex
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
-from typing import NamedTuple, assert_never
+from typing import assert_never
+
+import msgspec
 
 from flowdist.control.effects import Order
 from flowdist.control.events import (
@@ -39,7 +41,7 @@ from flowdist.control.state import JobState
 from flowdist.graph import JobOptions
 
 
-class Heard(NamedTuple):
+class Heard(msgspec.Struct, frozen=True):
     """What follows from a message: answers to the agent that sent it, then events for the controller."""
 
     answers: tuple[ToAgent, ...] = ()
@@ -78,6 +80,11 @@ class Links:
         match message:
             case Report():
                 return Heard((), (message.event,)) if self._liveness.is_watched(node) else Heard()
+            case Heartbeat():
+                heard = tuple(self._liveness.heard(node, now))
+                if self._liveness.is_watched(node):
+                    return Heard((Acked(self.epoch, message.incarnation, message.sent_ns),), heard)
+                return Heard((Rejoin(self.epoch, message.incarnation),), heard)
             case Join():
                 self._incarnations[node] = message.incarnation
                 self._liveness.watch(node, now)
@@ -85,11 +92,6 @@ class Links:
                 news = (items, message.is_warming, message.bad_gpus)
                 joined = NodeJoined(node, spec, address, message.incarnation, *news)
                 return Heard((Acked(self.epoch, message.incarnation, message.sent_ns),), (joined,))
-            case Heartbeat():
-                heard = tuple(self._liveness.heard(node, now))
-                if self._liveness.is_watched(node):
-                    return Heard((Acked(self.epoch, message.incarnation, message.sent_ns),), heard)
-                return Heard((Rejoin(self.epoch, message.incarnation),), heard)
             case Preempted():
                 return Heard((), (NodePreempted(node, message.notice_ns),))
             case Leave():
@@ -112,7 +114,7 @@ class Links:
 
     def note(self, event: Event) -> None:
         """An event that did not come from an agent: a node that is gone need not be listened for."""
-        if isinstance(event, NodeGone):
+        if type(event) is NodeGone:
             self._liveness.forget(event.node)
 
     def gone(self, node: NodeName, incarnation: int, cause: str) -> tuple[NodeGone, ...]:

@@ -45,7 +45,7 @@ def form_worlds(job: JobState, names: Iterable[WorldName]) -> None:
                 loose.setdefault(world.roles[0], []).append(world)
         elif world.phase == "running":
             _grow(job, world, roles)
-        elif any(gate.role in seatless for role in roles for gate in role.spec.gates):
+        elif seatless and any(gate.role in seatless for role in roles for gate in role.spec.gates):
             later.append(world)  # who comes back without a seat gets one first: its role has not started before it (R1)
         elif _may_form(job, world):
             _form_gang(job, world, roles)

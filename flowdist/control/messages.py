@@ -8,6 +8,8 @@ arrives after it has joined anew, would start what the controller is about to st
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, get_args
+
 import msgspec
 
 from flowdist.control.effects import Order
@@ -33,6 +35,9 @@ from flowdist.control.events import (
 )
 from flowdist.control.ids import NodeName
 from flowdist.graph import NodeSpec
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 Reported = (
     NodeWarm
@@ -129,3 +134,9 @@ class Dismissed(msgspec.Struct, frozen=True, tag=True):
 
 ToController = Join | Heartbeat | Report | Preempted | Leave
 ToAgent = Acked | Rejoin | Ordered | Dismissed
+_TO_AGENT = frozenset(get_args(ToAgent))
+
+
+def is_to_agent(message: object) -> TypeIs[ToAgent]:
+    """By its very type, as `effects.is_order`."""
+    return type(message) in _TO_AGENT

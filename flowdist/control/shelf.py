@@ -37,8 +37,11 @@ class Shelf:
 
     def put(self, name: NodeName, candidate: Candidate | None) -> None:
         """What the node is by now; with None it is no candidate."""
-        was = self._found.pop(name, None)
+        was = self._found.get(name)
+        if was == candidate:
+            return
         if was is not None:
+            del self._found[name]
             del self._sorted[bisect_left(self._sorted, was)]
             self.slots -= abs(was[0])
         if candidate is not None:

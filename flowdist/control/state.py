@@ -410,7 +410,12 @@ class JobState:
     def end_attempt(self, replica: Replica, phase: ReplicaPhase = "gone") -> None:
         """Nothing of its attempt runs any more."""
         self.set_phase(replica, phase)
-        self.due.clear(Due("ready", str(replica.id)))
+        self.forget_readiness(replica)
+
+    def forget_readiness(self, replica: Replica) -> None:
+        """It need not get ready any more."""
+        if self.roles[replica.id.role].spec.ready is not None:
+            self.due.clear(Due("ready", str(replica.id)))
 
     def dismiss(self, replica: Replica) -> None:
         """Workers that wait in place end: the seat is wanted, or the replica is to begin afresh.

@@ -28,7 +28,7 @@ Key = tuple[object, ...]
 
 
 class Watch:
-    """Of one job. A controller that took over has another job: it is watched from the beginning."""
+    """Of one job; or of its equal, that of a controller that took over and is where the last one was."""
 
     def __init__(self, every: int = EVERY) -> None:
         self._every = every
@@ -42,7 +42,7 @@ class Watch:
 
     def note(self, event: Event) -> None:
         """An event was handled."""
-        if not isinstance(event, PROGRESS):
+        if type(event) not in PROGRESS:
             self._is_due = True
 
     def check(self, job: JobState) -> None:

@@ -81,10 +81,9 @@ def without(free: Capacity, devices: tuple[int, ...]) -> Capacity:
 
 def slots(need: Need, free: Capacity) -> int:
     """How many replicas of that size fit into what is free; a replica that needs nothing fits a thousand times."""
-    count = None
-    for want, have in ((need.mcpu, free.mcpu), (need.memory, free.memory)):
-        if want and (count is None or have // want < count):
-            count = have // want
+    count = free.mcpu // need.mcpu if need.mcpu else None
+    if need.memory and (count is None or free.memory // need.memory < count):
+        count = free.memory // need.memory
     if need.gpu and (count is None or _gpu_slots(need, free) < count):
         count = _gpu_slots(need, free)
     return UNLIMITED if count is None else count

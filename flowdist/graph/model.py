@@ -72,7 +72,9 @@ class NodeSpec(msgspec.Struct, frozen=True):
     @property
     def procs(self) -> int:
         """How many workers a replica has here, if its host says so itself; else 0."""
-        text = dict(self.labels).get(NODE_PROCS, "") if self.labels else ""
+        if not self.labels:
+            return 0
+        text = dict(self.labels).get(NODE_PROCS, "")
         return int(text) if re.fullmatch("[0-9]{1,5}", text) else 0
 
 

@@ -43,7 +43,7 @@ def end_ns(graph: RoleGraph, plan: Plan, horizon_ns: int) -> int:
 def healed_ns(result: SimResult, plan: Plan) -> int:
     """When the last of the faults that hit was over, and what it broke was whole again."""
     faults = {fault.spec: fault for fault in plan.faults}
-    hits = [line for line in result.lines if isinstance(line, FaultLine)]
+    hits = [line for line in result.lines if type(line) is FaultLine]
     return max((line.t_ns + (_lasts_ns(faults[line.spec]) if line.spec in faults else 0) for line in hits), default=0)
 
 
@@ -60,7 +60,7 @@ def late(result: SimResult, plan: Plan) -> tuple[int, str] | None:
 def _commits(result: SimResult, start: int, end: int) -> bool:
     """A primary task saved, or finished; a checkpoint of a quiet stretch has no line, but its world knows of it."""
     names = {spec.name for spec in _primary(result.job.graph)}
-    lines = (line for line in result.lines if isinstance(line, Record) and start <= line.t_ns <= end)
+    lines = (line for line in result.lines if type(line) is Record and start <= line.t_ns <= end)
     if any(_is_commit(line, names) for line in lines):
         return True
     worlds = [result.models[name] for role in names for name in result.job.roles[role].worlds if name in result.models]

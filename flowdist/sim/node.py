@@ -9,7 +9,7 @@ The heartbeats of one that is overdue, or was given up, are played: the next is 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flowdist.control import agent_io as io
 from flowdist.control.agent import Agent
@@ -18,6 +18,7 @@ from flowdist.control.ids import ReplicaId
 from flowdist.control.messages import ToAgent, ToController
 from flowdist.graph import MS, NodeSpec
 from flowdist.sim.network import LATENCY_NS, Direction, Link
+from flowdist.sim.queue import Action
 
 if TYPE_CHECKING:
     from flowdist.sim.simulation import Simulation
@@ -40,12 +41,14 @@ class SimNode:
         self.agent = Agent(spec, sim.graph, incarnation=1000 * starts + 1)
         self.is_alive = True
         self.net = Link(spec.name, sim.seed, apart_ns=1 if sim.schedule else 0)
+        self.is_heard = False  # the next heartbeat is no news; the simulation keeps it as `links` has it
         self.is_paused = False
         self._held: list[Callable[[], None]] = []  # what happens to it as soon as it goes on
         self.link = 0  # counts the connections to the controller: what is said on one does not arrive on the next
         self.hung: dict[tuple[ReplicaId, int], None] = {}  # attempts that do nothing any more
         self.workers: dict[tuple[ReplicaId, int], dict[int, None]] = {}  # alive local ranks by attempt
         self.parked: dict[tuple[ReplicaId, int], None] = {}  # attempts whose workers have left their generation
+        self._procs: dict[str, int] = {}  # workers of a replica, by role
         self._ports: dict[tuple[ReplicaId, str], int] = {}
         self._stores = 0
         self._planned: int | None = None
@@ -55,11 +58,11 @@ class SimNode:
     @property
     def is_well(self) -> bool:
         """It lives, its link is quiet and it is heard: nobody's deadline depends on a single heartbeat of it."""
-        return self.is_alive and self.net.is_quiet and self._sim.links.is_heard(self.spec.name)
+        return self.is_alive and self.net.is_quiet and self.is_heard
 
     @property
     def _plays_heartbeats(self) -> bool:
-        return not self.net.is_quiet or self._sim.plays_heartbeats or not self._sim.links.is_heard(self.spec.name)
+        return not self.is_heard or not self.net.is_quiet or self._sim.plays_heartbeats
 
     def connect(self) -> None:
         """The connection to the controller comes up, unless there is none to connect to."""
@@ -82,19 +85,18 @@ class SimNode:
         if self.is_paused:
             self._held.append(lambda: self.tell(event))
             return
-        now = self._sim.queue.now
-        self._renew_lease(now)
+        now, beat_at = self._sim.queue.now, self.agent.lease.beat_at_ns
+        if beat_at is not None and beat_at + ROUND_TRIP_NS <= now:
+            self._renew_lease(now)
         for output in self.agent.handle(event, now):
             self._carry_out(output)
         self._plan()
 
     def _renew_lease(self, now: int) -> None:
-        beat_at = self.agent.lease.beat_at_ns
-        is_due = beat_at is not None and beat_at + ROUND_TRIP_NS <= now
-        if is_due and not self._plays_heartbeats:
-            sent = self.agent.renew(now, ROUND_TRIP_NS)
-            if sent is not None:
-                self._beat_ns, self._beats_wait = sent, True
+        """Heartbeats that could have been sent and answered by now are taken as played."""
+        sent = self.agent.renew(now, ROUND_TRIP_NS) if not self._plays_heartbeats else None
+        if sent is not None:
+            self._beat_ns, self._beats_wait = sent, True
 
     def renew(self) -> None:
         """Take the heartbeats as played that could have been, while the node is heard, on both sides of the link."""
@@ -223,10 +225,16 @@ class SimNode:
         self._sim.queue.at(due, self._wake, due)
 
     def _wake(self, due: int) -> None:
-        if self._planned == due:
-            self._planned = None
-            if not self.is_paused:
-                self.tell(io.AgentTimePassed())
+        if self._planned != due:
+            return
+        self._planned = None
+        if self.is_paused:
+            return
+        duty = self.agent.duty()
+        if self._plays_heartbeats or (duty is not None and duty <= self._sim.queue.now):
+            self.tell(io.AgentTimePassed())
+        elif self.is_alive:
+            self._plan()  # it was woken for a heartbeat that is taken as played by now
 
     def _carry_out(self, output: io.AgentOutput) -> None:
         match output:
@@ -306,7 +314,10 @@ class SimNode:
 
     def procs_of(self, replica: ReplicaId) -> int:
         """How many workers it has here."""
-        return self._sim.graph.role(replica.role).procs_on(self.spec)
+        procs = self._procs.get(replica.role)
+        if procs is None:
+            procs = self._procs[replica.role] = self._sim.graph.role(replica.role).procs_on(self.spec)
+        return procs
 
     def _port(self, replica: ReplicaId, name: str) -> int:
         """As in production: chosen once, kept for later attempts on the node."""
@@ -322,3 +333,9 @@ class SimNode:
 
     def _end_by_signal(self, output: io.SignalWorkers, local_rank: int) -> None:
         self.exit_worker(output.replica, output.attempt, local_rank, signal=output.signal)
+
+
+def is_put_off(action: Action, args: tuple[Any, ...]) -> bool:
+    """It would wake an agent whose deadline has been moved since."""
+    node = getattr(action, "__self__", None)
+    return type(node) is SimNode and action == node._wake and args[0] != node._planned

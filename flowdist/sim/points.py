@@ -85,14 +85,14 @@ class Points:
 
     def hear(self, job: JobState, line: Record) -> None:
         """Control has decided something."""
-        if isinstance(line.event, CheckpointOffered):
+        if type(line.event) is CheckpointOffered:
             if not any(isinstance(effect, AnswerCheckpoint) and effect.accepted for effect in line.effects):
                 self._see(STALE)
             return
         if job.open or len(job.incidents) > self._incidents:
             self._note_incidents(job)
         for effect in line.effects:
-            if isinstance(effect, StartReplica):
+            if type(effect) is StartReplica:
                 had, self.has_spare = self.has_spare, _has_spare(job)
                 if had and not self.has_spare and job.incidents:
                     self._see(SPARE)

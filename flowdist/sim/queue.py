@@ -58,11 +58,11 @@ class Queue:
         """When the next thing is to happen; None when there is none."""
         return self._heap[0][0] if self._heap else None
 
-    def next_but(self, *actions: Action) -> int | None:
-        """When the first thing is planned that is none of these actions; None when there is none."""
+    def next_but(self, is_nothing: Callable[[Action, tuple[Any, ...]], bool]) -> int | None:
+        """When the first thing is planned that is something; None when there is none."""
         first = None
-        for time, _, action, _ in self._heap:
-            if (first is None or time < first) and action not in actions:
+        for time, _, action, args in self._heap:
+            if (first is None or time < first) and not is_nothing(action, args):
                 first = time
         return first
 
@@ -78,8 +78,9 @@ class Queue:
                 self.now = until
                 return
             time, tie, action, args = heappop(heap)
-            while schedule and tie < PLACED and heap and heap[0][0] == time:
-                time, tie, action, args = heappushpop(heap, (time, _place(schedule, tie), action, args))
+            if schedule:
+                while heap and heap[0][0] == time and tie < PLACED:
+                    time, tie, action, args = heappushpop(heap, (time, _place(schedule, tie), action, args))
             self.now = time
             self.handled += 1
             action(*args)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
-from flowdist.control.accounts import Accounts, Spent
+from flowdist.control.accounts import Accounts
 from flowdist.control.controller import Controller
-from flowdist.control.effects import Effect, FinishJob, Notify, StartReplica
+from flowdist.control.effects import Effect, FinishJob, StartReplica, is_order
 from flowdist.control.events import DrainRequested, Event, NodeGone, ScaleRequested, TimePassed
 from flowdist.control.history import FaultLine, Header, Record, record
 from flowdist.control.ids import NodeName, ReplicaId
@@ -30,14 +29,13 @@ from flowdist.faults import NOTHING, Fault, Plan, added_node
 from flowdist.graph import MS, Cluster, NodeSpec, RoleGraph
 from flowdist.sim.accounts import close
 from flowdist.sim.faulting import Faulting
-from flowdist.sim.node import SimNode
-from flowdist.sim.played import Played
+from flowdist.sim.node import SimNode, is_put_off
 from flowdist.sim.points import POINTS, Points
 from flowdist.sim.properties import Properties, Violation, Watching
-from flowdist.sim.queue import Queue
+from flowdist.sim.queue import Action, Queue
+from flowdist.sim.result import SimResult
 from flowdist.sim.trace import Trace
 from flowdist.sim.work import Work
-from flowdist.sim.workload import WorldModel
 
 __all__ = ["Checks", "SimResult", "Simulation", "Violation", "with_nodes"]
 
@@ -46,31 +44,8 @@ PROOF_NS = 10 * MS  # from the death of an agent to the guardian's proof of it
 GHOST_NS = 100 * MS  # how long what was replaced while its node was paused may go on: until it is killed
 TELLS_EVERY = 128  # events
 NOTHING_DEMANDED = Properties()
+MOMENT_NS = 1_000  # what comes in so soon after one another is of one moment: a link keeps its messages 1 ns apart
 TAKE_OVER_NS = 300 * MS  # from the death of the controller to the next one's first event
-
-
-@dataclass(slots=True)
-class SimResult:
-    """How a simulation ended. `lines` are the trace with its header; `violation` is what did not hold."""
-
-    job: JobState
-    lines: Trace
-    now: int
-    models: dict[str, WorldModel]
-    unfired: list[Fault]
-    spent: Spent  # together wall time x replicas
-    hits: Counter[tuple[str, str]]  # faults, by kind and by the phase of the job
-    violation: Violation | None = None
-    waiting: list[str] = field(default_factory=list)
-    handled: int = 0
-    seen: dict[str, int] = field(default_factory=dict)  # points that it reached, and when: see `points`
-    points: tuple[str, ...] = POINTS  # those that it looked for
-    played: Played = field(default_factory=Played)  # what the models that roles brought have done
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the trace without its header, as hex."""
-        return self.lines.digest()
 
 
 class Simulation:
@@ -219,6 +194,12 @@ class Simulation:
         calm = not self.is_down and not self.plays_heartbeats and self._silent_at() is None
         return calm and not awaited
 
+    def is_no_matter(self, action: Action, args: tuple[Any, ...]) -> bool:
+        """It is a checkpoint, or a deadline that has been moved to an earlier time: to wake then is nothing."""
+        if action == self._wake:
+            return bool(args[0] != self._planned)
+        return action == self.work.checkpoint or is_put_off(action, args)
+
     def _silent_at(self) -> int | None:
         """When somebody will be overdue, or silent for too long; None while all are sure to be heard."""
         if self.plays_heartbeats:
@@ -227,6 +208,7 @@ class Simulation:
 
     def listen_for(self, node: SimNode) -> None:
         """Something about the node or its link has changed: is its silence something to wait for?"""
+        node.is_heard = self.links.is_heard(node.spec.name)
         if self.nodes.get(node.spec.name) is not node:
             return  # another took its place
         if node.is_well:
@@ -237,18 +219,22 @@ class Simulation:
     def hear(self, message: ToController) -> None:
         """A message of an agent arrives at the controller."""
         heard = self.links.hear(message, self.queue.now)
-        if not isinstance(message, Report):  # which is heard of a node that is watched, and makes it no better heard
+        if type(message) is not Report:  # which is heard of a node that is watched, and makes it no better heard
             self.listen_for(self.nodes[message.node])
         for answer in heard.answers:
             self._send(self.nodes[message.node], answer)
         for event in heard.events:
             self.handle(event)
-        if isinstance(message, Heartbeat):
+        if type(message) is Heartbeat:
             self.plan()
 
     def heard(self, node: NodeName, at: int) -> None:
         """Heartbeats that were not played: the last of them arrived then."""
         self.links.heard(node, at)
+
+    def _note_heard(self, node: NodeName) -> None:
+        """Its heartbeats may have become news, or be none any more."""
+        self.nodes[node].is_heard = self.links.is_heard(node)
 
     def handle(self, event: Event) -> None:
         """One event for the controller: record it, check, carry out what follows."""
@@ -259,9 +245,11 @@ class Simulation:
             self._unheard.append(event)
             return
         now = self.queue.now
-        if self._watch is not None and now > job.now:
+        if self._watch is not None and now > job.now + MOMENT_NS:
             self._check(self._watch.check)  # the moment before is over
-        self.links.note(event)
+        if type(event) is NodeGone:
+            self.links.note(event)
+            self._note_heard(event.node)
         effects = self.controller.handle(event, now)
         self._n += 1
         line = record(self._n, now, event, effects)
@@ -308,9 +296,11 @@ class Simulation:
         if fresh.state != self.job:
             raise Violation("replay", "a controller that replays the record is not where the last one was")
         self.controller, self.links, self.is_down = fresh, Links(self.graph.options), False
-        self._watch = Watch() if self._watch is not None else None
         self._pace = Pace() if self._pace is not None else None
-        self.handle(self.links.take_over(fresh.state, self.queue.now))
+        started = self.links.take_over(fresh.state, self.queue.now)
+        for name in self.nodes:
+            self._note_heard(name)
+        self.handle(started)
         unheard, self._unheard = self._unheard, []
         for event in unheard:
             self.handle(event)
@@ -357,16 +347,13 @@ class Simulation:
         self._lines.append(FaultLine(self.queue.now, fault.spec, target))
 
     def _carry_out(self, effect: Effect) -> None:
-        if isinstance(effect, StartReplica):
-            self.work.leave_behind(effect)
-        match effect:
-            case Notify():
-                pass
-            case FinishJob():
-                for node in self.nodes.values():
-                    self._send(node, self.links.dismiss(node.spec.name))
-            case _:
-                self._send(self.nodes[effect.node], self.links.order(effect))
+        if is_order(effect):
+            if type(effect) is StartReplica:
+                self.work.leave_behind(effect)
+            self._send(self.nodes[effect.node], self.links.order(effect))
+        elif type(effect) is FinishJob:
+            for node in self.nodes.values():
+                self._send(node, self.links.dismiss(node.spec.name))
 
     def _send(self, node: SimNode, message: ToAgent) -> None:
         if node.net.is_quiet or not node.net.is_cut("down"):
@@ -400,6 +387,7 @@ class Simulation:
         for node in self.nodes.values():
             node.renew()
         for silent in self.links.expire(self.queue.now):
+            self._note_heard(silent.node)
             self.nodes[silent.node].replan()  # its heartbeats are news now
             self.handle(silent)
         deadline = self.controller.deadline()

@@ -5,6 +5,9 @@ nothing that it does not change again: how far the workers say that they are, an
 decision is another one and none comes at another time; the trace lacks the lines of what was not played, and
 `World.checkpoints` does not count it.
 
+At a checkpoint that is played one member of the world tells how far it is, where nobody asks more: control takes the
+most advanced of all, and looks at each of them only where it has to find out who hangs.
+
 That holds where nobody waits for a step or a checkpoint, every message arrives at once, and each checkpoint would have
 been told at once: an attempt that is old tells its progress ever more rarely, and then when it does matters.
 """
@@ -45,9 +48,23 @@ def skip_quiet(sim: Simulation, model: WorldModel) -> bool:
     return True
 
 
+def who_tells(sim: Simulation, model: WorldModel) -> list[StartReplica]:
+    """The members whose word of how far they are may matter now."""
+    everyone = list(model.members.values())
+    if not sim.fast_forward or not sim.is_quiet:
+        return everyone
+    first = model.members[min(model.members)]
+    specs = [sim.graph.role(name) for name in sim.job.worlds[first.world].roles]
+    if any(spec.hang_after_ns is not None or spec.start_timeout_ns is not None for spec in specs):
+        return everyone
+    attempt = sim.nodes[first.node].agent.attempts.get(first.replica)
+    quiet_for = sim.queue.now - (attempt.told_ns or 0) if attempt is not None else 0
+    return [first] if _tells_at_once(sim, first, sim.queue.now, quiet_for) else everyone
+
+
 def _next_thing(sim: Simulation) -> int:
     """When something happens next that is no checkpoint: what is planned, the end of a world's work, or of all."""
-    times = [sim.queue.next_but(sim.work.checkpoint), sim.until]
+    times = [sim.queue.next_but(sim.is_no_matter), sim.until]
     for model in sim.work.models.values():
         if model.begun_ns is not None:
             times.append(model.time_of_step(model.pace.workload.steps))

@@ -14,7 +14,7 @@ from flowdist.sim.checkpoints import Damage
 from flowdist.sim.collectives import Collectives
 from flowdist.sim.models import UserCode
 from flowdist.sim.streams import spread
-from flowdist.sim.stretch import skip_quiet
+from flowdist.sim.stretch import skip_quiet, who_tells
 from flowdist.sim.workload import WorldModel
 
 if TYPE_CHECKING:
@@ -316,9 +316,9 @@ class Work:
             self.report_steps(model)
 
     def report_steps(self, model: WorldModel) -> None:
-        """Every worker of the world tells how far it is."""
+        """The workers of the world tell how far they are."""
         step = model.step_at(self._queue.now)
-        for start in list(model.members.values()):
+        for start in who_tells(self._sim, model):
             self._tell_step(start, step)
 
     def _tell_step(self, start: StartReplica, step: int) -> None:

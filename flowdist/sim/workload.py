@@ -15,6 +15,8 @@ from flowdist.control.effects import StartReplica
 from flowdist.control.ids import ReplicaId
 from flowdist.graph import RoleSpec
 
+EVEN = Fraction(1)  # nothing takes longer than it should
+
 
 class Done(NamedTuple):
     """Steps that were done, those after `first` up to `last`, and by how many members, by role."""
@@ -54,7 +56,7 @@ class WorldModel:
     stalls: dict[str, None] = field(default_factory=dict)  # why nobody gets on, whoever the members are
     holds: dict[str, None] = field(default_factory=dict)  # why a member of this generation holds up all
     slow: dict[ReplicaId, Fraction] = field(default_factory=dict)  # how many times slower a member is
-    saving: Fraction = Fraction(1)  # how many times longer the checkpoint takes that is being written
+    saving: Fraction = EVEN  # how many times longer the checkpoint takes that is being written
     saves_begun: int = 0  # checkpoints of this generation whose beginning mattered to somebody
     _since_ns: int = 0
     _base_ns: int = 0
@@ -131,7 +133,7 @@ class WorldModel:
         self.in_memory = done
         self.lost_steps += max(0, done - self.durable)
         self.lost_ns += max(0, done - self.durable) * self.pace.workload.step_ns
-        self.begun_ns, self.saving = None, Fraction(1)
+        self.begun_ns, self.saving = None, EVEN
         self.version += 1
         self.up.clear()
 
@@ -184,6 +186,8 @@ class WorldModel:
     def _position(self, now: int) -> int:
         if self.is_stalled or self.begun_ns is None:
             return self._base_ns
+        if not self.slow and self.saving is EVEN:
+            return self._base_ns + now - self._since_ns
         factor = self._factor()
         return self._base_ns + (now - self._since_ns) * factor.denominator // factor.numerator
 
@@ -191,6 +195,8 @@ class WorldModel:
         """When it will be there, if nothing comes in between; None while nobody gets on."""
         if self.is_stalled:
             return None
+        if not self.slow and self.saving is EVEN:
+            return self._since_ns + position - self._base_ns
         factor = self._factor()
         return self._since_ns + -(-(position - self._base_ns) * factor.numerator // factor.denominator)
 

@@ -10,7 +10,7 @@ from flowdist.control import messages as msg
 from flowdist.control.controller import Controller
 from flowdist.control.effects import AskStep, OpenStore, StartReplica, StopAtStep, StopReplica, TellPeers
 from flowdist.control.lease import Lease
-from flowdist.control.links import Links
+from flowdist.control.links import Heard, Links
 from flowdist.graph import MINUTE, MS, SECOND, Gate, JobOptions
 from tests.control import agent_harness as agents
 from tests.control.agent_harness import T, kill
@@ -284,7 +284,7 @@ def test_r20_a_message_of_an_incarnation_that_is_over_says_nothing():
     join(links, "node0", 0, incarnation=2)
     assert beat(links, "node0", 1, incarnation=1) == [] and join(links, "node0", 1, incarnation=1) == []
     for late in (msg.Report("node0", 1, ev.ReplicaReady(T, 1)), msg.Leave("node0", 1), msg.Preempted("node0", 1, 5)):
-        assert links.hear(late, SECOND) == ((), ())
+        assert links.hear(late, SECOND) == Heard()
     assert links.deadline() == 1750 * MS, "it has kept no lease alive either"
 
 

@@ -18,6 +18,7 @@ from flowdist.control.history import FaultLine, Record, encode_line
 from flowdist.dsl.load import load_topology
 from flowdist.faults import Plan, parse_add, parse_fault, parse_scale
 from flowdist.graph import HOUR, SECOND, RoleGraph, parse_duration
+from flowdist.sim.nemesis import Nemesis
 from flowdist.sim.network import LATENCY_NS, Link
 from flowdist.sim.queue import Queue
 from flowdist.sim.simulation import Checks, SimResult, Simulation, Violation
@@ -278,3 +279,23 @@ def test_whoever_waits_is_told_how_far_it_is() -> None:
     graph = load("gang.py", replicas="20:40", nodes=40)
     Simulation(graph, tell=lambda now, events: told.append((now, events))).run()
     assert len(told) > 2 and told == sorted(told)
+
+
+def test_the_simulator_knows_of_each_node_whether_it_is_heard_as_the_links_do() -> None:
+    """It is written down where it changes: whoever is missed plays each heartbeat."""
+    unlike = 0
+
+    class Watched(Simulation):
+        def plan(self) -> None:
+            super().plan()
+            nonlocal unlike
+            for name, node in getattr(self, "nodes", {}).items():
+                unlike += node.is_heard != self.links.is_heard(name) and not self.is_down
+                seen.add(node.is_heard)
+
+    seen: set[bool] = set()
+    graph = load("ps.py", nodes=8, trainers="2:8", max_restarts=9)
+    nemesis = Nemesis(graph, HOUR // 6)
+    for seed in range(1, 40):
+        Watched(graph, nemesis.plan(seed), seed=seed, schedule=seed, fast_forward=True).run(HOUR)
+    assert not unlike and seen == {True, False}

@@ -10,6 +10,7 @@ import pytest
 from flowdist.control.events import CheckpointOffered, ReplicaProgressed
 from flowdist.control.history import Line, Record
 from flowdist.control.state import JobState
+from flowdist.dsl import Node, Restart, Topology, Workload
 from flowdist.faults import NOTHING, Plan, parse_fault
 from flowdist.graph import MINUTE, RoleGraph
 from flowdist.sim import stretch
@@ -19,6 +20,7 @@ from flowdist.sim.nemesis import Nemesis
 from flowdist.sim.properties import properties_of
 from flowdist.sim.simulation import SimResult, Simulation
 from flowdist.testing.campaign import horizon
+from flowdist.testing.kit import graph_of
 from tests.sim.test_simulation import load
 
 LONG = {"steps": 3000}
@@ -65,6 +67,24 @@ def test_quiet_stretches_that_are_computed_change_no_decision(name: str, params:
         assert not wrong, (seed, wrong)
         saved += fewer
     assert saved > 0 or name == "core.py"  # there each checkpoint is the only one
+
+
+def hanging() -> RoleGraph:
+    t = Topology("hanging", nodes=[Node(f"node{i}", cpu=2) for i in range(8)])
+    load = Workload(steps=3600, step_time="1s", startup="5s", checkpoint_every="1m", checkpoint_time="1s")
+    restart = Restart("role", max_restarts=9)
+    t.role("trainer", "sleep inf", replicas="4:8", cpu=2, hang_after="3m", restart=restart, workload=load)
+    return graph_of(t)
+
+
+def test_where_it_has_to_be_found_who_hangs_every_member_tells_how_far_it_is() -> None:
+    graph = hanging()
+    usual = horizon(graph)
+    nemesis = Nemesis(graph, usual)
+    for seed in (8, 10, 14, 37):
+        plan, drawn = nemesis.plan(seed), with_collective(graph, nemesis.collective(seed))
+        wrong, _ = differences(drawn, plan, seed, end_ns(graph, plan, usual))
+        assert not wrong, (seed, wrong)
 
 
 FAULTS = ("trainer/0@9m", "node1@8m30s/1m", "trainer@10m:slow=3x/2m", "trainer/1@7m:hang", "node0@9m:lost/20s")
