@@ -77,16 +77,14 @@ class Macro:
         self.kind, self.opened = "", 0  # of the last incident
         self._until = 0
         self.arrivals = Arrivals(plan.rates, graph, scope.nodes, seed if fault_seed is None else fault_seed)
-        self.later: list[Later] = []
-        self.serial = 0
+        self.later, self.serial = list[Later](), 0
         self.result = MacroResult(self.books.spent)
         self.phase: Phase = "opening"
         self.due, self.do = NEVER, self._start  # when the phase ends by itself, and what is then
         self.formed = NEVER  # when all of the present generation ran
         self.ever = 0  # replicas that have run: the lowest come first
         self.pending: int | None = None  # until when it may be below its minimum
-        self.backoff = 0
-        self.backoff_until = 0
+        self.backoff = self.backoff_until = 0
         self.is_halfway = False  # not all of it got up: a member's node died while it started
         self.held: Held | None = None  # the open incident may end the job
         self.counts = False  # the open incident is one that a budget pays for

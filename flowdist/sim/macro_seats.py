@@ -97,7 +97,8 @@ class Seats:
         return len(lost)
 
     def release(self, replica: int) -> None:
-        """It has done its work, and wants no seat any more."""
+        """It has done its work, and wants no seat any more; it still counts for the minimum."""
+        self._least -= 1
         node = self.node_of[replica]
         assert node is not None
         self.on[node].remove(replica)
