@@ -16,12 +16,13 @@ import msgspec
 
 from flowdist.dsl.load import load_topology
 from flowdist.fault_files import parse_plan
-from flowdist.graph import DAY, SECOND
+from flowdist.graph import DAY, SECOND, RestartPolicy
 from flowdist.sim.macro import Macro
 from flowdist.sim.macro_scope import scope_of
 
 TOPOLOGY = str(Path(__file__).parents[1] / "scenarios/topologies/hundred_thousand.py")
 RATE, PER_NODE_DAY, BACK_S = "node-kill=6.5e-3/node-day/4h", 6.5e-3, 4 * 3600
+FALLS = "trainer-kill=6.5e-3/replica-day"
 WAITS = "node-kill=6.5e-3/node-day/5m"
 NODES, SPARES, DAYS = 12_500, 100, 200
 START_S, RESTORE_S, EVERY_S, SAVE_S = 180.0, 60.0, 600.0, 20.0
@@ -31,8 +32,9 @@ RUNS = 5
 def macro(title: str, seed: int, rate: str = RATE, **params: int) -> None:
     arguments = {name: str(value) for name, value in {"days": 10 * DAYS, **params}.items()}
     graph = load_topology(TOPOLOGY, arguments, (), None).graph
-    role = msgspec.structs.replace(graph.roles[0], pending_timeout_ns=DAY)
-    graph = msgspec.structs.replace(graph, roles=(role,))
+    policy = RestartPolicy(max_restarts=10**6)
+    roles = [msgspec.structs.replace(role, pending_timeout_ns=DAY, restart=policy) for role in graph.roles]
+    graph = msgspec.structs.replace(graph, roles=tuple(roles))
     plan = parse_plan(rates=[rate])
     scope = scope_of(graph, plan)
     rates = []
@@ -107,6 +109,8 @@ def main() -> None:
     macro("macro, no spares, elastic", 0, spares=0)
     macro("macro, no spares, elastic, spread", 1, spares=0)
     macro("macro, no spares, waits 5m", 0, WAITS, spares=0, least=NODES)
+    macro("macro, replicas fall over", 0, FALLS)
+    macro("macro, 200 readers, 4 evaluators", 0, readers=200, evaluators=4)
     beside_simpy()
     print(f"(a checkpoint of {SAVE_S:g} s every {EVERY_S:g} s, start-up {START_S:g} s, {SECOND} ns a second)")
 

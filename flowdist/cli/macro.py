@@ -62,7 +62,10 @@ def macro(graph: RoleGraph, plan: Plan, named: Named, wanted: MacroWanted) -> No
         from flowdist.report.goodput import macro_text
 
         gpus = sum(node.gpu for node in graph.cluster.nodes)
-        click.echo(f"{scope.role.max_replicas} replicas of {scope.role.name} on {len(scope.nodes)} nodes, {gpus} GPUs")
+        nodes = sum(map(bool, scope.seats)) if scope.beside else len(scope.nodes)
+        click.echo(f"{scope.role.max_replicas} replicas of {scope.role.name} on {nodes} nodes, {gpus} GPUs")
+        for role, room in scope.beside:
+            click.echo(f"beside it: {role.max_replicas} of {role.name} on {sum(map(bool, room))} nodes of their own")
         for rate in plan.rates:
             click.echo(f"rate {expected(rate, len(entities(rate, graph, scope.nodes)))}")
         click.echo("\n" + macro_text(summary), nl=False)
@@ -123,6 +126,7 @@ def _run(scope: Any, seed: int, result: Any) -> dict[str, Any]:
         "causes": dict(sorted(result.causes.items())),
         "failures": result.faults,
         "cordoned": result.cordoned,
+        "beside": {name: {"generations": n, "saved_step": step} for name, (n, step) in result.beside.items()},
         "time_s": {scope.role.name: {bucket: ns / 1e9 for bucket, ns in result.spent.items() if ns}},
     }
 

@@ -14,17 +14,21 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from functools import partial
 
-from flowdist.fault_rates import Arrivals, fault_of
+from flowdist.fault_rates import Arrivals
 from flowdist.faults import Fault, Plan, Rate
 from flowdist.graph import format_duration
 from flowdist.sim.macro_books import Books
-from flowdist.sim.macro_peers import excuse, hold, is_excused
+from flowdist.sim.macro_ending import close, complete, fail
+from flowdist.sim.macro_faults import hit
+from flowdist.sim.macro_others import Others
+from flowdist.sim.macro_peers import Held, excuse, hold, is_excused
 from flowdist.sim.macro_policy import Policy
-from flowdist.sim.macro_result import FAILED, Later, MacroResult, Phase
+from flowdist.sim.macro_result import FAILED, NEVER, Later, MacroResult, Phase
 from flowdist.sim.macro_scope import Scope
 from flowdist.sim.macro_seats import Seats
-from flowdist.sim.macro_sprint import NEVER, Sprint, can_ever_sprint, may_sprint
+from flowdist.sim.macro_sprint import Sprint, can_ever_sprint, may_sprint
 from flowdist.sim.streams import draw
 
 
@@ -63,33 +67,37 @@ class Macro:
         self.alive = [node < len(graph.cluster.nodes) for node in range(len(scope.nodes))]
         self.doomed: dict[int, int] = {}  # nodes that are dead: when control will know
         self.cuts: dict[int, int] = {}  # since when nodes are cut off that still run
-        self._exited: dict[int, None] = {}  # replicas whose processes ended by themselves in this generation
+        self.exited: dict[int, None] = {}  # replicas whose processes ended by themselves in this generation
         self.met: dict[int, int] = {}  # when the agent of a node connected last: its heartbeats count from there
-        self._fences: dict[int, int] = {}  # when the workers of a node that is gone ended
+        self.fences: dict[int, int] = {}  # when the workers of a node that is gone ended
+        self._ran_from = NEVER  # when the generation had formed that is being stopped
+        self._reported = 0  # checkpoints that control had heard of as the last incident opened
+        self._fresh: set[int] = set()  # replicas that are to start with the next generation
         self.died: dict[int, int] = {}  # when a node died, or was cut off
         self.kind, self.opened = "", 0  # of the last incident
         self._until = 0
         self.arrivals = Arrivals(plan.rates, graph, scope.nodes, seed if fault_seed is None else fault_seed)
-        self.later: list[Later] = []
-        self.serial = 0
+        self.later, self.serial = list[Later](), 0
         self.result = MacroResult(self.books.spent)
         self.phase: Phase = "opening"
-        self.due, self._do = NEVER, self._start  # when the phase ends by itself, and what is then
+        self.due, self.do = NEVER, self._start  # when the phase ends by itself, and what is then
         self.formed = NEVER  # when all of the present generation ran
         self.ever = 0  # replicas that have run: the lowest come first
         self.pending: int | None = None  # until when it may be below its minimum
-        self.backoff = 0
-        self.backoff_until = 0
+        self.backoff = self.backoff_until = 0
+        self.is_halfway = False  # not all of it got up: a member's node died while it started
+        self.held: Held | None = None  # the open incident may end the job
         self.counts = False  # the open incident is one that a budget pays for
         self.stopped_ns = 0  # when the members of a gang that is told to stop have done so
-        self._halt_at: int | None = None  # when the members of a gang that is told to stop do so
+        self.halt_at: int | None = None  # when the members of a gang that is told to stop do so
         for add in plan.adds:
             self.at(add.at_ns + self.times.message, None, self.names[add.node])
         for fault in plan.faults:
             assert fault.when.at_ns is not None
             self.at(fault.when.at_ns + fault.offset_ns, self._firing(fault))
+        self.others = Others(self)
         self._sprint = Sprint(self) if can_ever_sprint(self) and not step_by_step else None
-        self._form(self.times.message)
+        self._admit(self.times.message)
 
     def run(self, until: int | None = None) -> MacroResult:
         """To the end of the job, or to `until`."""
@@ -107,7 +115,7 @@ class Macro:
             if due < at and due < strike:
                 if due > end:
                     break
-                self._do(due)
+                self.do(due)
             elif at <= strike:
                 if at > end:
                     break
@@ -119,8 +127,15 @@ class Macro:
                 self.hit(target, rate, strike)
                 strike = arrivals.next_ns() or NEVER
         if result.outcome is None:
-            self._close(self.books.since if until is None else until)
+            close(self, self.books.since if until is None else until)
         return result
+
+    def _admit(self, now: int) -> None:
+        """The nodes are there, and the minima of all roles are seated (R2)."""
+        if self.others.roles:
+            self.seats.fill(now, self.role.min_replicas)
+        self.others.admit(now)
+        self._form(now)
 
     def at(self, time: int, action: Callable[[int], None] | None, node: int = -1) -> None:
         """Without an action the node joins then; or generation `-2 - node` looks for room, if that is below -1."""
@@ -137,7 +152,9 @@ class Macro:
             self._grow(-2 - node, now)
 
     def _next(self) -> int:
-        """When something befalls it, or nobody looks any more: what is due before is done at once."""
+        """When something befalls it, or nobody looks any more: what is due before is done at once, if it is alone."""
+        if self.others.roles:
+            return 0
         return min(self.later[0][0] if self.later else NEVER, self.arrivals.next_ns() or NEVER, self._until + 1)
 
     def say(self, now: int, what: str, name: str, words: str) -> None:
@@ -157,96 +174,48 @@ class Macro:
         return fire
 
     def hit(self, target: str, what: Fault | Rate, now: int) -> None:
-        node = self.names.get(target)
-        if node is not None:
-            if what.kind == "add":
-                self.at(now + self.times.message, None, node)
-            elif self.alive[node]:
-                self._note_fault(target, what, now)
-                self._kill(node, what, now)
-        elif "=" in target:
-            for spec in self.scope.graph.cluster.nodes:
-                if tuple(target.split("=", 1)) in spec.labels:
-                    self.hit(spec.name, what, now)
-        else:
-            self._hit_replica(int(target.rpartition("/")[2]), what, now)
-
-    def _note_fault(self, target: str, what: Fault | Rate, now: int) -> None:
-        self.result.faults += 1
-        if self.tell is not None:
-            spec = what.spec if isinstance(what, Fault) else fault_of(what, target, now).spec
-            self.tell(now, "fault", target, spec)
-
-    def _kill(self, node: int, what: Fault | Rate, now: int) -> None:
-        """Its power is off, or it is cut off: then its workers go on until its lease is over."""
-        back = now + what.duration_ns if what.duration_ns is not None else None
-        dies, told, why = now, now + self.times.proof, "it was killed"
-        if what.kind == "lost":
-            self.cuts[node] = now
-            heard = self._last_heard(node, now)
-            dies, told, why = heard + self.times.fence, heard + self.times.silent, "not heard"
-            if back is not None and back < dies:
-                self.met[node] = back
-                self.at(back, lambda now: self._heal(node))
-                return  # a short silence changes nothing
-        self.alive[node] = False
-        self._fences[node], self.died[node] = dies, now
-        if back is not None:
-            self.met[node] = back
-            back += self.times.message
-            told = min(told, back)
-            self.at(told, self._going(node, why))
-            self.at(back, None, node)
-        else:
-            self.at(told, self._going(node, why))
-        self.doomed[node] = told
-        if self.seats.on[node]:
-            if dies > now:
-                self.at(dies, self._stop_short)
-            else:
-                self._stop_short(now)
-            if self.phase == "stopping" and now < self.stopped_ns:  # the dead do not say that they have stopped
-                self.due = max(self.due, told)
-
-    def _last_heard(self, node: int, now: int) -> int:
-        """When the last heartbeat was sent that was answered."""
-        period, met = self.options.heartbeat_ns, self.met.get(node, 0)
-        return met + (now - 2 * self.times.message - met) // period * period
-
-    def _heal(self, node: int) -> None:
-        self.cuts.pop(node, None)
+        hit(self, target, what, now)
 
     def _first(self) -> int | None:
         """The node of the lowest member: its agent opens the store and offers the checkpoints."""
         return next((node for node in self.seats.node_of if node is not None), None)
 
-    def _halt(self, now: int) -> None:
+    def halt(self, now: int) -> None:
         """They stop stepping. Checkpoints that were offered by a node that is cut off do not count."""
         first = self._first() if self.cuts else None
         answered = self.cuts.get(first, now) if first is not None else now
-        self.books.halt(now, heard_until=answered, is_known=self.phase == "stopping")
+        is_known = self.phase == "stopping" and self.books.begun is not None
+        reported = self.books.reported(now)
+        self.books.halt(now, heard_until=answered, is_known=is_known)
+        if is_known:  # what was reported before the incident was counted with it
+            self.books.progressed = reported > self._reported
 
-    def _stop_short(self, now: int) -> None:
+    def stop_short(self, now: int) -> None:
         """A member is gone: the others wait for it in vain, or it never gets up."""
         if self.phase == "running":
-            self._halt(now)
+            self.halt(now)
             self.due = NEVER
         elif self.phase == "stopping":
-            self._halt(min(now, self._halt_at or now))
+            self.halt(min(now, self.halt_at or now))
 
-    def _going(self, node: int, why: str) -> Callable[[int], None]:
-        return lambda now: self._gone(node, why, now)
-
-    def _gone(self, node: int, why: str, now: int) -> None:
+    def gone(self, node: int, why: str, now: int) -> None:
         """The controller knows."""
-        seats = self.seats
         self.doomed.pop(node, None)
         self.cuts.pop(node, None)
-        lost = seats.lose(node)
         name = self.scope.nodes[node]
         self.say(now, "gone", name, f"{name} is gone: {why}")
-        if not lost:
-            return
+        if self.seats.lose(node):
+            self._lost(node, why, now)
+        for other in self.others.roles:
+            other.gone(node, f"{name} is gone: {why}", now)
+        if self.met.get(node, now) + self.times.message != now:  # else it is back at the same time
+            self.others.settle(now)
+        if self.phase == "stopping" and self.due <= now and not any(self.seats.on[each] for each in self.doomed):
+            self.do(now)  # it was the last, and others that die at the same time are not known to
+
+    def _lost(self, node: int, why: str, now: int) -> None:
+        """It was a member's."""
+        seats, name = self.seats, self.scope.nodes[node]
         if self.phase == "opening":
             self._form(now)  # a seat was lost before anything started
         elif self.phase == "running":
@@ -256,98 +225,132 @@ class Macro:
             if verdict.fails:
                 self.fail(f"{reason}; {verdict.fails}", now)
             else:
-                self._incident("node_lost", reason, now, level=verdict.level if verdict.counted else None)
+                self.open_incident("node_lost", reason, now, level=verdict.level if verdict.counted else None)
         elif self.phase == "stopping" and is_excused(self, node, why, now):
             excuse(self, f"{name} is gone: {why}", now)
 
     def _joined(self, node: int, now: int) -> None:
         self.alive[node] = True
         self.seats.join(node, now)
+        for other in self.others.roles:
+            other.seats.join(node, now)
         self.say(now, "joined", self.scope.nodes[node], f"{self.scope.nodes[node]} joined")
-        if self.phase == "waiting":
+        if self.others.roles:
+            self.others.settle(now)
+        else:
+            self.take_room(now)
+
+    def take_room(self, now: int) -> None:
+        """There may be room that there was not before, or what it waits for may be there."""
+        if self.phase in ("waiting", "gated"):
             self._form(now)
         elif self.phase == "running":
             self._grow(self.result.generations, now)
 
-    def _hit_replica(self, replica: int, what: Fault | Rate, now: int) -> None:
-        """Its processes end; nobody is hit that does not run."""
-        node = self.seats.node_of[replica]
-        runs = self.phase == "running" and now >= self.formed
-        if node is None or not runs or (not self.alive[node] and now >= self._fences.get(node, 0)):
-            return
-        self._note_fault(f"{self.role.name}/{replica}", what, now)
-        self._stop_short(now)
-        self._exited[replica] = None
-        if not self.alive[node]:
-            return  # it is cut off: nobody hears of it
-        generation = self.result.generations
-        self.at(now + self.times.message, lambda at: self._failed(replica, generation, what, at))
+    def is_started(self, now: int) -> bool:
+        """All of its members run, as far as control knows."""
+        return self.phase == "running" and self.formed <= now and not self.is_halfway
 
-    def _failed(self, replica: int, generation: int, what: Fault | Rate, now: int) -> None:
+    def failed(self, replica: int, generation: int, what: Fault | Rate, now: int) -> None:
         """The controller hears of it, unless the gang restarts for another reason by now."""
         if self.phase != "running" or generation != self.result.generations:
             return
         kind, signal = FAILED[what.kind]
         code = int(what.arg) if what.kind == "exit" else 0
-        self.seats.blame(replica, kind, now)
         verdict = self.policy.judge(kind, now, code, signal)
         reason = f"{self.role.name}/{replica} failed: {kind}"
+        self.held = hold(self, replica, kind, f"{reason}; {verdict.fails}") if verdict.fails else None
+        if self.held is not None:
+            self.open_incident(kind, reason, now)
+            return
+        self.seats.blame(replica, kind, now)
         if verdict.fails:
-            is_held = hold(self, replica, kind, reason, now)
-            self.fail(f"{reason}; {verdict.fails}", now, is_held=is_held)
+            self.fail(f"{reason}; {verdict.fails}", now)
         else:
-            self._incident(kind, reason, now, level=verdict.level if verdict.counted else None)
+            self.open_incident(kind, reason, now, level=verdict.level if verdict.counted else None)
 
     # What is decided.
 
     def _is_healthy(self, now: int) -> bool:
-        return self.books.has_progressed(now) or now - self.formed >= self.options.min_uptime_ns
+        formed = self._ran_from if self.phase == "stopping" else self.formed
+        return self.books.has_progressed(now) or now - formed >= self.options.min_uptime_ns
 
-    def _incident(self, kind: str, reason: str, now: int, *, level: int | None = None) -> None:
-        """One cause, and the gang restarts: all of it stops first (R6)."""
-        books, result = self.books, self.result
-        result.causes[kind] += 1
+    def note_incident(self, kind: str, reason: str, now: int) -> None:
+        self.result.causes[kind] += 1
         self.say(now, "incident", kind, reason)
+
+    def note_change(self, reason: str, now: int, *, chosen: bool) -> None:
+        too_many = self.policy.note_free(self._is_healthy(now), chosen=chosen)
+        if too_many:
+            self.fail(f"{too_many}; the last: {reason}", now)
+        self.books.progressed = False
+
+    def open_incident(
+        self, kind: str, reason: str, now: int, *, level: int | None = None, goes_on: bool = False
+    ) -> None:
+        """One cause, and the gang restarts: all of it stops first (R6). `goes_on`: until then it steps."""
+        books = self.books
+        self.note_incident(kind, reason, now)
         joined, self.kind, self.opened = kind == "joined", kind, now
         if books.begun is None:
             books.move("re-formation", books.active, now)
         self.stopped_ns = now + self.times.stop - self.times.message
-        self._halt_at = self.stopped_ns if joined else None
+        self.halt_at = self.stopped_ns if joined or goes_on else None
+        self._reported = books.reported(now - self.times.message)
         self.backoff = self.policy.charge(level, now) if level is not None else 0
         self.backoff_until, self.counts = now + self.backoff, level is not None
-        if level is None:
-            too_many = self.policy.note_free(self._is_healthy(now), chosen=joined)
-            if too_many:
-                self.fail(f"{too_many}; the last: {reason}", now)
+        if level is None and self.held is None:
+            self.note_change(reason, now, chosen=joined)
+            if self.result.outcome is not None:
                 return
-        books.progressed = False
+        was_up = self.phase == "running"
+        self._ran_from = self.formed
         self.phase, self.formed = "stopping", NEVER
         members = books.active if joined else self.seats.taken
-        others = members - len(self._exited) - sum(len(self.seats.on[node]) for node in self.doomed)
-        self.due, self._do = (now + self.times.stop if others else now), self._stopped
+        dead = [(self.members_on(node), told) for node, told in self.doomed.items()]
+        others = members - len(self.exited) - sum(count for count, _ in dead)
+        self.due, self.do = (now + self.times.stop if others and was_up else now), self.stopped
+        if self.held is not None:
+            self.do = self._judge
         # some of its members may be dead, and do not say that they have stopped
-        self.due = max([self.due, *(told for node, told in self.doomed.items() if self.seats.on[node])])
+        if was_up:
+            self.due = max([self.due, *(told for count, told in dead if count)])
+        self.due = max(self.due, self.others.stop(now))
         if self.due < self._next() and not self.backoff:
-            self._do(self.due)
+            self.do(self.due)
 
-    def _stopped(self, now: int) -> None:
+    def _judge(self, now: int) -> None:
+        """All others have answered: what was held does not follow from the loss of their nodes."""
+        assert self.held is not None
+        if self.seats.node_of[self.held.replica] is not None:
+            self.seats.blame(self.held.replica, self.kind, self.opened)
+        self.fail(self.held.reason, now)
+
+    def stopped(self, now: int) -> None:
         """All of it is gone."""
-        self._halt(self._halt_at or now)
-        self._halt_at = None
+        self.halt(self.halt_at or now)
+        self.halt_at, self._ran_from = None, NEVER
+        self.seats.move_away(now)
         if self.backoff_until > now:
-            self.phase, self.due, self._do = "back-off", self.backoff_until, self._reform
+            self.phase, self.due, self.do = "back-off", self.backoff_until, self._reform
         else:
             self._reform(now)
 
     def _reform(self, now: int) -> None:
-        self.seats.move_away(now)
+        self.phase = "gated"
+        self.others.start(now)
         self._form(now)
 
     def _form(self, now: int) -> None:
         """A new generation with whoever has a seat; below the minimum it waits for a node, but not for ever (R12)."""
         seats, books = self.seats, self.books
+        if not self.others.let_it_form(now):
+            if self.pending is not None and self.phase == "waiting":
+                self.at(self.pending, self.others.outwait)
+            self.phase, self.due, self.formed = "gated", NEVER, NEVER
+            return
         if seats.free and seats.vacant:
-            seats.fill(now)
+            self._fill(now)
         if seats.taken < self.role.min_replicas:
             if self.pending is None and books.bucket == "re-formation":
                 books.move("waiting", 0, now)
@@ -357,20 +360,28 @@ class Macro:
             self.pending = None
             books.move("re-formation", self.ever, now)
         self.result.generations += 1
-        self.phase, self.due, self._do = "opening", now + self.times.open, self._start
+        self.phase, self.due, self.do = "opening", now + self.times.open, self._start
         first = self._first() if self.doomed else None
         if first is not None and not self.alive[first]:
             self.due = NEVER  # nobody opens the store, until that is known
         elif self.due < self._next():
             self._start(self.due)
 
+    def _fill(self, now: int) -> int:
+        """Seats for whoever has none. While another role is held up, only up to the minimum, if there are so many."""
+        if not self.others.roles or not self.others.hold_up(None):
+            return self.seats.fill(now)
+        missing = self.role.min_replicas - self.seats.taken
+        return self.seats.fill(now, missing) if 0 < missing <= self.seats.free else 0
+
     def _start(self, now: int) -> None:
         """The store is open: all members start."""
         seats, books, times = self.seats, self.books, self.times
         books.start(seats.taken, self.backoff, now)
         self.ever = max(self.ever, seats.taken)
-        self._exited.clear()
-        self.phase = "running"
+        self.exited.clear()
+        self._fresh = set()
+        self.phase, self.is_halfway = "running", False
         if self.keep:
             self.result.sizes.append(seats.taken)
         self.say(now, "forms", str(self.result.generations), f"{seats.taken} of at most {self.role.max_replicas}")
@@ -385,7 +396,9 @@ class Macro:
             slowest = draw(self.seed, self.role.name, "slowest", self.result.generations)
             at += self.spread(slowest, seats.taken)
         self.plan_begin(at, self.formed)
-        if seats.vacant and seats.free:
+        if self.others.roles:
+            self.at(self.formed, self.others.settle)
+        elif seats.vacant and seats.free:
             self._grow(self.result.generations, self.formed)
 
     def spread(self, slowest: float, members: int) -> int:
@@ -394,17 +407,17 @@ class Macro:
 
     def plan_begin(self, at: int, formed: int) -> None:
         """When all of a generation that starts will run, and when the last of them will be up."""
-        self.phase, self.formed, self.pending = "running", formed, None
-        self.due, self._do = at, self.begin
+        self.phase, self.formed, self.pending, self.is_halfway = "running", formed, None, False
+        self.due, self.do = at, self.begin
 
     def plan_wait(self, until: int) -> None:
         """It is below its minimum, and gives up then."""
         self.phase, self.formed, self.pending = "waiting", NEVER, until
-        self.due, self._do = until, self._give_up
+        self.due, self.do = until, self._give_up
 
     def begin(self, now: int) -> None:
         """The last of them is up: they step."""
-        self.due, self._do = self.books.begin(now), self._complete
+        self.due, self.do = self.books.begin(now, is_stalled=bool(self.others.away)), partial(complete, self)
         if self.keep:
             self.result.begins.append(now)
 
@@ -415,34 +428,22 @@ class Macro:
             return
         if not (seats.vacant and seats.free):
             return
-        earliest = max(formed, formed + self.policy.grow_after_ns(self._is_healthy(max(now, formed))))
+        wait = self.policy.grow_after_ns(self._is_healthy(max(now, formed)), is_first=generation == 1)
+        earliest = max(formed, formed + wait)
         if now < earliest:
             self.at(earliest, None, -2 - generation)
             return
-        seats.fill(now)
-        self._incident("joined", f"room for {seats.taken - self.books.active} more", now)
+        before = set(seats.vacant)
+        if self._fill(now):
+            self._fresh = before.difference(seats.vacant)
+            self.open_incident("joined", f"room for {seats.taken - self.books.active} more", now)
 
-    def _complete(self, now: int) -> None:
-        self.books.halt(now, done=True)
-        self._end("succeeded", f"every primary task has succeeded ({self.role.name})", now + self.times.message)
+    def members_on(self, node: int) -> int:
+        """How many there ran, or run: not those who are to start there with the next generation."""
+        return sum(replica not in self._fresh for replica in self.seats.on[node])
 
     def _give_up(self, now: int) -> None:
-        waited = format_duration(self.role.pending_timeout_ns)
-        self._end("failed", f"{self.role.name} was below its minimum for {waited}", now)
+        self.fail(f"{self.role.name} was below its minimum for {format_duration(self.role.pending_timeout_ns)}", now)
 
-    def fail(self, reason: str, now: int, *, is_held: bool = False) -> None:
-        """All that still runs is stopped. While it is held, it may still work again."""
-        if not is_held:
-            self.books.give_up(now)
-        self._end("failed", reason, now + (self.times.stop if self.seats.taken else 0))
-
-    def _end(self, outcome: str, reason: str, now: int) -> None:
-        self.result.outcome, self.result.reason = outcome, reason
-        self.say(now, "ends", outcome, reason)
-        self._close(now)
-
-    def _close(self, now: int) -> None:
-        """Everything is booked up to now."""
-        self.books.close(self.result, self._halt_at, now)
-        self.result.charged = self.policy.charged
-        self.result.cordoned = [self.scope.nodes[node] for node in self.seats.cordoned]
+    def fail(self, reason: str, now: int) -> None:
+        fail(self, reason, now)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from flowdist.control.accounts import BUCKETS, Bucket
 from flowdist.graph import WorkloadSpec
-from flowdist.sim.macro_result import MacroResult
+from flowdist.sim.macro_result import NEVER, MacroResult
 from flowdist.sim.network import LATENCY_NS
 
 ANSWER_NS = 2 * LATENCY_NS  # a checkpoint counts when the answer is there
@@ -25,6 +25,7 @@ class Books:
         self.since = 0
         self.durable = self._first = 0
         self.begun: int | None = None  # when the present generation began to step
+        self._stalls: list[list[int]] = []  # of the present generation: from when to when; NEVER: until it goes on
         self.progressed = False  # a checkpoint of it was heard of
         self.lost_ns = self.lost_steps = 0
 
@@ -36,9 +37,9 @@ class Books:
         self.bucket, self.active, self.since = bucket, active, now
 
     def start(self, members: int, backoff_ns: int, now: int) -> None:
-        """A generation starts up; a part of the time since its incident was asked for."""
+        """A generation starts up; a part of the time since its incident was asked for, of whoever starts again."""
         if backoff_ns and self.bucket == "re-formation":
-            part = min(backoff_ns, now - self.since) * self.active
+            part = min(backoff_ns, now - self.since) * min(self.active, members)
             self.spent["back-off"] += part
             self.spent["re-formation"] -= part
         self.move("start-up", members, now)
@@ -49,7 +50,11 @@ class Books:
         if self.begun is None and self.bucket != "waiting":
             self.move("done", self.active, now)
 
-    def begin(self, now: int) -> int:
+    def finish(self, now: int) -> None:
+        """All have done their work, or are not needed for it any more."""
+        self.move("done", self._all, now)
+
+    def begin(self, now: int, *, is_stalled: bool = False) -> int:
         """It begins to step: the end of its start-up was the reading of its checkpoint. Returns when all is done."""
         if self.durable:
             part = min(self._load.restore_ns, now - self.since) * self.active
@@ -57,12 +62,33 @@ class Books:
             self.spent["start-up"] -= part
         self.move("productive", self.active, now)
         self.begun, self._first = now, self.durable
-        return self.end(now)
+        self._stalls = [[now, NEVER]] if is_stalled else []
+        return NEVER if is_stalled else self.end(now)
 
     def end(self, begun: int) -> int:
         """When all will be done, if nothing goes wrong."""
         work = (self._load.steps - (self.durable if self.begun is None else self._first)) * self._load.step_ns
         return begun + work + max(0, work - 1) // self._load.checkpoint_every_ns * self._load.checkpoint_ns
+
+    @property
+    def has_stalled(self) -> bool:
+        """In the present generation."""
+        return bool(self._stalls)
+
+    def stall(self, now: int) -> None:
+        """Who steps waits from now on, in the middle of the work."""
+        self._stalls.append([now, NEVER])
+
+    def go_on(self, now: int) -> int:
+        """They step again. Returns when all is done."""
+        assert self.begun is not None
+        self._stalls[-1][1] = now
+        return self.end(now - self._position(now))
+
+    def _position(self, time: int) -> int:
+        """Of work and checkpoints, in ns, since the present generation began to step."""
+        assert self.begun is not None
+        return time - self.begun - sum(min(end, time) - start for start, end in self._stalls if start < time)
 
     def halt(self, now: int, *, done: bool = False, heard_until: int | None = None, is_known: bool = False) -> None:
         """A member is gone: what was done since the last checkpoint is lost. Or all is done, and nothing is.
@@ -71,13 +97,13 @@ class Books:
         """
         if self.begun is None:
             return
-        load, position = self._load, now - self.begun
+        load, position = self._load, self._position(now)
         cycles, rest = divmod(position, self._cycle_ns)
         within = rest if rest < load.checkpoint_every_ns else load.checkpoint_every_ns
         worked = cycles * load.checkpoint_every_ns + within
         step = min(load.steps, self._first + worked // load.step_ns)
         answered = now if heard_until is None else heard_until
-        saved = max(0, (answered - self.begun - ANSWER_NS) // self._cycle_ns)
+        saved = max(0, self._position(answered - ANSWER_NS) // self._cycle_ns)
         if done:
             self.durable = load.steps
         elif saved:
@@ -88,6 +114,7 @@ class Books:
         spent["productive"] += active * kept
         spent["lost work"] += active * (worked - kept)
         spent["checkpoint"] += active * (position - worked)
+        spent["stalled"] += active * (now - self.begun - position)
         if active != self._all:
             spent["waiting"] += (self._all - active) * (now - self.since)
         self.lost_steps += step - self.durable
@@ -96,12 +123,18 @@ class Books:
 
     def has_progressed(self, now: int) -> bool:
         """The controller has heard of a checkpoint of the present generation."""
-        return self.progressed or (self.begun is not None and now - self.begun >= self._cycle_ns + LATENCY_NS)
+        if self.progressed or self.begun is None:
+            return self.progressed
+        return self._position(now - LATENCY_NS) >= self._cycle_ns
+
+    def reported(self, time: int) -> int:
+        """How many checkpoints of this generation are complete by then."""
+        return max(0, self._position(time) // self._cycle_ns) if self.begun is not None else 0
 
     def step_at(self, now: int) -> int:
         if self.begun is None:
             return self.durable
-        cycles, rest = divmod(now - self.begun, self._cycle_ns)
+        cycles, rest = divmod(self._position(now), self._cycle_ns)
         worked = cycles * self._load.checkpoint_every_ns + min(rest, self._load.checkpoint_every_ns)
         return min(self._load.steps, self._first + worked // self._load.step_ns)
 

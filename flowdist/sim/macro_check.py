@@ -30,6 +30,7 @@ class Sums(NamedTuple):
     step: int
     lost: int
     spent: dict[Bucket, int]
+    beside: dict[str, tuple[int, int]]  # generation and saved step of replicas beside the gang
 
 
 class Comparison(NamedTuple):
@@ -88,13 +89,17 @@ def _of_macro(result: MacroResult) -> Sums:
         result.step,
         result.lost_ns,
         dict(result.spent),
+        result.beside,
     )
 
 
 def _of_protocol(result: SimResult, role: str) -> Sums:
     world, model = result.job.worlds[role], result.models.get(role)
-    causes = Counter(incident.kind for incident in result.job.incidents)
+    causes = dict(sorted(Counter(incident.kind for incident in result.job.incidents).items()))
     step = max(world.step, model.step_at(result.now)) if model is not None else 0
     lost = model.lost_ns if model is not None else 0
-    spent = result.spent[role]
-    return Sums(result.job.outcome, result.now, world.generation, dict(sorted(causes.items())), step, lost, dict(spent))
+    beside = {}
+    for name, other in result.job.worlds.items():
+        if name != role:
+            beside[name] = (other.generation, result.models[name].durable if name in result.models else 0)
+    return Sums(result.job.outcome, result.now, world.generation, causes, step, lost, dict(result.spent[role]), beside)

@@ -59,11 +59,19 @@ class Policy:
         policy = self._role.restart.chain()[level]
         self._spent.setdefault(level, []).append(now)
         self.charged += 1
-        if self.last_counted_ns is not None and now - self.last_counted_ns >= policy.backoff_reset_ns:
-            self._step = 0
-        wait = min(policy.backoff_ns << min(self._step - 1, 40), policy.backoff_max_ns) if self._step else 0
-        self._step += 1
+        wait, self._step = self.backoff_ns(level, now), self._steps_by(policy, now) + 1
         return wait
+
+    def backoff_ns(self, level: int, now: int) -> int:
+        """Of a counted incident that opens then (R10)."""
+        assert self._role.restart is not None
+        policy = self._role.restart.chain()[level]
+        step = self._steps_by(policy, now)
+        return min(policy.backoff_ns << min(step - 1, 40), policy.backoff_max_ns) if step else 0
+
+    def _steps_by(self, policy: RestartPolicy, now: int) -> int:
+        is_over = self.last_counted_ns is not None and now - self.last_counted_ns >= policy.backoff_reset_ns
+        return 0 if is_over else self._step
 
     def excuse(self, opened: int) -> None:
         """The last counted incident, which opened then, had another cause."""
@@ -83,9 +91,9 @@ class Policy:
             f"{format_duration(self._options.min_uptime_ns)} of health between them"
         )
 
-    def grow_after_ns(self, healthy: bool) -> int:
-        """Growing is our own choice: it must not be what fails the job (R8)."""
-        wait = self._role.cooldown_ns
+    def grow_after_ns(self, healthy: bool, *, is_first: bool) -> int:
+        """Growing is our own choice: it must not be what fails the job (R8). The first need not cool."""
+        wait = 0 if is_first else self._role.cooldown_ns
         if self.row >= self._options.free_incidents_max - 1 and not healthy:
             wait = max(wait, self._options.min_uptime_ns)
         return wait

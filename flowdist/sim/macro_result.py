@@ -10,8 +10,9 @@ from typing import Literal
 from flowdist.control.accounts import Bucket
 from flowdist.graph import FailureKind
 
-Phase = Literal["opening", "running", "stopping", "back-off", "waiting"]
+Phase = Literal["opening", "running", "stopping", "back-off", "gated", "waiting"]
 Later = tuple[int, int, Callable[[int], None] | None, int]  # when, serial, what; or of whom: see `Macro.at`
+NEVER = 1 << 62
 FAILED: dict[str, tuple[FailureKind, str | None]] = {
     "kill": ("signal", "KILL"),
     "oom": ("oom", "KILL"),
@@ -37,6 +38,7 @@ class MacroResult:
     cordoned: list[str] = field(default_factory=list)
     begins: list[int] = field(default_factory=list)  # when stepping began, if they were asked for
     sizes: list[int] = field(default_factory=list)  # of the generations, likewise
+    beside: dict[str, tuple[int, int]] = field(default_factory=dict)  # generation and saved step, of other replicas
 
     @property
     def goodput(self) -> float:

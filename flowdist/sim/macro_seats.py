@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from bisect import insort
 from collections import Counter
+from collections.abc import Callable
 
 from flowdist.graph import JobOptions, RoleSpec
 
@@ -32,6 +33,7 @@ class Seats:
         self.failures: list[
             tuple[int, int, int, str]
         ] = []  # time, node, replica and kind of those by a replica's fault
+        self.others_have_room: Callable[[], bool] = lambda: True  # for the minima of other roles
         self.wary = False  # a replica may have to leave its node, or one node be avoided for it
         for node in range(known):
             self.free += room[node]
@@ -61,10 +63,10 @@ class Seats:
             heapq.heappush(self.shelf, entry)
         return found
 
-    def fill(self, now: int) -> int:
-        """Give seats to all that have none, as long as there are any. Returns how many."""
+    def fill(self, now: int, most: int | None = None) -> int:
+        """Give seats to those that have none, as long as there are any, and to so many at most. Returns how many."""
         before = self.taken
-        while self.vacant and self.free:
+        while self.vacant and self.free and (most is None or self.taken - before < most):
             replica = self.vacant[0]
             avoid = self._avoided(replica, now) if self.failures else []
             node = self._best(avoid)
@@ -93,6 +95,18 @@ class Seats:
         self.taken -= len(lost)
         self.on[node] = []
         return len(lost)
+
+    def release(self, replica: int) -> None:
+        """It has done its work, and wants no seat any more; it still counts for the minimum."""
+        self._least -= 1
+        node = self.node_of[replica]
+        assert node is not None
+        self.on[node].remove(replica)
+        self.node_of[replica] = None
+        self.taken -= 1
+        if self._is_open(node):
+            self.free += 1
+            self._offer(node)
 
     def note_loss(self, node: int, now: int) -> None:
         """Something ran there when it was lost."""
@@ -130,14 +144,26 @@ class Seats:
         counts = Counter(past[1:] for past in self.failures)
         self.wary = max(counts.values()) >= self._options.move_after or any(self.on[node] for node in self.cordoned)
 
+    def note_failure(self, replica: int, kind: str, now: int) -> bool:
+        """As `blame`, where it is of no consequence. False: it may be, and nothing is noted."""
+        node, least = self.node_of[replica], min(self._options.move_after, self._options.cordon_after)
+        assert node is not None
+        since = now - self._options.bad_node_window_ns
+        while self.failures and self.failures[0][0] <= since:
+            del self.failures[0]
+        if least <= 1 or any(past[1] == node and past[3] == kind for past in self.failures):
+            return False
+        self.failures.append((now, node, replica, kind))
+        return True
+
     def forgive(self, at: int) -> None:
         """A failure of then was none of the replica's."""
         self.failures = [past for past in self.failures if past[0] != at]
 
     def _cordon(self, node: int) -> None:
-        """Unless the minimum would have no room without it."""
+        """Unless a minimum would have no room without it."""
         own = self.room[node] - len(self.on[node])
-        if self.taken - len(self.on[node]) + self.free - own >= self._least:
+        if self.others_have_room() and self.taken - len(self.on[node]) + self.free - own >= self._least:
             self.cordoned[node] = self.flapping[node] = None
             self.free -= own
 

@@ -1,44 +1,52 @@
 """The steady cases of macro mode, which are nearly all of it.
 
 A node dies: a spare takes its place, or the gang goes on with fewer, or it waits below its minimum. Nodes come back,
-and it grows. It does what `Macro` does step by step, without its steps: that makes a failure four times as cheap. Only
-what nothing else comes between is done here; the rest is left to `Macro` before anything of it is done. A test plays
-both and compares.
+and it grows. A replica falls over, and all restart where they were. It does what `Macro` does step by step, without its
+steps: that makes a failure four times as cheap. Only what nothing else comes between is done here; the rest is left to
+`Macro` before anything of it is done. A test plays both and compares.
 """
 
 from __future__ import annotations
 
 from bisect import insort
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from flowdist.graph import MS
 from flowdist.sim.macro_books import ANSWER_NS
-from flowdist.streams import number, stream
+from flowdist.sim.macro_result import FAILED, NEVER
+from flowdist.streams import numbers, stream
 
 if TYPE_CHECKING:
     from flowdist.control.accounts import Bucket
     from flowdist.faults import Fault, Rate
     from flowdist.sim.macro import Macro
 
-NEVER = 1 << 62
-
 
 def can_ever_sprint(macro: Macro) -> bool:
-    """Nodes die at a rate, a node has room for one replica, and its loss is free."""
+    """Nodes die at a rate, or replicas fall over, a node has room for one replica, and its loss is free."""
     verdict = macro.policy.judge("node_lost", 0)
     free = not (verdict.fails or verdict.counted)
-    return free and max(macro.scope.seats) == 1 and any(_ends_a_node(rate, macro) for rate in macro.plan.rates)
+    known = any(_ends_a_node(rate, macro) or _ends_a_replica(rate, macro) for rate in macro.plan.rates)
+    return free and max(macro.scope.seats) == 1 and known
 
 
 def _ends_a_node(rate: Rate, macro: Macro) -> bool:
     return rate.kind == "kill" and rate.subject in ("node", *macro.scope.nodes)
 
 
+def _ends_a_replica(rate: Rate, macro: Macro) -> bool:
+    return rate.kind in FAILED and rate.subject in ("replica", macro.role.name)
+
+
 def may_sprint(macro: Macro) -> bool:
     """No member is dead, cut off or suspect, no back-off is under way, and nobody wants to know more than the sums."""
     if macro.doomed or macro.cuts or macro.seats.wary or macro.keep or macro.tell is not None:
+        return False
+    if macro.others.roles and not macro.others.are_settled:
         return False
     if macro.phase == "waiting":
         return macro.books.bucket == "waiting" and not macro.counts
@@ -61,13 +69,15 @@ class Sprint:
     step: int = 0
     least: int = 0
     most: int = 0
-    slowest: bytes = b""  # the stream that a start-up is drawn from
+    slowest: Callable[[int], float] | None = None  # what a start-up is drawn from; None: it is nominal
+    startup: int = 0
     starts: int = 0  # from the order to the news that all run
     fixed: int = 0  # of a start-up, without the reading of a checkpoint
     reads: int = 0  # of a start-up, the reading of one
     healthy_after: int = 0
     row_max: int = 0
-    nodes: list[int] = field(default_factory=list)  # that a fault of each entity ends; -1: it is another fault
+    # The node that a fault of each entity ends; -2 and less: replica 0 and those after it; -1: it is another fault.
+    nodes: list[int] = field(default_factory=list)
     hushes: bool = False  # a node may fall silent: when it was heard of first counts then
     vacant: list[int] = field(default_factory=list)  # those of `Seats`
     waits: bool = False  # it is below its minimum
@@ -95,6 +105,8 @@ class Sprint:
     stepped: int = 0  # with checkpoints
     detection: int = 0
     reformation: int = 0
+    backoff: int = 0
+    fallen: Counter[str] = field(default_factory=Counter)  # replicas, by kind
 
     def __post_init__(self) -> None:
         role, times, load = self.macro.role, self.macro.times, self.macro.role.workload
@@ -103,10 +115,16 @@ class Sprint:
         self.step, self.least, self.most = load.step_ns, role.min_replicas, role.max_replicas
         self.proof, self.starts, self.reads = times.proof, times.started, load.restore_ns
         self.healthy_after, self.row_max = self.macro.options.min_uptime_ns, self.macro.options.free_incidents_max
-        self.slowest = stream(self.macro.seed, role.name, "slowest")
-        ends = {rate.name: _ends_a_node(rate, self.macro) for rate in self.macro.plan.rates}
+        self.startup = load.startup_ns
+        if self.macro.seed:
+            self.slowest = numbers(stream(self.macro.seed, role.name, "slowest"))
         for entity in self.macro.arrivals.entities:
-            self.nodes.append(self.macro.names[entity.target] if ends[entity.rate.name] else -1)
+            node = -1
+            if _ends_a_node(entity.rate, self.macro):
+                node = self.macro.names[entity.target]
+            elif _ends_a_replica(entity.rate, self.macro):
+                node = -2 - int(entity.target.rpartition("/")[2])
+            self.nodes.append(node)
         faults: list[Fault | Rate] = [*self.macro.plan.faults, *self.macro.plan.rates]
         self.hushes = any(fault.kind == "lost" for fault in faults)
         self.vacant = self.macro.seats.vacant
@@ -131,14 +149,17 @@ class Sprint:
         on, usable, shelf, room, flapping = seats.on, seats.usable, seats.shelf, seats.room, seats.flapping
         while True:
             at, strike = later[0][0] if later else NEVER, (drawn[0] >> bits) * MS
-            if strike < at:
+            if strike < at or not later:
                 if strike > end or strike >= self.due:
                     return None
                 entity = entities[drawn[0] & mask]
                 node = nodes[drawn[0] & mask]
                 advance()
                 if node < 0:
-                    return entity.target, entity.rate, strike
+                    quiet = min(at, (drawn[0] >> bits) * MS, end + 1)
+                    if node == -1 or not self._fall_over(-2 - node, entity.rate, strike, quiet):
+                        return entity.target, entity.rate, strike
+                    continue
                 if not alive[node]:
                     continue
                 starts = strike + self.away
@@ -196,7 +217,8 @@ class Sprint:
             insort(vacant, replica)
             if self.waits:
                 return True
-            self._fill()
+            if self.free:
+                self._fill()
         members = self.most - len(vacant)
         if members < self.least:
             self.waits, self.formed, self.active, self.since = True, 0, 0, told + self.macro.times.stop
@@ -205,6 +227,33 @@ class Sprint:
         else:
             self.reformation += active * self.reform
             self._start(members, now + self.away)
+        return True
+
+    def _fall_over(self, replica: int, rate: Rate, now: int, quiet: int) -> bool:
+        """A replica fails by itself, and all restart. False: this is no steady case, and nothing is done."""
+        macro, active, told = self.macro, self.active, now + self.macro.times.message
+        if self.waits or now < self.formed or macro.seats.node_of[replica] is None:
+            return True  # nobody is there to be hit
+        kind, signal = FAILED[rate.kind]
+        verdict = macro.policy.judge(kind, told, int(rate.arg) if rate.kind == "exit" else 0, signal)
+        if active == 1 or verdict.fails or not verdict.counted:
+            return False
+        wait = macro.policy.backoff_ns(verdict.level, told)
+        starts = told + max(macro.times.stop, wait) + macro.times.open
+        if starts >= quiet or not macro.seats.note_failure(replica, kind, told):
+            return False
+        macro.policy.charge(verdict.level, told)
+        self.fallen[kind] += 1
+        if now > self.begins:
+            self._halt(now)
+            self.detection += active * (told - now)
+        else:
+            self.start_up += active * (told - self.since)
+        self.reformation += active * (starts - told - wait)
+        self.backoff += active * wait
+        self._fill()
+        self._start(self.most - len(self.vacant), starts)
+        macro.policy.last_counted_ns = self.formed
         return True
 
     def _note_incident(self, now: int, told: int) -> bool:
@@ -226,7 +275,7 @@ class Sprint:
             return at if short > 1 or at + times.open < quiet else 0
         formed = self.formed
         late = at if at > formed else formed
-        wait, self.healthy = macro.role.cooldown_ns, True
+        wait, self.healthy = macro.role.cooldown_ns if self.generation > 1 else 0, True
         if not (late - formed >= self.healthy_after or late - self.begins >= self.cycle + times.message):
             self.healthy = False
             if self.row >= self.row_max - 1 and wait < self.healthy_after:
@@ -279,8 +328,8 @@ class Sprint:
             self.ever = members
         self.reading = reading = self.reads if self.durable else 0
         begins = at + self.fixed + reading
-        if self.macro.seed:
-            begins += self.macro.spread(number(self.slowest, self.generation), members)
+        if self.slowest is not None:  # as `Macro.spread`
+            begins += int(self.startup * (0.4 * self.slowest(self.generation) ** (1 / members) - 0.2))
         self.begins, self.due = begins, begins + self.whole
 
     def _halt(self, at: int) -> None:
@@ -320,7 +369,8 @@ class Sprint:
         self.since, self.formed = books.since, 0 if self.waits else macro.formed
         self.failures = self.incidents = self.grown = self.lost_steps = 0
         self.start_up = self.restore = self.productive = self.worked = self.stepped = 0
-        self.detection = self.reformation = 0
+        self.detection = self.reformation = self.backoff = 0
+        self.fallen.clear()
         self.whole = self._to_do()
         if self.waits:
             self.due = macro.due
@@ -334,12 +384,12 @@ class Sprint:
         """`Macro` goes on from here: in a start-up, or waiting."""
         macro, seats, result = self.macro, self.macro.seats, self.macro.result
         seats.free, seats.taken = self.free, self.most - len(self.vacant)
-        result.faults += self.failures
+        result.faults += self.failures + self.fallen.total()
         if self.generation == result.generations and not self.incidents:
             return
         self._book()
         result.generations, macro.policy.row, macro.ever, macro.backoff = self.generation, self.row, self.ever, 0
-        for kind, count in (("node_lost", self.incidents), ("joined", self.grown)):
+        for kind, count in (("node_lost", self.incidents), ("joined", self.grown), *self.fallen.items()):
             if count:
                 result.causes[kind] += count
         if self.waits:
@@ -357,6 +407,7 @@ class Sprint:
             "checkpoint": self.stepped - self.worked,
             "detection": self.detection,
             "re-formation": self.reformation,
+            "back-off": self.backoff,
         }
         sums["waiting"] = self.most * (self.since - books.since) - sum(sums.values())
         for bucket, ns in sums.items():

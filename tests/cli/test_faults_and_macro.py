@@ -160,6 +160,25 @@ def test_macro_mode_as_json() -> None:
     assert len(found["estimates"]["goodput"]) == 2
 
 
+def test_macro_mode_tells_of_the_roles_beside_the_gang() -> None:
+    pools = (
+        str(TOPOLOGIES / "pools.py"),
+        "-p",
+        "readers=1",
+        "-p",
+        "on_restart=restart",
+        "--macro",
+        "--fail",
+        "node5@3m/1m",
+    )
+    done = simulate(*pools)
+    assert done.exit_code == 0
+    assert "4 replicas of trainer on 4 nodes" in done.output
+    assert "beside it: 1 of reader on 2 nodes of their own" in done.output
+    (run,) = json.loads(simulate(*pools, "--json").output)["runs"]
+    assert run["beside"]["reader/0"] == {"generations": 2, "saved_step": 0} and run["causes"] == {"node_lost": 1}
+
+
 def test_a_macro_job_that_fails_ends_with_1() -> None:
     done = simulate(GANG, "--macro", "-p", "replicas=4", "--fail", "node1@3m")
     assert done.exit_code == 1 and "failed: trainer was below its minimum for 10m" in done.output
@@ -192,7 +211,7 @@ def test_a_difference_ends_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((PS, "--macro"), "macro mode cannot play this job:\n  it has 3 roles"),
+        ((PS, "--macro"), "macro mode cannot play this job:\n  several of ps may be on one node"),
         ((GANG, "--macro", "--explore", "3"), "--explore is not for --macro"),
         ((GANG, "--macro", "--collective", "hang"), "trainer's workload has collective = 'hang'"),
         ((GANG, "--macro", "--goodput", "0.9"), "properties and bounds are not for --macro"),

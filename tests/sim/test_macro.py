@@ -66,6 +66,22 @@ STORIES = {
     "its node is bad": (topology(replicas=3, nodes=4), ["trainer/1@2m:exit=3", "trainer/1@4m:exit=3"]),
     "the budget is used up": (topology(max_restarts=1), ["trainer/1@2m", "trainer/1@4m"]),
     "a peer's node dies with it": (topology(), ["trainer/1@2m", "trainer/1@4m", "node2@4m0.02s/1m"]),
+    "a peer's node dies while the end of the job is held": (
+        topology(max_restarts=1),
+        ["trainer/1@2m", "trainer/1@4m", "node2@4m0.02s/1m", "trainer/0@6m"],
+    ),
+    "its own node dies while it is held": (
+        topology(max_restarts=1),
+        ["trainer/1@2m", "trainer/1@4m", "node1@4m0.02s/1m"],
+    ),
+    "a peer's node is silent as it is held": (
+        topology(max_restarts=1),
+        ["trainer/1@2m", "node2@3m58s:lost/1m", "trainer/1@4m"],
+    ),
+    "a peer's node dies as it falls over, with no policy": (
+        topology(max_restarts=0),
+        ["node2@2m/1m", "trainer/1@2m0.005s"],
+    ),
     "no policy": (topology(max_restarts=0), ["trainer/1@2m"]),
     "a node flaps": (topology(replicas="2:4"), ["node1@1m/10s", "node1@3m/10s", "node1@5m/10s"]),
     "too many changes in a row": (topology(replicas="1:4"), [f"node{i % 4}@{60 + 2 * i}s/1s" for i in range(12)]),
@@ -159,6 +175,27 @@ def test_they_agree_on_back_off_and_on_the_end_of_a_budget_without_spares() -> N
     assert sum(one.macro.spent["back-off"] for one in found) > MINUTE
 
 
+def test_they_agree_where_replicas_fall_over_all_the_time() -> None:
+    """Nodes that are avoided and cordoned, back-offs in which other nodes die, and budgets that run out."""
+    found: list[Comparison] = []
+    for seed in range(60):
+        rnd = random.Random(seed)
+        nodes = rnd.choice([3, 4, 8])
+        least = rnd.randint(1, nodes)
+        rates = (
+            "node-kill=100/node-day/2m",
+            "trainer-kill=300/replica-day",
+            rnd.choice(["trainer-oom=20/day", RATES[1]]),
+        )
+        graph = topology(
+            replicas=f"{least}:{rnd.randint(least, nodes)}", nodes=nodes, max_restarts=rnd.choice([2, 5, 99])
+        )
+        load = msgspec.structs.replace(graph.roles[0].workload, steps=20_000)
+        found += compare(with_role(graph, workload=load), parse_plan(rates=rates), [seed], HOUR)
+    assert [one.seed for one in found if not one.is_alike] == []
+    assert sum(one.is_equal for one in found) >= 0.8 * len(found)
+
+
 def test_a_difference_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a proof of death that takes ten times as long in one of the modes."""
     monkeypatch.setattr("flowdist.sim.macro_scope.PROOF_NS", 100_000_000)
@@ -230,6 +267,24 @@ def test_nor_does_it_in_odd_jobs(seed: int) -> None:
     assert short == long
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_nor_does_it_where_replicas_fall_over(seed: int) -> None:
+    """With back-off and budgets, alone and between the deaths of nodes."""
+    graph, plan, _ = odd_job(seed)
+    rnd = random.Random(seed)
+    policy = RestartPolicy(
+        max_restarts=rnd.choice([20, 10**6, 10**6]),
+        within_ns=rnd.choice([None, HOUR]),
+        backoff_ns=rnd.choice([0, 1, 10]) * SECOND,
+        backoff_reset_ns=rnd.choice([1, 10]) * MINUTE,
+    )
+    rates = [f"trainer-kill={rnd.choice([50, 500])}/day", *rnd.choice([[], ["trainer-oom=50/day"]])]
+    rates += rnd.choice([[], ["trainer-exit=200/day:3"], ["node-kill=100/day/5m"]])
+    graph, plan = with_role(graph, restart=policy), parse_plan(rates=rates)
+    short, long = (run(graph, plan, 4 * HOUR, seed=seed % 3, step_by_step=steps) for steps in (False, True))
+    assert short == long and (short.faults or not short.generations)
+
+
 def test_nor_does_it_while_the_first_node_is_silent_for_a_moment() -> None:
     """Checkpoints that it offers meanwhile do not count when another node dies before it is heard again."""
     graph, rate = big(nodes=8, spares=2, least=8, checkpoint_every="1s"), "node-kill=20/node-day"
@@ -265,9 +320,10 @@ class Stepping(Macro):
         ({"spares": 10, "least": 150}, "node-kill=0.02/node-day/4h", "node_lost"),
         ({"spares": 0, "least": 150}, "node-kill=0.02/node-day/4h", "joined"),
         ({"spares": 0, "least": 200}, "node-kill=0.02/node-day/5m", "node_lost"),
+        ({"spares": 0, "least": 200}, "trainer-exit=0.02/replica-day:3", "exit"),
     ],
 )
-def test_the_short_cut_is_taken_with_spares_without_and_below_the_minimum(
+def test_the_short_cut_is_taken_with_spares_without_below_the_minimum_and_for_replicas(
     params: dict[str, int], rate: str, cause: str
 ) -> None:
     graph, plan = with_role(big(nodes=200, days=99, **params), pending_timeout_ns=DAY), parse_plan(rates=[rate])
@@ -320,7 +376,7 @@ PS = TOPOLOGIES / "ps.py"
 @pytest.mark.parametrize(
     ("graph", "words"),
     [
-        (topology("ps.py"), "it has 3 roles (ps, trainer, evaluator)"),
+        (topology("ps.py"), "node0 has room for ps and trainer and evaluator"),
         (with_role(topology(), gang=False), "trainer is no gang of a primary task"),
         (with_role(topology(), kind="service"), "trainer is no gang of a primary task"),
         (
