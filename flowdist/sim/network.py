@@ -78,12 +78,16 @@ class Link:
             wrong.pop(why, None)
         self.is_quiet = not any(wrongs)
 
+    def arrival(self, direction: Direction, now: int) -> int:
+        """When it is there if nothing is wrong with the link."""
+        at, next_at = now + LATENCY_NS, self._last[direction] + self._apart_ns
+        self._last[direction] = at = at if at > next_at else next_at
+        return at
+
     def arrivals(self, direction: Direction, now: int) -> list[int]:
         """When what is said now is there; twice, if it is doubled."""
         if self.is_quiet:
-            at, next_at = now + LATENCY_NS, self._last[direction] + self._apart_ns
-            self._last[direction] = at if at > next_at else next_at
-            return [self._last[direction]]
+            return [self.arrival(direction, now)]
         at = self._arrival(direction, now)
         copies = max(self._copies.values()) if self._copies else 0.0
         if not copies or self._draw(direction, "copy") >= copies:

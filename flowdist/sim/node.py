@@ -268,7 +268,9 @@ class SimNode:
                 self._sim.listen_for(self)
 
     def _send(self, message: ToController) -> None:
-        if self.net.is_quiet or not self.net.is_cut("up"):
+        if self.net.is_quiet:
+            self._sim.queue.at(self.net.arrival("up", self._sim.queue.now), self._arrive, message, self.link)
+        elif not self.net.is_cut("up"):
             for at in self.net.arrivals("up", self._sim.queue.now):
                 self._sim.queue.at(at, self._arrive, message, self.link)
 

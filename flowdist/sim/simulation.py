@@ -358,7 +358,9 @@ class Simulation:
                 self._send(node, self.links.dismiss(node.spec.name))
 
     def _send(self, node: SimNode, message: ToAgent) -> None:
-        if node.net.is_quiet or not node.net.is_cut("down"):
+        if node.net.is_quiet:
+            self.queue.at(node.net.arrival("down", self.queue.now), node.receive, message, node.link)
+        elif not node.net.is_cut("down"):
             for at in node.net.arrivals("down", self.queue.now):
                 self.queue.at(at, node.receive, message, node.link)
 

@@ -36,9 +36,8 @@ def skip_quiet(sim: Simulation, model: WorldModel) -> bool:
     if skipped <= 0:
         return False
     at = model.time_of_checkpoint(last)
-    if at is None or not all(
-        _tells_at_once(sim, start, at, (at - sim.queue.now) // skipped) for start in model.members.values()
-    ):
+    gap = (at - sim.queue.now) // skipped if at is not None else 0
+    if at is None or not all([_tells_at_once(sim, start, at, gap) for start in _who_counts(sim, model)]):
         return False
     before = model.time_of_checkpoint(last - 1)
     model.skipped.append((sim.queue.now, at if before is None else before))
@@ -50,16 +49,22 @@ def skip_quiet(sim: Simulation, model: WorldModel) -> bool:
 
 def who_tells(sim: Simulation, model: WorldModel) -> list[StartReplica]:
     """The members whose word of how far they are may matter now."""
-    everyone = list(model.members.values())
-    if not sim.fast_forward or not sim.is_quiet:
-        return everyone
-    first = model.members[min(model.members)]
-    specs = [sim.graph.role(name) for name in sim.job.worlds[first.world].roles]
-    if any(spec.hang_after_ns is not None or spec.start_timeout_ns is not None for spec in specs):
-        return everyone
+    counts = _who_counts(sim, model)
+    if len(counts) > 1 or not sim.fast_forward or not sim.is_quiet:
+        return list(model.members.values())
+    [first] = counts
     attempt = sim.nodes[first.node].agent.attempts.get(first.replica)
     quiet_for = sim.queue.now - (attempt.told_ns or 0) if attempt is not None else 0
-    return [first] if _tells_at_once(sim, first, sim.queue.now, quiet_for) else everyone
+    return counts if _tells_at_once(sim, first, sim.queue.now, quiet_for) else list(model.members.values())
+
+
+def _who_counts(sim: Simulation, model: WorldModel) -> list[StartReplica]:
+    """Those of whom it matters how far they are, while it is quiet: all where it is looked who hangs, else the first."""
+    first = model.members[min(model.members)]
+    specs = [sim.graph.role(name) for name in sim.job.worlds[first.world].roles]
+    if any([spec.hang_after_ns is not None or spec.start_timeout_ns is not None for spec in specs]):
+        return list(model.members.values())
+    return [first]
 
 
 def _next_thing(sim: Simulation) -> int:
