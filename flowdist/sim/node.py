@@ -62,7 +62,7 @@ class SimNode:
 
     @property
     def _plays_heartbeats(self) -> bool:
-        return not self.is_heard or not self.net.is_quiet or self._sim.plays_heartbeats
+        return not (self.is_heard and self.net.is_quiet) or self._sim.plays_heartbeats
 
     def connect(self) -> None:
         """The connection to the controller comes up, unless there is none to connect to."""
@@ -218,7 +218,8 @@ class SimNode:
 
     def _plan(self) -> None:
         """Wake the agent at its deadline; while it is heard, heartbeats and lease are no reason to."""
-        due = self.agent.deadline() if self._plays_heartbeats else self.agent.duty()
+        is_well = self.is_heard and self.net.is_quiet and not self._sim.plays_heartbeats
+        due = self.agent.duty() if is_well else self.agent.deadline()
         if due is None or (self._planned is not None and self._sim.queue.now < self._planned <= due):
             return
         self._planned = due

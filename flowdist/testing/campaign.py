@@ -227,7 +227,8 @@ class _Tally:
         self.done += 1
         self.coverage.update(verdict.hits)
         self.recoveries += verdict.recoveries
-        self.collectives.update([verdict.collective] if verdict.collective else [])
+        if verdict.collective:
+            self.collectives[verdict.collective] += 1
         for point in verdict.seen:
             self.points[point] = self.points.get(point, 0) + 1
         if verdict.failure is not None:
