@@ -29,7 +29,7 @@ WORKLOAD = {  # as --set calls them, and the graph
     "restore_time": "restore_ns",
     "step_spread": "step_spread",
     "warmup": "warmup_ns",
-    "checkpoint_blocks": "blocks_ns",
+    "checkpoint_blocks": "checkpoint_blocks_ns",
 }
 
 

@@ -31,7 +31,7 @@ def read_workload(fields: Fields, kind: str) -> WorkloadSpec:
         collective_timeout_ns=work.optional_duration("collective_timeout"),
         step_spread=work.number("step_spread", 0),
         warmup_ns=work.duration("warmup", 0),
-        blocks_ns=None if given.checkpoint_blocks is None else work.duration("checkpoint_blocks", 0),
+        checkpoint_blocks_ns=None if given.checkpoint_blocks is None else work.duration("checkpoint_blocks", 0),
     )
     _check_checkpoints(work, spec)
     return spec
@@ -39,9 +39,9 @@ def read_workload(fields: Fields, kind: str) -> WorkloadSpec:
 
 def _check_checkpoints(work: Fields, spec: WorkloadSpec) -> None:
     """An asynchronous checkpoint blocks for a part of its time, and is whole before the next begins."""
-    if spec.blocks_ns is None:
+    if spec.checkpoint_blocks_ns is None:
         return
-    time, blocks = format_duration(spec.checkpoint_ns), format_duration(spec.blocks_ns)
+    time, blocks = format_duration(spec.checkpoint_ns), format_duration(spec.checkpoint_blocks_ns)
     if spec.lag_ns < 0:
         message = f"checkpoint_blocks={blocks} is longer than checkpoint_time={time}, in which a checkpoint is whole"
         work.error("FD157", "checkpoint_blocks", message, f"write checkpoint_time={blocks!r} or more")

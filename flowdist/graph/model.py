@@ -159,12 +159,12 @@ class WorkloadSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     collective_timeout_ns: int | None = None  # of the process group; None: as of the backend
     step_spread: float = 0.0  # how much longer than `step_ns` a worker may take, as a share of it
     warmup_ns: int = 0  # from the moment that all are up to the first step
-    blocks_ns: int | None = None  # how long a checkpoint blocks, if not for all of its time
+    checkpoint_blocks_ns: int | None = None  # how long a checkpoint blocks, if not for all of its time
 
     @property
     def blocking_ns(self) -> int:
         """How long a checkpoint keeps its workers from stepping."""
-        return self.checkpoint_ns if self.blocks_ns is None else self.blocks_ns
+        return self.checkpoint_ns if self.checkpoint_blocks_ns is None else self.checkpoint_blocks_ns
 
     @property
     def lag_ns(self) -> int:

@@ -225,7 +225,14 @@ def _unknown(value: Any, known: str, whose: str) -> Iterator[str]:
     names = known.split()
     for field in msgspec.structs.fields(value):
         if field.name not in names and getattr(value, field.name) != field.default:
-            yield f"{whose} has {field.name.removesuffix('_ns')} = {getattr(value, field.name)!r}"
+            yield f"{whose} has {_words(field.name, getattr(value, field.name))}"
+
+
+def _words(name: str, value: object) -> str:
+    """As the user writes it."""
+    if isinstance(value, int) and name.endswith("_ns"):
+        return f"{name.removesuffix('_ns')} = {format_duration(value)}"
+    return f"{name} = {value!r}"
 
 
 def _check_rate(rate: Rate, graph: RoleGraph, gang: RoleSpec) -> None:

@@ -37,7 +37,7 @@ def skip_quiet(sim: Simulation, model: WorldModel) -> bool:
         return False
     at = model.time_of_checkpoint(last)
     gap = (at - sim.queue.now) // skipped if at is not None else 0
-    if at is None or not all([_tells_at_once(sim, start, at, gap) for start in _who_counts(sim, model)]):
+    if at is None or not all(_tells_at_once(sim, start, at, gap) for start in _who_counts(sim, model)):
         return False
     before = model.time_of_checkpoint(last - 1)
     model.skipped.append((sim.queue.now, at if before is None else before))
@@ -59,10 +59,10 @@ def who_tells(sim: Simulation, model: WorldModel) -> list[StartReplica]:
 
 
 def _who_counts(sim: Simulation, model: WorldModel) -> list[StartReplica]:
-    """Those of whom it matters how far they are, while it is quiet: all where it is looked who hangs, else the first."""
+    """Of whom it matters, while it is quiet, how far they are: of all where it is looked who hangs, else of one."""
     first = model.members[min(model.members)]
     specs = [sim.graph.role(name) for name in sim.job.worlds[first.world].roles]
-    if any([spec.hang_after_ns is not None or spec.start_timeout_ns is not None for spec in specs]):
+    if any(spec.hang_after_ns is not None or spec.start_timeout_ns is not None for spec in specs):
         return list(model.members.values())
     return [first]
 

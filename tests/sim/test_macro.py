@@ -457,6 +457,9 @@ def test_a_field_that_it_does_not_know_is_a_reason() -> None:
     scope_of(graph, parse_plan())  # this one it knows: it changes nothing
     odd = msgspec.structs.replace(topology(), worlds=load_topology(str(PS), {}, (), None).graph.worlds)
     scope_of(odd, parse_plan())
-    hooked = with_role(topology(), ready_timeout_ns=1)
-    with pytest.raises(MacroRefused, match="trainer has ready_timeout = 1"):
+    hooked = with_role(topology(), ready_timeout_ns=90 * SECOND)
+    with pytest.raises(MacroRefused, match="trainer has ready_timeout = 1m30s"):
         scope_of(hooked, parse_plan())
+    load = msgspec.structs.replace(topology().roles[0].workload, warmup_ns=5 * SECOND, step_spread=0.1)
+    with pytest.raises(MacroRefused, match=r"(?s)workload has step_spread = 0.1.*workload has warmup = 5s"):
+        scope_of(with_role(topology(), workload=load), parse_plan())
