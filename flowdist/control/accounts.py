@@ -51,9 +51,10 @@ class Accounts:
         """From that time on it is there; not from before the last change. Work is ended by `halts` alone."""
         bucket, since = self._at[replica]
         assert bucket != "work", f"{replica} works"
-        at = max(at, since)
-        self.spent[replica.role][bucket] += at - since
-        self._at[replica] = (to, at)
+        if at > since:
+            self.spent[replica.role][bucket] += at - since
+            since = at
+        self._at[replica] = (to, since)
 
     def bucket_of(self, replica: ReplicaId) -> Bucket | Literal["work"]:
         """Where it is now; `work` is split into buckets when it ends."""

@@ -223,7 +223,7 @@ def _check_running(job: JobState, world: World, members: list[Replica]) -> None:
             assert is_in, f"{world.name} runs on while {replica.id} is {replica.phase}"
         order = replica.order
         assert order is not None and order.generation == world.generation, f"{world.name} mixes generations"
-        assert (order.rank, order.world_size) == (rank, size), f"{world.name}: ranks have holes"
+        assert order.rank == rank and order.world_size == size, f"{world.name}: ranks have holes"
         assert 0 <= order.source_rank < size, f"{world.name}: the source rank is nobody's"
         rank += replica.procs
 

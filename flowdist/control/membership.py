@@ -34,7 +34,7 @@ def form_worlds(job: JobState, names: Iterable[WorldName]) -> None:
         if world.phase not in ("waiting", "running"):
             continue
         roles = job.roles_of(world)
-        if any(role.outcome is not None for role in roles):
+        if roles[0].outcome is not None or (len(roles) > 1 and any(role.outcome is not None for role in roles)):
             continue
         if world.phase == "waiting" and (gate := _lost_gate(job, roles)):
             end_ignored(job, world, gate)

@@ -108,7 +108,7 @@ def candidate(
     job: JobState, shelf: Shelf, name: NodeName, free: Capacity | None, taken: Collection[str] = ()
 ) -> Candidate | None:
     """The node, with so much left, as a candidate for the shelf; None when it is none."""
-    if free is None or refusal(job.nodes[name], shelf.placement, taken):
+    if free is None or (shelf.is_picky and refusal(job.nodes[name], shelf.placement, taken)):
         return None
     count = slots(shelf.need, free)
     if count < 1:

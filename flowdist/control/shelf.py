@@ -20,6 +20,7 @@ class Shelf:
 
     def __init__(self, need: Need, placement: Placement) -> None:
         self.need, self.placement = need, placement
+        self.is_picky = bool(placement.where or placement.near or placement.apart)
         self.slots = 0
         self._found: dict[NodeName, Candidate] = {}
         self._sorted: list[Candidate] = []

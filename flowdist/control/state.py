@@ -336,6 +336,8 @@ class JobState:
         return self.roles[replica.role]
 
     def roles_of(self, world: World) -> list[Role]:
+        if len(world.roles) == 1:
+            return [self.roles[world.roles[0]]]
         return [self.roles[name] for name in world.roles]
 
     def replicas_of(self, role: Role) -> list[Replica]:

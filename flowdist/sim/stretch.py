@@ -41,9 +41,7 @@ def skip_quiet(sim: Simulation, model: WorldModel) -> bool:
         return False
     before = model.time_of_checkpoint(last - 1)
     model.skipped.append((sim.queue.now, at if before is None else before))
-    for number in range(model.offered + 1, last):
-        model.save(model.step_of_checkpoint(number))
-    model.offered = last - 1
+    model.skip(last - 1)
     return True
 
 

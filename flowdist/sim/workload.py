@@ -65,6 +65,12 @@ class WorldModel:
     saves_begun: int = 0  # checkpoints of this generation whose beginning mattered to somebody
     _since_ns: int = 0
     _base_ns: int = 0
+    _blocking_ns: int = 0  # of the workload, which are asked for all the time
+    _cycle_ns: int = 0
+
+    def __post_init__(self) -> None:
+        load = self.pace.workload
+        self._blocking_ns, self._cycle_ns = load.blocking_ns, load.cycle_ns
 
     @property
     def durable(self) -> int:
@@ -75,6 +81,14 @@ class WorldModel:
         """A checkpoint is whole."""
         if step > self.durable:
             self.saved.append(step)
+
+    def skip(self, last: int) -> None:
+        """All its checkpoints are whole up to the one of that number in this generation, which nobody plays."""
+        load, durable = self.pace.workload, self.durable
+        every, step, first = load.checkpoint_every_ns, load.step_ns, self.first_step
+        steps = [first + number * every // step for number in range(self.offered + 1, last + 1)]
+        self.saved += [step for step in steps if step > durable]
+        self.offered = last
 
     def tear(self) -> None:
         """The newest checkpoint cannot be read: the one before it is what there is."""
@@ -116,7 +130,7 @@ class WorldModel:
         position = self._position(now)
         if self.begun_ns is None or not 0 <= position < self._position_of_step(load.steps):
             return False
-        cycles, rest = divmod(position, load.cycle_ns)
+        cycles, rest = divmod(position, self._cycle_ns)
         return rest >= load.checkpoint_every_ns or (cycles > 0 and rest < load.lag_ns)
 
     def is_warming(self, now: int) -> bool:
@@ -157,8 +171,8 @@ class WorldModel:
         load, position = self.pace.workload, self._position(now)
         if position < 0:
             return self.warmup_ns + position, 0, 0
-        cycles, rest = divmod(position, load.cycle_ns)
-        checkpoint = cycles * load.blocking_ns + max(0, rest - load.checkpoint_every_ns)
+        cycles, rest = divmod(position, self._cycle_ns)
+        checkpoint = cycles * self._blocking_ns + max(0, rest - load.checkpoint_every_ns)
         return self.warmup_ns, position - checkpoint, checkpoint
 
     def halt(self, now: int) -> None:
@@ -194,7 +208,7 @@ class WorldModel:
 
     @property
     def is_stalled(self) -> bool:
-        return bool(self.stalls or self.holds) or self.left_ns is not None
+        return bool(self.stalls or self.holds or self.left_ns is not None)
 
     def slow_down(self, replica: ReplicaId, factor: Fraction, now: int) -> None:
         """A member takes so many times as long for a step, and with it all; 1 is its own speed again."""
@@ -249,7 +263,7 @@ class WorldModel:
         if self.begun_ns is None:
             return self.durable
         load = self.pace.workload
-        cycles, rest = divmod(max(0, self._position(now)), load.cycle_ns)
+        cycles, rest = divmod(max(0, self._position(now)), self._cycle_ns)
         worked = cycles * load.checkpoint_every_ns + min(rest, load.checkpoint_every_ns)
         return min(load.steps, self.first_step + worked // load.step_ns)
 
@@ -261,12 +275,12 @@ class WorldModel:
         load = self.pace.workload
         work = (step - self.first_step) * load.step_ns
         checkpoints = max(0, work - 1) // load.checkpoint_every_ns
-        return work + checkpoints * load.blocking_ns
+        return work + checkpoints * self._blocking_ns
 
     def next_save(self) -> int | None:
         """When the next checkpoint will begin, if nothing comes in between; None when there will be none."""
         load = self.pace.workload
-        position = self.offered * load.cycle_ns + load.checkpoint_every_ns
+        position = self.offered * self._cycle_ns + load.checkpoint_every_ns
         if self.saves_begun > self.offered or position >= self._position_of_step(load.steps):
             return None
         return self._time_of(position)
@@ -279,19 +293,19 @@ class WorldModel:
     def next_moment(self) -> tuple[int | None, bool]:
         """When the next checkpoint will be complete, or the work is done, and which of the two (True: a checkpoint)."""
         load = self.pace.workload
-        checkpoint = (self.offered + 1) * load.cycle_ns + load.lag_ns
+        checkpoint = (self.offered + 1) * self._cycle_ns + load.lag_ns
         end = self._position_of_step(load.steps)
         return self._time_of(min(checkpoint, end)), checkpoint < end
 
     def checkpoints_by(self, time: int) -> int:
         """How many of this generation will be complete by then, before its work is done."""
         load = self.pace.workload
-        return (min(self._position(time), self._position_of_step(load.steps) - 1) - load.lag_ns) // load.cycle_ns
+        return (min(self._position(time), self._position_of_step(load.steps) - 1) - load.lag_ns) // self._cycle_ns
 
     def time_of_checkpoint(self, number: int) -> int | None:
         """When the one of that number in this generation, from 1, will be complete; None while nobody gets on."""
         load = self.pace.workload
-        return self._time_of(number * load.cycle_ns + load.lag_ns)
+        return self._time_of(number * self._cycle_ns + load.lag_ns)
 
     def step_of_checkpoint(self, number: int) -> int:
         load = self.pace.workload
