@@ -107,7 +107,9 @@ class Points:
 
     def _note_incidents(self, job: JobState) -> None:
         """One that opens, or loses more, while worlds have not come back from what was before is the second of two."""
-        lost = sum(len(incident.lost) for incident in job.open_incidents())
+        lost = 0
+        for number in job.open:
+            lost += len(job.incidents[number - 1].lost)
         fresh = job.incidents[self._incidents :]
         if fresh and self._recovers(before=fresh[0].opened_ns):
             self._see(DOUBLE)
