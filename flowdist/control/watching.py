@@ -14,6 +14,7 @@ from flowdist.control.invariants import (
     check_job,
     check_node,
     check_place,
+    check_replica,
     check_role,
     check_sums,
     check_world,
@@ -61,15 +62,17 @@ class Watch:
         for name in moved:
             check_node(job, name, job.nodes[name])
             check_place(job, name)
+            for id in job.nodes[name].replicas:
+                check_replica(job, job.replicas[id], job.roles[id.role])
         for world in worlds:
             check_world(job, world)
-        there = {replica.role for name in moved for replica in job.nodes[name].replicas}
-        for name in sorted(there.union(role.spec.name for role in roles)):
-            check_role(job, job.roles[name])
+        for role in roles:
+            check_role(job, role)
         if is_other:
             check_budgets(job)
-        if is_other or roles or there or worlds:
+        if is_other or roles:
             check_sums(job)
+        if is_other or roles or moved or worlds:
             check_incidents(job)
 
     def _moved(self, job: JobState) -> list[str]:
