@@ -158,8 +158,9 @@ class WorldModel:
         return True
 
     def warmed_up(self, now: int) -> None:
-        """It begins to step."""
-        self.begins.append(now)
+        """It begins to step; whoever plans that twice says nothing new."""
+        if self.begun_ns is not None and (not self.begins or self.begins[-1] < self.begun_ns):
+            self.begins.append(now)
 
     def leave(self, now: int) -> None:
         """It stands still at a step that was agreed on, and saves."""
