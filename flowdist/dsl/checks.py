@@ -118,9 +118,12 @@ def _check_ignore(fields: Fields, spec: RoleSpec) -> None:
 def _check_hang(fields: Fields, spec: RoleSpec) -> None:
     load = spec.workload
     longest = round(load.step_ns * (1 + load.step_spread)) + load.blocking_ns
-    if spec.hang_after_ns is not None and spec.hang_after_ns <= longest and spec.kind == "task":
+    begins = load.startup_ns + load.restore_ns + load.warmup_ns
+    if spec.hang_after_ns is not None and spec.hang_after_ns <= max(longest, begins) and spec.kind == "task":
         step = f"a step of its workload takes {format_duration(load.step_ns)}"
-        if spec.hang_after_ns > load.step_ns:
+        if spec.hang_after_ns > longest:
+            step = f"its workload is silent for {format_duration(begins)} before the first step"
+        elif spec.hang_after_ns > load.step_ns:
             step = f"between two steps of its workload, with a checkpoint, there are up to {format_duration(longest)}"
         message = f"{step}: it will be held to hang whenever nothing is wrong"
         fields.warn("FD304", "hang_after", message, "make hang_after= several steps long")

@@ -6,6 +6,7 @@ from flowdist.dsl.fields import Fields
 from flowdist.dsl.topology import Workload
 from flowdist.graph import MINUTE, SECOND, WorkloadSpec, format_duration
 
+MOST_SPREAD = 100  # a worker that takes a hundred times longer hangs
 COLLECTIVES = ("wait", "fail", "hang")
 
 
@@ -29,12 +30,21 @@ def read_workload(fields: Fields, kind: str) -> WorkloadSpec:
         rejoin_ns=None if given.rejoin_time is None else work.duration("rejoin_time", 0),
         collective="" if given.collective is None else work.choice("collective", COLLECTIVES),
         collective_timeout_ns=work.optional_duration("collective_timeout"),
-        step_spread=work.number("step_spread", 0),
+        step_spread=_spread(work),
         warmup_ns=work.duration("warmup", 0),
         checkpoint_blocks_ns=None if given.checkpoint_blocks is None else work.duration("checkpoint_blocks", 0),
     )
     _check_checkpoints(work, spec)
     return spec
+
+
+def _spread(work: Fields) -> float:
+    spread = work.number("step_spread", 0)
+    if spread <= MOST_SPREAD:
+        return spread
+    help = "write step_spread=0.1: a worker takes up to a tenth longer"
+    work.error("FD105", "step_spread", f"step_spread={spread:g} is more than {MOST_SPREAD}", help)
+    return 0
 
 
 def _check_checkpoints(work: Fields, spec: WorkloadSpec) -> None:

@@ -40,6 +40,7 @@ class Playing:
     done: int = 0
     has_failed: bool = False
     busy: int = 0  # ranks that still write
+    saving: int = 0  # the step of the checkpoint that they write
     pump: int = 0  # what was planned for an earlier one does not happen
 
 
@@ -224,6 +225,7 @@ class UserCode:
             return
         now, count = self.sim.queue.now, len(playing.workers)
         self.played.saves.append((now, now + span_ns))
+        playing.saving = playing.done
         written_ns = span_ns * WRITTEN[0] // WRITTEN[1]
         writers: list[Writer] = []
         for worker in playing.workers:
@@ -249,7 +251,7 @@ class UserCode:
 
     def _publish(self, playing: Playing, span_ns: int) -> None:
         for worker in playing.workers:
-            operations = self._record(playing, worker, "publish")
+            operations = self._record(playing, worker, "publish", playing.saving)
             if playing.has_failed:
                 return
             self._writer(worker, operations, span_ns, lambda: None).go_on()
@@ -276,7 +278,7 @@ class UserCode:
     def _record(
         self, playing: Playing | None, worker: ModelWorker, name: str, step: int | None = None
     ) -> list[Operation]:
-        number = step if playing is None else playing.done
+        number = step if step is not None or playing is None else playing.done
         assert number is not None
         if not hasattr(worker.model, name):
             return []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from flowdist.control import agent_io as io
 from flowdist.control.effects import StartReplica
 from flowdist.control.ids import ReplicaId
-from flowdist.graph import RoleSpec
+from flowdist.graph import SECOND, RoleSpec
 from flowdist.sim.accounts import begins, halts
 from flowdist.sim.checkpoints import Damage
 from flowdist.sim.collectives import Collectives
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from flowdist.sim.node import SimNode
     from flowdist.sim.simulation import Simulation
 
+HELD_NS = 1 * SECOND  # how often it is looked whether a member that stood still has saved after all
 PACES = 1_000_000  # parts of the spread of steps that a draw tells apart
 
 
@@ -246,7 +247,8 @@ class Work:
         """Progress that was not played one by one: a worker that steps has just told where it is."""
         model = self.model_of(replica, attempt)
         key = (replica, attempt)
-        if model is not None and model.begun_ns is not None and key not in node.hung:
+        now = self._queue.now
+        if model is not None and model.begun_ns is not None and not model.is_warming(now) and key not in node.hung:
             for local_rank in range(node.procs_of(replica)):
                 node.tell(io.WorkerProgressed(*key, local_rank, model.step_at(self._queue.now)))
         node.tell(io.SignsSeen(*key, None))
@@ -300,6 +302,9 @@ class Work:
     def _saved(self, world: str, model: WorldModel, generation: int, stops: list[_Stop]) -> None:
         """What it saved there is whole, and not lost; unless a member has died meanwhile, or the disk is full."""
         if model.generation == generation and model.begun_ns is not None:
+            if model.holds:  # a member stands still: so does its part
+                self._queue.after(HELD_NS, self._saved, world, model, generation, stops)
+                return
             self.code.save_at_once(world)
             if min(model.members).role not in self.code.disk.full:
                 model.save(model.step_at(self._queue.now))
@@ -317,7 +322,7 @@ class Work:
         That a checkpoint begins matters to user code, and where it will take longer than usual.
         """
         self._plan_stop(world, model)
-        if model.is_warming(self._queue.now) and (begins := model.time_of_step(model.first_step)) is not None:
+        if not model.has_begun and (begins := model.time_of_step(model.first_step)) is not None:
             self._queue.at(begins, self._warmed_up, model, model.version)
         at, is_checkpoint = model.next_moment()
         if at is None:

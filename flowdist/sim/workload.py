@@ -159,8 +159,13 @@ class WorldModel:
 
     def warmed_up(self, now: int) -> None:
         """It begins to step; whoever plans that twice says nothing new."""
-        if self.begun_ns is not None and (not self.begins or self.begins[-1] < self.begun_ns):
+        if not self.has_begun:
             self.begins.append(now)
+
+    @property
+    def has_begun(self) -> bool:
+        """It has warmed up, and is written down among those that began to step."""
+        return self.begun_ns is not None and bool(self.begins) and self.begins[-1] >= self.begun_ns
 
     def leave(self, now: int) -> None:
         """It stands still at a step that was agreed on, and saves."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 SEQUENCE = re.compile(r"\x1b\[([?;\d]*)([A-Za-z])")
+BEGUN = re.compile(r"\x1b(\[[?;\d]*)?$")  # a sequence whose end has not been read yet
 
 
 class Terminal:
@@ -16,6 +17,7 @@ class Terminal:
         self._goes_on: list[bool] = [False]  # whether a row goes on in the next
         self.row = self.column = 0
         self.shows_cursor = True
+        self._begun = ""
 
     @property
     def seen(self) -> list[str]:
@@ -26,7 +28,10 @@ class Terminal:
         return rows
 
     def write(self, text: str) -> int:
-        at = 0
+        length, text, at = len(text), self._begun + text, 0
+        begun = BEGUN.search(text)
+        self._begun = begun[0] if begun else ""
+        text = text[: len(text) - len(self._begun)]
         while at < len(text):
             if match := SEQUENCE.match(text, at):
                 self._obey(match[2], match[1])
@@ -34,7 +39,7 @@ class Terminal:
                 continue
             self._put(text[at])
             at += 1
-        return len(text)
+        return length
 
     def flush(self) -> None:
         pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import json
 import os
@@ -231,8 +232,9 @@ def test_on_a_terminal_a_picture_stays_below_what_workers_print(tmp_path: Path) 
     with subprocess.Popen(run, cwd=tmp_path, env=env, stdout=slave, stderr=slave, start_new_session=True) as process:
         os.close(slave)
         terminal, released = Terminal(100, 30), False
+        decode = codecs.getincrementaldecoder("utf-8")().decode
         for data in iter(lambda: _read(master), b""):
-            terminal.write(data.decode().replace("\r\n", "\n"))
+            terminal.write(decode(data).replace("\r\n", "\n"))
             if not released and any("2 running" in row for row in terminal.seen) and _said(terminal) == 600:
                 picture = [row for row in terminal.seen if row.startswith("talker-")]
                 assert len(picture) == 1 and "running" in picture[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given, settings
@@ -157,6 +157,59 @@ def test_a_slow_disk_under_who_steps_on_while_it_saves_is_refused() -> None:
         with pytest.raises(FaultError, match="trainer steps on while it saves"):
             check_faults(Plan((parse_fault(fault),)), gang(checkpoint_blocks="2s"))
     check_faults(Plan((parse_fault("trainer@1m:slow-checkpoint=10x/1m"),)), gang())
+
+
+def test_who_warms_up_has_shown_no_progress() -> None:
+    t = Topology("late", nodes=[Node("node0"), Node("node1")])
+    load = Workload(steps=100, startup="5s", warmup="1m")
+    t.role("trainer", "true", replicas=2, start_timeout="30s", restart=Restart(max_restarts=1), workload=load)
+    result = Simulation(graph_of(t)).run()
+    assert result.job.outcome == "failed" and not result.models["trainer"].begins
+
+
+def test_what_a_member_has_to_save_who_stands_still_is_not_whole() -> None:
+    graph = gang(replicas="3:4", steps=300)
+    plain, paused = run(graph, "node3@105s:drain"), run(graph, "node3@105s:drain", "trainer/2@106s:pause/60s")
+    assert (plain.models["trainer"].lost_steps, paused.models["trainer"].lost_steps) == (0, 30)
+
+
+def test_a_world_that_is_held_up_as_it_begins_to_step_begins_once() -> None:
+    graph = gang(warmup="20s", steps=100)
+    [begun] = run(graph).models["trainer"].begins
+    for fault in ("slow=2x/9s", "pause/2s"):
+        assert len(run(graph, f"trainer/1@{begun // 1000}us:{fault}").models["trainer"].begins) == 1
+
+
+class Saver:
+    """Commits under the name of the step that it wrote."""
+
+    steps: ClassVar[list[tuple[str, int]]] = []
+
+    def __init__(self, ctx: Any) -> None:
+        self.ctx = ctx
+
+    def restore(self) -> int:
+        return 0
+
+    def step(self, step: int) -> None:
+        return None
+
+    def checkpoint(self, step: int) -> None:
+        Saver.steps.append(("checkpoint", step))
+        self.ctx.store.write(f"step-{step}", b"x")
+
+    def publish(self, step: int) -> None:
+        Saver.steps.append(("publish", step))
+
+
+def test_a_model_publishes_the_step_that_it_has_saved_however_far_it_is_by_then() -> None:
+    t = Topology("saver", nodes=[Node("node0")])
+    load = Workload(steps=100, checkpoint_every="40s", checkpoint_time="10s", checkpoint_blocks="1s")
+    t.role("trainer", "true", replicas=1, simulate=f"{__name__}:Saver", workload=load)
+    Saver.steps.clear()
+    result = Simulation(graph_of(t)).run()
+    assert result.job.outcome == "succeeded" and not result.played.errors
+    assert Saver.steps == [("checkpoint", 40), ("publish", 40), ("checkpoint", 80), ("publish", 80)]
 
 
 LOADS = st.fixed_dictionaries(
