@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from flowdist.sim.node import SimNode
     from flowdist.sim.simulation import Simulation
 
-PROVEN_NS = (
-    11 * MS
-)  # until the death of a node is known for sure: an agent of it that joins sooner would be taken for it
+# Until the death of a node is known for sure, a little more than simulation.PROOF_NS: an agent of it that joined sooner
+# would be taken for the dead one.
+PROVEN_NS = 11 * MS
 LEAVES_NS, LEAVES_MAX = SECOND, 120  # how often it is looked whether a node that leaves is gone, and for how long
 OF_LINKS = ("flap", "delay", "drop", "duplicate", "reorder")
 DAMAGES = ("torn-checkpoint", "lost-checkpoint", "corrupt-checkpoint")
@@ -66,9 +66,8 @@ def _refuse_slow_writing(fault: Fault, graph: RoleGraph) -> None:
     for role in roles if fault.kind == "slow-checkpoint" else ():
         if role.workload.lag_ns:
             message = f"{role.name} steps on while it saves: what a slow disk does to it is not simulated"
-            refuse_fault(
-                fault, message, f"leave out checkpoint_blocks of {role.name}: then a slow checkpoint blocks it"
-            )
+            help = f"leave out checkpoint_blocks of {role.name}: then a slow checkpoint blocks it"
+            refuse_fault(fault, message, help)
 
 
 class Faulting:

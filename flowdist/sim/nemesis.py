@@ -29,10 +29,8 @@ from flowdist.sim.streams import draw
 
 FAULTS_MAX = 6
 DAMAGES = ("torn-checkpoint", "lost-checkpoint", "corrupt-checkpoint")
-AIMED, READS = (
-    0.3,
-    0.6,
-)  # of the faults that come at any time, and of those that follow one, where gangs save or restore
+AIMED = 0.3  # of the faults that come at any time, where gangs save
+READS = 0.6  # of those that follow one, where gangs restore
 ZOMBIES = 0.1  # of all faults, where user code saves
 DISK_FULL = "disk-full/1m"
 WHOLE_GANGS = 0.15  # of the failures of gangs

@@ -218,8 +218,7 @@ class SimNode:
 
     def _plan(self) -> None:
         """Wake the agent at its deadline; while it is heard, heartbeats and lease are no reason to."""
-        is_well = self.is_heard and self.net.is_quiet and not self._sim.plays_heartbeats
-        due = self.agent.duty() if is_well else self.agent.deadline()
+        due = self.agent.deadline() if self._plays_heartbeats else self.agent.duty()
         if due is None or (self._planned is not None and self._sim.queue.now < self._planned <= due):
             return
         self._planned = due

@@ -248,8 +248,8 @@ class Simulation:
         now = self.queue.now
         if self._watch is not None and now > job.now + MOMENT_NS:
             self._check(self._watch.check)  # the moment before is over
+        self.links.note(event)
         if type(event) is NodeGone:
-            self.links.note(event)
             self._note_heard(event.node)
         effects = self.controller.handle(event, now)
         self._n += 1

@@ -84,9 +84,8 @@ class WorldModel:
 
     def skip(self, last: int) -> None:
         """All its checkpoints are whole up to the one of that number in this generation, which nobody plays."""
-        load, durable = self.pace.workload, self.durable
-        every, step, first = load.checkpoint_every_ns, load.step_ns, self.first_step
-        steps = [first + number * every // step for number in range(self.offered + 1, last + 1)]
+        durable = self.durable
+        steps = [self.step_of_checkpoint(number) for number in range(self.offered + 1, last + 1)]
         self.saved += [step for step in steps if step > durable]
         self.offered = last
 
