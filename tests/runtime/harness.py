@@ -53,7 +53,11 @@ class Job:
     def __enter__(self) -> Job:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind:  # pytest shows it with the failure, which may be a time limit that says nothing of the run
+            print(f"--- {self.folder}\n{self.text}")
         self.kill()
         self.process.wait()
         assert self.process.stdout is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import socket
 from pathlib import Path
 from types import TracebackType
@@ -10,10 +12,12 @@ from tests.runtime.harness import Job
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port outside of what Linux hands to connections, so that none takes it while a test has its listener killed."""
+    while True:
+        port = random.randint(20_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class Hosts:
@@ -30,7 +34,7 @@ class Hosts:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for job in self.jobs:
-            job.__exit__()
+            job.__exit__(kind, error, trace)
 
     def start(
         self, number: int, verb: str, *words: str, env: dict[str, str] | None = None, before: tuple[str, ...] = ()

@@ -88,6 +88,7 @@ def test_what_ran_on_a_host_that_stays_away_is_lost_with_its_lease(tmp_path: Pat
         first = hosts.start(1, "run", topology(tmp_path), "--listen", hosts.endpoint)
         second = hosts.start(2, "join", hosts.endpoint)
         second.until("generation 1 rank 1 of 2")
+        first.until("committed True")
         kill(first, second)
         again = hosts.start(1, "run", "--listen", hosts.endpoint, "--resume", "latest")
         again.until("rank 0 of 1 from step 1")
