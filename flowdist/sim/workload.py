@@ -182,6 +182,7 @@ class WorldModel:
 
     def halt(self, now: int) -> None:
         """A member is gone: the others wait for it in vain. What was done since the last checkpoint is lost."""
+        self.up.clear()  # also before its first step: who starts up after it, on a node that stood still, begins nothing
         if self.begun_ns is None:
             return
         done = self.step_at(now)
@@ -191,7 +192,6 @@ class WorldModel:
         self.begun_ns, self.saving = None, EVEN
         self.left_ns = None
         self.version += 1
-        self.up.clear()
 
     def stall(self, why: str, now: int) -> None:
         """Nobody gets on, for a while."""

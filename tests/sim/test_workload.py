@@ -242,3 +242,11 @@ def test_a_campaign_survives_with_all_of_it() -> None:
     load = {"warmup": "20s", "step_spread": 0.2, "checkpoint_blocks": "2s", "restore_time": "5s"}
     report = campaign(gang(replicas="2:4", steps=1800, **load), range(1, 60))
     assert not report.failures
+
+
+def test_who_starts_up_on_a_paused_node_when_a_peer_is_gone_begins_nothing() -> None:
+    """trainer/1 was up and dies; the start-up of trainer/0 ends later, on a node that stands still and is not lost yet."""
+    result = run(gang("1:2", startup="10s", steps=60), "node0@8s:pause/1m", "trainer/1@10s", seed=22)
+    [lost, *_] = [line.t_ns for line in result.lines if isinstance(line, Record) and "NodeSilent" in repr(line.event)]
+    assert len(result.models["trainer"].begins) == 2
+    assert min(result.models["trainer"].begins) > lost
