@@ -141,9 +141,10 @@ class Simulation:
             return self.result(error)
         return self.result(None)
 
-    def result(self, violation: Violation | None) -> SimResult:
-        """How far it has come."""
-        close(self.accounts, self.job, self.work.models.values(), self.queue.now)
+    def result(self, violation: Violation | None, *, has_crashed: bool = False) -> SimResult:
+        """How far it has come. Where it has crashed, in the middle of an event, the books need not add up."""
+        if not has_crashed:
+            close(self.accounts, self.job, self.work.models.values(), self.queue.now)
         return SimResult(
             spent=self.accounts.spent,
             hits=self._hits,

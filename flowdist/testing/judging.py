@@ -68,7 +68,7 @@ def judge(graph: RoleGraph, plan: Plan, seed: int, rules: Rules, *, quick: bool 
         try:
             result = sim.run(until)
         except CRASHES as error:  # of control: the plan is what one wants to see, a single run shows the rest
-            result = sim.result(Violation(*crash(error)))
+            result = sim.result(Violation(*crash(error)), has_crashed=True)
         sim.take_apart()
         return result
 

@@ -6,14 +6,17 @@ import json
 import subprocess
 import sys
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from flowdist import Node, On, Restart, Topology, Workload
+from flowdist.control.accounts import Accounts
 from flowdist.control.controller import Controller
 from flowdist.control.effects import Effect
 from flowdist.control.events import Event, NodeGone
+from flowdist.control.ids import ReplicaId
 from flowdist.control.state import JobState
 from flowdist.faults import Fault, FaultError
 from flowdist.graph import SECOND, Cluster, NodeSpec
@@ -100,6 +103,19 @@ def test_a_controller_that_raises_is_a_failure_with_a_plan_like_any_other(monkey
     assert report.seeds == 30 and {failure.property for failure in report.failures} == {"crash"}
     failure = report.failures[0]
     assert len(failure.faults) == 1 and "KeyError('node" in failure.text and "in raising" in failure.text
+
+
+def test_a_crash_that_leaves_the_books_open_is_told_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    begins = Accounts.begins
+
+    def wrong(self: Accounts, members: Iterable[ReplicaId], now: int, restore_ns: int = 0) -> None:
+        begins(self, members, now + self._incidents, restore_ns)
+        if self._incidents:
+            raise AssertionError("planted")
+
+    monkeypatch.setattr(Accounts, "begins", wrong)
+    report = campaign(graph_of(GANG), range(1, 31))
+    assert report.seeds == 30 and {failure.text for failure in report.failures} == {"planted"}
 
 
 def test_the_nemesis_stays_within_what_is_declared() -> None:
