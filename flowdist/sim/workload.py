@@ -182,7 +182,7 @@ class WorldModel:
 
     def halt(self, now: int) -> None:
         """A member is gone: the others wait for it in vain. What was done since the last checkpoint is lost."""
-        self.up.clear()  # also before its first step: who starts up after it, on a node that stood still, begins nothing
+        self.up.clear()  # also before its first step: who starts up on a node that stood still begins nothing
         if self.begun_ns is None:
             return
         done = self.step_at(now)

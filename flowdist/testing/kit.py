@@ -33,6 +33,7 @@ from flowdist.testing.corpus import Corpus
 from flowdist.testing.declare import load_properties, refuse_doubles, side_file
 from flowdist.testing.kinds import kinds_of, seeds_text
 from flowdist.testing.sameness import difference, errors_text, has_models, unlike
+from flowdist.testing.tracing import untraced
 
 
 def graph_of(topology: str | Path | Topology | RoleGraph, params: Mapping[str, object] | None = None) -> RoleGraph:
@@ -99,8 +100,9 @@ def simulate(
     given |= {"scale": scale, "add": add, "drain": drain, "params": params, "properties": properties}
     given |= {"always": always, "eventually": eventually, "sometimes": sometimes}
     note_for_hypothesis(topology, compiled, faults, given)
-    simulation = Simulation(graph, plan, seed=seed, schedule=schedule, checks="paced", properties=demanded)
-    return simulation.run(parse_duration(until) if until is not None else None)
+    with untraced():
+        simulation = Simulation(graph, plan, seed=seed, schedule=schedule, checks="paced", properties=demanded)
+        return simulation.run(parse_duration(until) if until is not None else None)
 
 
 def _joined(some: tuple[Any, ...], more: tuple[Any, ...]) -> tuple[Any, ...]:

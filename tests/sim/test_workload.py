@@ -245,7 +245,7 @@ def test_a_campaign_survives_with_all_of_it() -> None:
 
 
 def test_who_starts_up_on_a_paused_node_when_a_peer_is_gone_begins_nothing() -> None:
-    """trainer/1 was up and dies; the start-up of trainer/0 ends later, on a node that stands still and is not lost yet."""
+    """trainer/1 was up and dies; later trainer/0 has started up, on a node that stands still and is not lost yet."""
     result = run(gang("1:2", startup="10s", steps=60), "node0@8s:pause/1m", "trainer/1@10s", seed=22)
     [lost, *_] = [line.t_ns for line in result.lines if isinstance(line, Record) and "NodeSilent" in repr(line.event)]
     assert len(result.models["trainer"].begins) == 2
