@@ -214,7 +214,7 @@ def _until_ns(until: str | None) -> int | None:
 
 def _show(result: Any, scenario: Scenario | None, as_json: bool, full: bool, broken: list[str]) -> None:
     from flowdist.report.summary import summary_text
-    from flowdist.report.trace import summarise_quiet, trace_lines
+    from flowdist.report.trace import shown_lines, trace_lines
     from flowdist.sim.expectations import unmet
 
     summary = simulated_summary(result)
@@ -230,8 +230,7 @@ def _show(result: Any, scenario: Scenario | None, as_json: bool, full: bool, bro
     else:
         if scenario is not None:
             click.echo(f"{scenario.title}\n")
-        lines = list(trace_lines(result.lines))
-        for line in lines if full else summarise_quiet(lines, TRACE_LINES):
+        for line in trace_lines(result.lines) if full else shown_lines(result.lines, TRACE_LINES):
             click.echo(line)
         click.echo("\n" + summary_text(summary), nl=False)
         click.echo(f"\ndigest {result.digest}")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 
 from flowdist.control.effects import FinishJob, Notify, StartReplica
 from flowdist.control.events import CheckpointOffered, ReplicaExited
 from flowdist.control.history import FaultLine, Header, Line, Record
+
+STAMP = 12  # characters of the time that lines begin with
+ROW = 4  # checkpoints, from which on they are told as one
 
 
 def trace_lines(lines: Iterable[Line]) -> Iterator[str]:
@@ -66,9 +70,50 @@ def event_text(record: Record) -> str:
     return " ".join([type(event).__name__, *parts])
 
 
-def summarise_quiet(lines: list[str], most: int) -> list[str]:
-    """The first and last lines of a long trace, and how many lie between."""
-    if len(lines) <= most:
-        return lines
+def shown_lines(lines: Iterable[Line], most: int) -> list[str]:
+    """As `trace_lines`; a long record in short, so that what went wrong is seen.
+
+    Checkpoints in a row are one line. If that is not enough it is the beginning, the end, and of what lies between the
+    faults and incidents.
+
+    Args:
+        lines: Of the record.
+        most: How many lines are not too many. Faults and incidents may be as many again.
+    """
+    texts = [(text, line) for line in lines for text in trace_lines([line])]
+    if len(texts) <= most:
+        return [text for text, _ in texts]
+    rows = list(_in_rows(texts))
     half = most // 2
-    return [*lines[:half], f"... {len(lines) - 2 * half} lines more (--full shows them) ...", *lines[-half:]]
+    between = rows[half:-half] if len(rows) > most else []
+    loud = [text for text, is_loud in between if is_loud]
+    kept = loud[:most]
+    shown = [text for text, _ in rows]
+    if between:
+        more = [f"... and {len(loud) - len(kept)} faults and incidents more ..."] if len(loud) > len(kept) else []
+        of_these = f", of these the faults and incidents: {len(loud)}" if loud else ""
+        shown = [*shown[:half], f"... {len(between)} lines{of_these} (--full shows all) ...", *kept, *more]
+        shown += ["... and the end ..."] if loud else []
+        shown += [text for text, _ in rows[-half:]]
+    return shown
+
+
+def _in_rows(texts: Iterable[tuple[str, Line]]) -> Iterator[tuple[str, bool]]:
+    """Each line, and whether it is a fault or went wrong; of checkpoints in a row the first, and how many follow."""
+    for is_checkpoint, group in itertools.groupby(texts, key=lambda pair: _is_checkpoint(pair[1])):
+        row = list(group)
+        if not is_checkpoint or len(row) < ROW:
+            yield from ((text, _is_loud(text, line)) for text, line in row)
+        else:
+            yield row[0][0], False
+            yield f"{' ' * 14}... {len(row) - 1} checkpoints more, the last at {row[-1][0][:STAMP].strip()}", False
+
+
+def _is_checkpoint(line: Line) -> bool:
+    return isinstance(line, Record) and isinstance(line.event, CheckpointOffered)
+
+
+def _is_loud(text: str, line: Line) -> bool:
+    said = [effect for effect in line.effects if isinstance(effect, Notify)] if isinstance(line, Record) else []
+    loud = any(text.endswith(one.text) and (one.level != "info" or one.text.startswith("incident ")) for one in said)
+    return isinstance(line, FaultLine) or loud
