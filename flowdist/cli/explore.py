@@ -54,7 +54,7 @@ def explore(graph: RoleGraph, named: Named, wanted: Exploration, demands: Demand
     from flowdist.testing.corpus import Corpus
 
     corpus = Corpus(wanted.corpus) if wanted.corpus is not None else None
-    known = corpus.known() if corpus is not None else []
+    known = corpus.open() if corpus is not None else []
     seeds = list(dict.fromkeys([*(one.seed for one in known), *wanted.seeds]))
     properties, bounds = demands.properties(named), demands.bounds
     tried: dict[int, None] = {}

@@ -167,12 +167,12 @@ def campaign(
         graph: With nodes.
         seeds: Each is a run.
         jobs: Processes to use.
-        fail_fast: Stop at the first failure.
+        fail_fast: Stop at the first failure, one of `known` included.
         strict: An exception of user code is a failure, whatever the topology makes of it.
         properties: The user's, which hold in every run, and points that some run has to reach.
         bounds: What the faults of a run may cost.
         known: Plans that failed before. They are tried first; the seed of one that fails again is not tried once more.
-        tell: Hears of each seed, in order.
+        tell: Hears of each seed, in order, and of plans that fail again.
     """
     seeds = list(seeds)
     unsteady = _unsteady(graph, seeds[0]) if seeds and has_models(graph) else None
@@ -187,8 +187,7 @@ def campaign(
     points = dict.fromkeys([*_reachable(graph, has_spare=nominal.points.has_spare), *demanded], 0)
     tally = _Tally(points=points)
     try:
-        failed = _try_corpus(graph, known, rules, tally)
-        for verdict in _verdicts(graph, [seed for seed in seeds if seed not in failed], rules, jobs):
+        for verdict in _from_corpus_on(graph, known, seeds, rules, jobs, tally):
             tally.count(verdict)
             tell(verdict)
             if fail_fast and verdict.failure is not None:
@@ -235,8 +234,10 @@ class _Tally:
             self.failures.append(verdict.failure)
 
 
-def _try_corpus(graph: RoleGraph, known: Sequence[Known], rules: Rules, tally: _Tally) -> set[int]:
-    """The seeds whose plan fails again."""
+def _from_corpus_on(
+    graph: RoleGraph, known: Sequence[Known], seeds: Sequence[int], rules: Rules, jobs: int, tally: _Tally
+) -> Iterator[Verdict]:
+    """First the plans that fail again, then the other seeds."""
     failed: set[int] = set()
     for one in known:
         try:
@@ -246,8 +247,8 @@ def _try_corpus(graph: RoleGraph, known: Sequence[Known], rules: Rules, tally: _
             continue
         if verdict.failure is not None:
             failed.add(one.seed)
-            tally.count(verdict)
-    return failed
+            yield verdict
+    yield from _verdicts(graph, [seed for seed in seeds if seed not in failed], rules, jobs)
 
 
 def _without_faults(result: SimResult) -> Failure | None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from flowdist.errors import FlowdistError
 from flowdist.testing.judging import Failure
 
 
@@ -27,6 +28,29 @@ class Corpus:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+
+    def open(self) -> list[Known]:
+        """What is known, when it is certain that what is found can be kept.
+
+        Raises:
+            FlowdistError: for a file that cannot be read or written, or that is something else.
+        """
+        was_there = self._path.exists()
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.open("a").close()
+            known = self.known()
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise FlowdistError(f"corpus {self._path}: {why}", help="name another file") from None
+        if not known and self._path.read_text().strip():
+            raise FlowdistError(
+                f"corpus {self._path}: no line of it tells of a failure",
+                help="is it another file? A corpus is made anew",
+            )
+        if not was_there:
+            self._path.unlink()
+        return known
 
     def known(self) -> list[Known]:
         """Oldest first; a line that cannot be read tells of no failure."""

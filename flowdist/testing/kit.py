@@ -247,14 +247,14 @@ def explore(
     Raises:
         AssertionError: with the shortest plan of faults of each failure and the command that shows it again, or with
             the points that no run reached.
-        FlowdistError: for bounds or properties that cannot be read.
+        FlowdistError: for bounds, properties or a corpus that cannot be read.
     """
     __tracebackhide__ = True
     chosen = range(1, seeds + 1) if isinstance(seeds, int) else seeds
     demanded = _demanded(topology, properties, properties_of(always, eventually, sometimes))
     bounds = bounds_of(recovers_within, lost_work, goodput)
     kept = Corpus(Path(corpus)) if corpus is not None else None
-    known = kept.known() if kept is not None else []
+    known = kept.open() if kept is not None else []
     chosen = list(dict.fromkeys([*(one.seed for one in known), *chosen]))
     asked: dict[str, Any] = {"strict": strict, "properties": demanded, "bounds": bounds, "known": known}
     report = campaign(graph_of(topology, params), chosen, jobs=jobs, **asked)

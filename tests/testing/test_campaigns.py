@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -194,6 +195,29 @@ def test_a_corpus_keeps_what_became_of_the_peers(tmp_path: Path) -> None:
 def test_a_line_of_a_corpus_that_cannot_be_read_tells_of_no_failure(tmp_path: Path, line: str) -> None:
     (tmp_path / "corpus.jsonl").write_text(f'{line}\n{{"seed": 7}}\n')
     assert Corpus(tmp_path / "corpus.jsonl").known() == [Known(7, (), "")]
+
+
+def test_a_corpus_that_cannot_be_written_or_is_something_else_is_refused_before_anything_is_tried(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "notes.txt").write_text("buy milk\n")
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
+    asked = (GANG, "--explore", "5", "--recovers-within", "1ms", "--corpus")
+    for name, why in ((".", "Is a directory"), ("notes.txt", "tells of a failure"), ("bytes", "it is no text")):
+        done = cli(*asked, str(tmp_path / name))
+        assert done.exit_code == 2 and f"error: corpus {tmp_path / name}: " in done.output and why in done.output
+    assert (tmp_path / "notes.txt").read_text() == "buy milk\n"
+    done = cli(GANG, "--explore", "5", "--corpus", str(tmp_path / "new.jsonl"))
+    assert done.exit_code == 0 and not (tmp_path / "new.jsonl").exists(), "nothing has failed"
+
+
+def test_plans_that_fail_again_are_told_as_they_are_found_and_one_is_enough_with_fail_fast() -> None:
+    known = [Known(n, ("trainer/1@30s",), "always") for n in range(40, 44)]
+    told: list[int] = []
+    asked: dict[str, Any] = {"properties": seldom_again(), "known": known, "tell": lambda one: told.append(one.seed)}
+    report = campaign(graph_of(GANG), [40, 41, 42, 43, 44], **asked)
+    assert told[:4] == [40, 41, 42, 43] and report.seeds == 5
+    assert campaign(graph_of(GANG), [40, 41], **asked, fail_fast=True).stopped == "at the first failure"
 
 
 def test_explore_keeps_what_fails_and_tries_it_first(tmp_path: Path) -> None:
