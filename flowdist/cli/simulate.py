@@ -216,6 +216,7 @@ def _show(result: Any, scenario: Scenario | None, as_json: bool, full: bool, bro
     from flowdist.report.summary import summary_text
     from flowdist.report.trace import shown_lines, trace_lines
     from flowdist.sim.expectations import unmet
+    from flowdist.sim.unfired import unfired_texts
 
     summary = simulated_summary(result)
     wrong_result = _changed(result)
@@ -240,8 +241,8 @@ def _show(result: Any, scenario: Scenario | None, as_json: bool, full: bool, bro
             click.echo(first.text or first.line, err=True)
         if summary["violation"] is not None:
             click.echo(f"\nviolated: {summary['violation']}", err=True)
-        for text in summary["unfired"] if scenario is None else ():
-            click.echo(f"warning: fault {text} never fired", err=True)
+        for text in unfired_texts(result) if scenario is None else ():
+            click.echo(f"warning: {text}", err=True)
         for text in wrong:
             click.echo(f"expectation not met: {text}", err=True)
         if scenario is not None and not wrong and summary["violation"] is None:

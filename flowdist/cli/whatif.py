@@ -152,6 +152,7 @@ def _show(
     from flowdist.report.divergence import Side, divergence, divergence_text
     from flowdist.report.summary import summary_text
     from flowdist.report.table import table
+    from flowdist.sim.unfired import unfired_texts
 
     click.echo(f"{name}, with {', '.join(question.words)}\n")
     click.echo(f"What befell the run: {', '.join(_spelled(story.plan)) or 'nothing'}")
@@ -164,8 +165,8 @@ def _show(
     one, other = (Side(side, _header(r), r.lines[1:], False) for side, r in (("again", again), ("what if", result)))
     click.echo("\n" + divergence_text(divergence(one, other, times=False), 1), nl=False)
     click.echo(f"\ndigest {result.digest}")
-    for fault in result.unfired:
-        click.echo(f"warning: fault {fault.spec} never fired", err=True)
+    for text in unfired_texts(result):
+        click.echo(f"warning: {text}", err=True)
     if result.violation is not None:
         click.echo(f"\nviolated: {result.violation}", err=True)
 

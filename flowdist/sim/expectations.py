@@ -10,6 +10,7 @@ from flowdist.errors import did_you_mean
 from flowdist.scenario import Expect
 from flowdist.sim.bounds import GOODPUT, LOST_WORK, RECOVERS, bounds_of, recoveries
 from flowdist.sim.simulation import SimResult
+from flowdist.sim.unfired import unfired_texts
 
 __all__ = ["recoveries", "unmet"]
 
@@ -18,7 +19,7 @@ OF_BOUNDS = {RECOVERS: "recovered_within", LOST_WORK: "lost_work_max", GOODPUT: 
 
 def unmet(expect: Expect, result: SimResult) -> list[str]:
     """What is not true; empty when all is. A fault that never fired is an unmet expectation too."""
-    wrong = [f"fault {fault.spec} never fired" for fault in result.unfired]
+    wrong = unfired_texts(result)
     job = result.job
     if expect.outcome is not None and job.outcome != expect.outcome:
         why = job.ending_reason or f"waiting for {', '.join(result.waiting)}"

@@ -8,7 +8,7 @@ The heartbeats of one that is overdue, or was given up, are played: the next is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from flowdist.control import agent_io as io
@@ -16,7 +16,7 @@ from flowdist.control.agent import Agent
 from flowdist.control.effects import StartReplica
 from flowdist.control.ids import ReplicaId
 from flowdist.control.messages import ToAgent, ToController
-from flowdist.graph import MS, NodeSpec
+from flowdist.graph import MS, NodeSpec, RoleGraph
 from flowdist.sim.network import LATENCY_NS, Direction, Link
 from flowdist.sim.queue import Action
 
@@ -341,3 +341,14 @@ def is_put_off(action: Action, args: tuple[Any, ...]) -> bool:
     """It would wake an agent whose deadline has been moved since."""
     node = getattr(action, "__self__", None)
     return type(node) is SimNode and action == node._wake and args[0] != node._planned
+
+
+def unseen_hangs(nodes: Iterable[SimNode], graph: RoleGraph) -> str:
+    """Of a job that stands still: who hangs in it, where nobody was told to look for that."""
+    hung = [replica for node in nodes if node.is_alive for replica, _ in node.hung]
+    unseen = [replica for replica in sorted(hung) if graph.role(replica.role).hang_after_ns is None]
+    if not unseen:
+        return ""
+    roles = ", ".join(dict.fromkeys(replica.role for replica in unseen))
+    hangs = f"{', '.join(map(str, unseen))} hang{'s' * (len(unseen) == 1)}"
+    return f"; {hangs}, which is found only with hang_after= of {roles}"

@@ -29,7 +29,7 @@ from flowdist.faults import NOTHING, Fault, Plan, added_node
 from flowdist.graph import MS, Cluster, NodeSpec, RoleGraph
 from flowdist.sim.accounts import close
 from flowdist.sim.faulting import Faulting
-from flowdist.sim.node import SimNode, is_put_off
+from flowdist.sim.node import SimNode, is_put_off, unseen_hangs
 from flowdist.sim.points import POINTS, Points
 from flowdist.sim.properties import Properties, Violation, Watching
 from flowdist.sim.queue import Action, Queue
@@ -134,7 +134,8 @@ class Simulation:
             self.queue.run(until)
             if self.job.outcome is None and (until is None or self.queue.now < until):
                 waits = ", ".join(waiting_for(self.job)) or "nobody"
-                raise Violation("liveness", f"nothing will ever happen again; waiting for {waits}")
+                hangs = unseen_hangs(self.nodes.values(), self.graph)
+                raise Violation("liveness", f"nothing will ever happen again; waiting for {waits}{hangs}")
             self._check(check_job)
             self._watching.close(self.job, self.queue.now)
         except Violation as error:

@@ -50,9 +50,14 @@ def words_of(options: Mapping[str, Any]) -> list[str]:
     """Of a command line, for options of `simulate`."""
     words = [word for name, value in (options.get("params") or {}).items() for word in ("-p", f"{name}={value}")]
     for flag in ("scale", "add", "drain"):
-        words += [word for value in options.get(flag, ()) for word in (f"--{flag}", value)]
+        words += [word for value in as_texts(options.get(flag, ())) for word in (f"--{flag}", value)]
     words += ["--until", options["until"]] if options.get("until") is not None else []
     return words + (["--properties", str(options["properties"])] if options.get("properties") is not None else [])
+
+
+def as_texts(given: str | Sequence[str]) -> tuple[str, ...]:
+    """One text is meant as one, and not as its letters."""
+    return (given,) if isinstance(given, str) else tuple(given)
 
 
 def bound_words(recovers_within: str | None, lost_work: str | None, goodput: float | None) -> list[str]:

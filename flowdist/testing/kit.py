@@ -13,12 +13,14 @@ Topologies are files, Topology objects or compiled graphs. No torch, no processe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec, TypeVar
 
 from flowdist.dsl.load import compile_loaded, load_topology
 from flowdist.dsl.topology import Topology
+from flowdist.errors import FlowdistError, did_you_mean
 from flowdist.fault_files import parse_plan
 from flowdist.faults import Plan
 from flowdist.graph import RoleGraph, parse_duration
@@ -27,7 +29,8 @@ from flowdist.sim.collectives import with_collective
 from flowdist.sim.faulting import check_faults
 from flowdist.sim.properties import Always, Check, Eventually, Properties, Sometimes, properties_of
 from flowdist.sim.simulation import SimResult, Simulation, with_nodes
-from flowdist.testing.again import bound_words, note_for_hypothesis, replay_lines, words_of
+from flowdist.sim.unfired import unfired_texts
+from flowdist.testing.again import as_texts, bound_words, note_for_hypothesis, replay_lines, words_of
 from flowdist.testing.campaign import Report, campaign, replay_command
 from flowdist.testing.corpus import Corpus
 from flowdist.testing.declare import load_properties, refuse_doubles, side_file
@@ -35,7 +38,26 @@ from flowdist.testing.kinds import kinds_of, seeds_text
 from flowdist.testing.sameness import difference, errors_text, has_models, unlike
 from flowdist.testing.tracing import untraced
 
+Given = ParamSpec("Given")
+T = TypeVar("T")
 
+
+def _in_words(function: Callable[Given, T]) -> Callable[Given, T]:
+    """What is wrong with what was asked is told where it was asked, without the places in here where it was found."""
+
+    @functools.wraps(function)
+    def asked(*args: Given.args, **options: Given.kwargs) -> T:
+        __tracebackhide__ = True  # of pytest
+        try:
+            return function(*args, **options)
+        except FlowdistError as error:
+            error.__suppress_context__ = True
+            raise error.with_traceback(None)  # noqa: B904 (its cause, if it has one, stays)
+
+    return asked
+
+
+@_in_words
 def graph_of(topology: str | Path | Topology | RoleGraph, params: Mapping[str, object] | None = None) -> RoleGraph:
     """The compiled topology, with nodes.
 
@@ -50,6 +72,7 @@ def graph_of(topology: str | Path | Topology | RoleGraph, params: Mapping[str, o
     return with_nodes(load_topology(str(topology), values, (), None).graph)
 
 
+@_in_words
 def simulate(
     topology: str | Path | Topology | RoleGraph,
     *faults: str | Plan,
@@ -57,9 +80,9 @@ def simulate(
     schedule: int = 0,
     collective: Literal["wait", "fail", "hang"] | None = None,
     until: str | None = None,
-    scale: Sequence[str] = (),
-    add: Sequence[str] = (),
-    drain: Sequence[str] = (),
+    scale: str | Sequence[str] = (),
+    add: str | Sequence[str] = (),
+    drain: str | Sequence[str] = (),
     params: Mapping[str, object] | None = None,
     always: Sequence[Always | Check] = (),
     eventually: Sequence[Eventually] = (),
@@ -74,7 +97,7 @@ def simulate(
         schedule: In which order things happen that happen at the same time: another one for each number.
         collective: What becomes of the peers of a worker that dies, where `workload=` does not say: see `Workload`.
         until: When to stop the clock, such as `"2h"`.
-        scale, add, drain: As on the command line: `"trainer=4@60s"`, `"node5@90s"`, `"node1@2m"`.
+        scale, add, drain: As on the command line: `"trainer=4@60s"`, `"node5@90s"`, `"node1@2m"`; one, or several.
         params: Of a topology file that is a function.
         always: Called with the state of the job after every event; False, or an AssertionError, is a violation.
         eventually: What `flowdist.testing.eventually` made: true again within its time, and at the end.
@@ -92,7 +115,7 @@ def simulate(
     compiled = graph_of(topology, params)
     graph = with_collective(compiled, collective or "")
     demanded = _demanded(topology, properties, properties_of(always, eventually, sometimes))
-    plan = parse_plan(tuple(fault for fault in faults if isinstance(fault, str)), scale, add, drain)
+    plan = parse_plan(tuple(fault for fault in faults if isinstance(fault, str)), *map(as_texts, (scale, add, drain)))
     for more in faults:
         plan = Plan(*map(_joined, plan, more)) if isinstance(more, Plan) else plan
     check_faults(plan, graph)
@@ -118,6 +141,7 @@ def _demanded(topology: object, file: str | Path | None, given: Properties) -> P
     return demanded
 
 
+@_in_words
 def assert_recovers(
     topology: str | Path | Topology | RoleGraph,
     *faults: str | Plan,
@@ -140,10 +164,14 @@ def assert_recovers(
 
     Raises:
         AssertionError: with all that is not so, and the command that shows it again.
+        FlowdistError: as of `simulate`, and for a role in `charged` that is not there.
     """
     __tracebackhide__ = True  # of pytest: what is not so says more than where that was noticed
     result = simulate(topology, *faults, **options)
-    wrong = [f"fault {fault.spec} never fired" for fault in result.unfired]
+    for role in charged or {}:
+        if role not in result.job.roles:
+            raise FlowdistError(f"charged: there is no role {role!r}", help=did_you_mean(role, result.job.roles))
+    wrong = unfired_texts(result)
     if result.violation is not None:
         wrong.append(str(result.violation))
     elif result.job.outcome != "succeeded":
@@ -210,6 +238,7 @@ def check_determinism(topology: str | Path | Topology | RoleGraph, *faults: str 
         raise AssertionError(f"{text}: user code reads a clock, or random numbers that are not ctx.random's")
 
 
+@_in_words
 def explore(
     topology: str | Path | Topology | RoleGraph,
     *,

@@ -28,6 +28,7 @@ def simulate(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
     calls = request.node.stash.setdefault(_CALLS, [])
 
     def simulate_with_seed(topology: Any, *faults: Any, **options: Any) -> Any:
+        __tracebackhide__ = True
         options.setdefault("seed", request.config.getoption("--flowdist-seed"))
         if not is_hypothesis_at_work():  # else its report has the one of the example that it made small
             calls.extend(line.removeprefix("again: ") for line in replay_lines(topology, faults, options))

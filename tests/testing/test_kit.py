@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -18,11 +18,13 @@ from flowdist.control.effects import Effect
 from flowdist.control.events import Event, NodeGone
 from flowdist.control.ids import ReplicaId
 from flowdist.control.state import JobState
+from flowdist.errors import FlowdistError
 from flowdist.faults import Fault, FaultError
 from flowdist.graph import SECOND, Cluster, NodeSpec
 from flowdist.sim.bounds import bounds_of
 from flowdist.sim.nemesis import Nemesis, tolerance_of
 from flowdist.testing import assert_recovers, explore, graph_of, simulate
+from flowdist.testing.again import replay_lines
 from flowdist.testing.campaign import Failure, campaign, horizon, replay_command
 from flowdist.testing.corpus import Corpus
 from flowdist.testing.mutations import MUTANTS, mutated
@@ -43,6 +45,41 @@ def test_a_typo_in_a_fault_is_shown_with_its_help() -> None:
         assert_recovers(GANG, "trainr/1@14s")
     shown = "".join(traceback.format_exception(caught.value))
     assert "there is no 'trainr'" in shown and "help: did you mean 'trainer'?" in shown
+
+
+def test_what_is_asked_wrongly_is_told_where_it_was_asked() -> None:
+    asked: list[Callable[[], object]] = [
+        lambda: simulate(GANG, "trainr/1@14s"),
+        lambda: simulate("nowhere.py"),
+        lambda: assert_recovers(GANG, "trainer/1"),
+        lambda: explore(GANG, seeds=1, goodput=7),
+    ]
+    for ask in asked:
+        with pytest.raises(FlowdistError) as caught:
+            ask()
+        names = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+        assert set(names[2:]) <= {"asked"}
+        assert caught.value.__suppress_context__
+
+
+def test_a_role_that_is_charged_and_not_there_is_named() -> None:
+    with pytest.raises(FlowdistError, match="no role 'trainr'") as caught:
+        assert_recovers(GANG, "trainer/1@14s", charged={"trainr": 1})
+    assert caught.value.help == "did you mean 'trainer'?"
+
+
+def test_one_order_is_not_taken_for_its_letters() -> None:
+    one, several = simulate(GANG, scale="trainer=2@30s"), simulate(GANG, scale=["trainer=2@30s"])
+    assert one.digest == several.digest and one.job.worlds["trainer"].generation == 2
+    [again] = replay_lines(GANG, (), {"drain": "node1@2m"})
+    assert again.endswith("--drain node1@2m --seed 0")
+
+
+def test_who_hangs_unseen_is_named_with_what_would_see_it() -> None:
+    t = Topology("unwatched", nodes=2)
+    t.role("trainer", "true", replicas=2, restart=Restart(max_restarts=1))
+    found = simulate(t, "trainer/0@14s:hang").violation
+    assert str(found).endswith("; trainer/0 hangs, which is found only with hang_after= of trainer")
 
 
 def test_what_is_demanded_and_not_so_is_named_with_the_command_that_shows_it() -> None:
