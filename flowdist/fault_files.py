@@ -101,21 +101,19 @@ def plan_of_scenario(path: Path) -> Plan:
 def _listed(path: Path, text: str, content: Mapping[str, Any]) -> Plan:
     places = _Places(path, text)
     return Plan(
-        tuple(_all(content, "faults", parse_fault, places, located_by=True)),
+        tuple(_all(content, "faults", parse_fault, places)),
         tuple(_all(content, "scale", parse_scale, places)),
         tuple(_all(content, "add", parse_add, places)),
         tuple(_all(content, "drain", parse_drain, places)),
-        tuple(_all(content, "rates", parse_rate, places, located_by=True)),
+        tuple(_all(content, "rates", parse_rate, places)),
     )
 
 
-def _all(
-    content: Mapping[str, Any], key: str, read: Callable[[str], T], places: _Places, *, located_by: bool = False
-) -> Iterable[T]:
+def _all(content: Mapping[str, Any], key: str, read: Callable[[str], T], places: _Places) -> Iterable[T]:
     for item in content.get(key, ()):
         where = places.of(item)
         value: Any = _read(read, item, where)
-        yield value._replace(where=where) if located_by else value
+        yield value._replace(where=where)
 
 
 def _read(read: Callable[[str], T], text: str, where: str) -> T:

@@ -43,7 +43,7 @@ KINDS: dict[str, str | None] = {
     "reorder": "probability",
     "flap": "duration",
     "disk-full": None,
-    "xid": "number of an Xid",
+    "xid": "Xid",
     "scale": "number of replicas",
     "add": None,
     "drain": None,
@@ -62,7 +62,7 @@ EXAMPLES = {
     "nodes": "node2",
     "probability": "0.1",
     "number of replicas": "4",
-    "number of an Xid": "79",
+    "Xid": "79",
 }
 MOMENTARY = ("kill", "exit", "oom", "hang", "torn-checkpoint")  # of replicas and the controller: they have no duration
 NODE_LIST = ("partition", "cut-to")  # their argument names nodes, or the controller
@@ -139,6 +139,7 @@ class Scale(NamedTuple):
     role: str
     replicas: int
     at_ns: int
+    where: str = ""
 
 
 class Add(NamedTuple):
@@ -146,6 +147,7 @@ class Add(NamedTuple):
 
     node: str
     at_ns: int
+    where: str = ""
 
 
 class Drain(NamedTuple):
@@ -153,6 +155,7 @@ class Drain(NamedTuple):
 
     node: str
     at_ns: int
+    where: str = ""
 
 
 class Rate(NamedTuple):
@@ -200,9 +203,8 @@ def parse_fault(text: str) -> Fault:
     if not at:
         _refuse(text, len(text), len(text) + 1, "there is no @WHEN", f"write {(text.split() or ['node0'])[0]}@30s")
     if not _NAME.fullmatch(target) and not _LABEL.fullmatch(target):
-        _refuse(
-            text, 0, max(len(target), 1), f"target {target!r} cannot be read", "write node2, trainer, trainer/0, all"
-        )
+        help = "write node2, trainer, trainer/0, all; names are in lower case"
+        _refuse(text, 0, max(len(target), 1), f"target {target!r} cannot be read", help)
     # the duration stands after the last slash; a slash inside WHEN or KIND does not occur
     body, slash, duration = rest.partition("/")
     when_text, colon, kind_text = body.partition(":")
@@ -270,10 +272,10 @@ def _parse_kind(text: str, kind_text: str, start: int) -> tuple[str, str]:
         _refuse(text, place, place + len(arg), "flap needs a period of more than zero", "write flap=5s")
     if wants == "number of replicas" and not _NUMBER.fullmatch(arg):
         _refuse(text, place, place + len(arg), f"{arg!r} is no number of replicas", "write scale=4")
-    if wants == "number of an Xid" and not _XID.fullmatch(arg):
+    if wants == "Xid" and not _XID.fullmatch(arg):
         _refuse(text, place, place + len(arg), f"{arg!r} is no Xid", "write xid=79, or xid=79,1 for GPU 1 of the node")
-    if wants == "factor" and not re.fullmatch(r"\d+(\.\d+)?x?", arg):
-        _refuse(text, place, place + len(arg), f"{arg!r} is no factor", f"write {kind}=4x")
+    if wants == "factor" and not re.fullmatch(r"[1-9]\d*(\.\d+)?x?", arg):
+        _refuse(text, place, place + len(arg), f"{arg!r} is no factor from 1 on", f"write {kind}=4x")
     if wants == "probability" and not re.fullmatch(r"0(\.\d+)?|1(\.0+)?", arg):
         _refuse(text, place, place + len(arg), f"{arg!r} is no probability", f"write {kind}=0.1")
     return kind, arg
@@ -307,20 +309,20 @@ def check_plan(plan: Plan, graph: RoleGraph) -> None:
     """FaultError for a role, a node or a replica that the job does not have."""
     roles = [role.name for role in graph.roles]
     nodes = [node.name for node in graph.cluster.nodes]
-    added = [(add.node, add.node) for add in plan.adds]
-    for name, spec in added + [(fault.target, fault.spec) for fault in plan.faults if fault.kind == "add"]:
+    added = [(add.node, add.node, add.where) for add in plan.adds]
+    added += [(fault.target, fault.spec, fault.where) for fault in plan.faults if fault.kind == "add"]
+    for name, spec, where in added:
         if name in (*nodes, *roles, "all", "controller"):
             help = "a node that is to come back is written node1@30s/60s: it is away for 60 s"
-            _refuse(spec, 0, len(name), f"there is a {name!r} already", help)
+            _refuse(spec, 0, len(name), f"there is a {name!r} already", help, where)
         nodes.append(name)
     check_targets(plan.faults, graph, nodes)
     for scale in plan.scales:
         if scale.role not in roles:
-            text = f"{scale.role}={scale.replicas}"
-            _refuse(text, 0, len(scale.role), f"there is no role {scale.role!r}", did_you_mean(scale.role, roles))
+            _refuse_unknown(f"{scale.role}={scale.replicas}", 0, "role", scale.role, roles, scale.where)
     for drain in plan.drains:
         if drain.node not in nodes:
-            _refuse(drain.node, 0, len(drain.node), f"there is no node {drain.node!r}", did_you_mean(drain.node, nodes))
+            _refuse_unknown(drain.node, 0, "node", drain.node, nodes, drain.where)
 
 
 def added_node(name: str, graph: RoleGraph) -> NodeSpec:
@@ -369,8 +371,7 @@ def _check_target(fault: Fault, graph: RoleGraph, nodes: list[str]) -> None:
         _check_replica(fault, roles)
     if fault.when.event is not None and fault.when.role not in roles:
         start = fault.spec.index("=", fault.spec.index("@")) + 1  # a label has one, too
-        message = f"there is no role {fault.when.role!r}"
-        _refuse(fault.spec, start, start + len(fault.when.role), message, did_you_mean(fault.when.role, roles))
+        _refuse_unknown(fault.spec, start, "role", fault.when.role, roles)
 
 
 def _check_replica(fault: Fault, roles: dict[str, RoleSpec]) -> None:
@@ -399,9 +400,7 @@ def refuse_unsupported(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str
     for fault in faults:
         what = "controller" if fault.target == "controller" else "replica" if "/" in fault.target else "any"
         what = "node" if fault.label is not None else what
-        known = list(kinds["controller"]) if what == "controller" else sorted({*kinds["node"], *kinds["replica"]})
-        if what in ("replica", "node"):
-            known = list(kinds[what])
+        known = list(kinds[what]) if what in kinds else sorted({*kinds["node"], *kinds["replica"]})
         if fault.kind not in known:
             whom = f" of {fault.target}" if what != "any" else ""
             why = SIMULATED_ONLY.get(fault.kind)
@@ -440,6 +439,10 @@ def _duration(text: str, value: str, start: int) -> int:
     if ns is None:
         _refuse(text, start, start + max(len(value), 1), f"{value!r} is no duration", "write 30s, 1m30s or 400ms")
     return ns
+
+
+def _refuse_unknown(text: str, start: int, what: str, name: str, known: Iterable[str], where: str = "") -> NoReturn:
+    _refuse(text, start, start + len(name), f"there is no {what} {name!r}", did_you_mean(name, known), where)
 
 
 def _refuse(text: str, start: int, end: int, message: str, help: str, where: str = "") -> NoReturn:

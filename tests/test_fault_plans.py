@@ -54,7 +54,7 @@ def test_a_rate_says_whom_how_often_and_for_how_long() -> None:
         ("node-kill=1/nod-day", "nod", "a rate per 'nod' is unknown here", "did you mean 'node'?"),
         ("node-kill=1/day:3", "3", "kill takes no argument", "leave it out"),
         ("trainer-slow=1/day", "day", "slow needs its factor", "write trainer-slow=1/day:4x"),
-        ("trainer-slow=1/day:much", "much", "'much' is no factor", "write trainer-slow=1/day:4x"),
+        ("trainer-slow=1/day:much", "much", "'much' is no factor from 1 on", "write trainer-slow=1/day:4x"),
         ("node-kill=1/day/later", "later", "'later' is no duration", "write 15m"),
         ("node-kill=1/day/", "", "'' is no duration", "write 15m"),
     ],
@@ -196,6 +196,23 @@ scale = ["trainer=4@60s"]
 add = ["node5@90s"]
 drain = ["node1@2m"]
 """
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        ('drain = ["node1@3m",\n"node77@3m"]', 2, "there is no node 'node77'"),
+        ('\nadd = ["node0@3m"]', 2, "there is a 'node0' already"),
+        ('scale = ["trainr=1@3m"]', 1, "there is no role 'trainr'"),
+    ],
+)
+def test_orders_of_a_file_that_the_job_cannot_have_are_told_with_their_place(
+    tmp_path: Path, text: str, line: int, message: str
+) -> None:
+    (tmp_path / "f.toml").write_text(text)
+    with pytest.raises(FaultError) as caught:
+        check_plan(read_plan(tmp_path / "f.toml"), job())
+    assert str(caught.value).startswith(f"{tmp_path}/f.toml:{line}: {message}")
 
 
 def test_or_it_is_toml(tmp_path: Path) -> None:

@@ -9,8 +9,11 @@ import pytest
 
 from flowdist.errors import did_you_mean
 from flowdist.faults import (
+    Add,
+    Drain,
     FaultError,
     Plan,
+    Scale,
     When,
     added_node,
     check_plan,
@@ -111,17 +114,18 @@ def test_a_fault_without_a_time_is_completed(spec: str, help: str) -> None:
         ("ps/0@30s:exit=0", "0", "'0' is no exit code of a failure"),
         ("ps/0@30s:kil", "kil", "kind 'kil' is unknown"),
         ("ps/0@30s:kill=9", "=9", "kill takes no argument"),
-        ("node1@30s:slow=much", "much", "'much' is no factor"),
+        ("node1@30s:slow=much", "much", "'much' is no factor from 1 on"),
         ("trainer@30s:slow-checkpoint", "slow-checkpoint", "slow-checkpoint needs its factor"),
         ("trainer@30s:lost-checkpoint=1", "=1", "lost-checkpoint takes no argument"),
+        ("trainer@30s:slow=0.5x", "0.5x", "'0.5x' is no factor from 1 on"),
         ("node1@30s:drop=2", "2", "'2' is no probability"),
         ("node1@30s:xid=lost", "lost", "'lost' is no Xid"),
-        ("node1@30s:xid", "xid", "xid needs its number of an Xid"),
+        ("node1@30s:xid", "xid", "xid needs its Xid"),
         ("trainer/0@30s/5s", "/5s", "kill of a replica has no duration"),
         ("node1@30s/later", "later", "'later' is no duration"),
         ("node1@3s+soon", "soon", "'soon' is no duration"),
         ("node1@3s:drop=2/5s", "2", "'2' is no probability"),
-        ("node1@3s:slow=much/5s", "much", "'much' is no factor"),
+        ("node1@3s:slow=much/5s", "much", "'much' is no factor from 1 on"),
         ("ps/0@3s:exit=256/5s", "256", "'256' is no exit code of a failure"),
         ("node1@3s:delay=long/5s", "long", "'long' is no duration"),
         ("node1@999999d", "999999d", "'999999d' is no duration"),
@@ -303,9 +307,9 @@ def test_a_node_that_is_added_is_like_the_first() -> None:
 
 
 def test_scale_add_and_drain() -> None:
-    assert parse_scale("trainer=4@60s") == ("trainer", 4, MINUTE)
-    assert parse_add("node5@90s") == ("node5", 90 * SECOND)
-    assert parse_drain("node1@2m") == ("node1", 2 * MINUTE)
+    assert parse_scale("trainer=4@60s") == Scale("trainer", 4, MINUTE)
+    assert parse_add("node5@90s") == Add("node5", 90 * SECOND)
+    assert parse_drain("node1@2m") == Drain("node1", 2 * MINUTE)
 
 
 def test_a_plan_may_speak_of_nodes_that_it_adds() -> None:
