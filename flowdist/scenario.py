@@ -48,6 +48,34 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     expect: Expect = Expect()
 
 
+EXAMPLES = {
+    "title": '"a node is lost"',
+    "topology": '"topology.py"',
+    "nodes": "4",
+    "seed": "3",
+    "until": '"30m"',
+    "faults": '["node2@3m/2m"]',
+    "rates": '["node-kill=6.5e-3/node-day/15m"]',
+    "scale": '["trainer=2@5m"]',
+    "add": '["node9@10s"]',
+    "drain": '["node1@3m"]',
+    "params": '{ replicas = "2:4" }',
+    "set": '{ "trainer.cooldown" = "10s" }',
+    "expect.outcome": '"succeeded"',
+    "expect.restarted": "{ trainer = 2 }",
+    "expect.generations": "{ trainer = 3 }",
+    "expect.world_sizes": "{ trainer = [4, 3, 4] }",
+    "expect.members": '{ trainer = ["0 1 2 3", "0 1 3"] }',
+    "expect.charged": "{ trainer = 0 }",
+    "expect.says": '["node2 is gone"]',
+    "expect.lost_work_max": '"1m"',
+    "expect.recovered_within": '"6s"',
+    "expect.goodput_min": "0.9",
+    "expect.seen": '["failure during restore"]',
+    "expect.reason_contains": '"node2"',
+}
+
+
 def load_scenario(path: Path) -> Scenario:
     """FlowdistError, with the file and the key, for what is no scenario."""
     try:
@@ -63,11 +91,25 @@ def load_scenario(path: Path) -> Scenario:
     try:
         scenario = msgspec.convert(content, Scenario)
     except msgspec.ValidationError as error:
-        raise FlowdistError(f"{path}: {error}", help="see docs/simulate.md") from None
+        raise _no_such_value(path, content, str(error)) from None
     if scenario.expect.outcome not in (None, "succeeded", "failed", "cancelled"):
         message = f"{path}: expect.outcome = {scenario.expect.outcome!r} is unknown"
         raise FlowdistError(message, help='write "succeeded" or "failed"')
     return scenario
+
+
+def _no_such_value(path: Path, content: dict[str, Any], text: str) -> FlowdistError:
+    """In words of the file, what `msgspec` says as: Expected `int`, got `str` - at `$.expect.charged[...]`."""
+    _, found, place = text.partition("`$.")
+    if not found:
+        missing = "topology" if "topology" not in content else "title"
+        return FlowdistError(f"{path}: there is no {missing}", help=f"write {missing} = {EXAMPLES[missing]}")
+    key = place.rstrip("`").partition("[")[0]
+    value = content
+    for name in key.split("."):
+        value = value[name]
+    example = f"write [{key}]" if key == "expect" else f"write {key.removeprefix('expect.')} = {EXAMPLES[key]}"
+    return FlowdistError(f"{path}: {key} = {value!r} cannot be read", help=example)
 
 
 def check_expectations(path: Path, expect: Expect, graph: RoleGraph) -> None:

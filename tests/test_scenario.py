@@ -9,7 +9,7 @@ import pytest
 
 from flowdist.errors import FlowdistError
 from flowdist.graph import JointWorld
-from flowdist.scenario import Expect, check_expectations, load_scenario
+from flowdist.scenario import EXAMPLES, Expect, Scenario, check_expectations, load_scenario
 from tests.control.harness import graph, role
 
 HEAD = 'title = "a story"\ntopology = "t.py"\n'
@@ -37,9 +37,16 @@ def test_a_scenario_is_read_with_its_defaults(tmp_path: Path) -> None:
         (HEAD + "zzz = 1", "key 'zzz' is unknown", "known: title, topology"),
         (HEAD + "[expect]\nrestart = {}", "key 'expect.restart' is unknown", "did you mean 'restarted'?"),
         (HEAD + '[expect]\noutcome = "success"', "expect.outcome = 'success' is unknown", 'write "succeeded"'),
-        (HEAD + "expect = 3", "Expected `object`, got `int` - at `$.expect`", "see docs/simulate.md"),
-        (HEAD + 'seed = "x"', "Expected `int`, got `str` - at `$.seed`", "see docs/simulate.md"),
-        ('title = "x"', "missing required field `topology`", "see docs/simulate.md"),
+        (HEAD + "expect = 3", "expect = 3 cannot be read", "write [expect]"),
+        (HEAD + 'seed = "x"', "seed = 'x' cannot be read", "write seed = 3"),
+        (HEAD + "faults = [3]", "faults = [3] cannot be read", 'write faults = ["node2@3m/2m"]'),
+        (
+            HEAD + "[expect]\ncharged = { ps = 'x' }",
+            "expect.charged = {'ps': 'x'} cannot be read",
+            "write charged = { trainer = 0 }",
+        ),
+        ('title = "x"', "there is no topology", 'write topology = "topology.py"'),
+        ('topology = "x.py"', "there is no title", 'write title = "a node is lost"'),
         ("title = ", "Invalid value (at end of document)", "scenario files are TOML"),
     ],
 )
@@ -57,6 +64,14 @@ def test_a_scenario_in_another_encoding_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FlowdistError, match="can't decode byte 0xe4") as caught:
         load_scenario(path)
     assert caught.value.help == "scenario files are UTF-8"
+
+
+def test_every_key_has_an_example_that_can_be_read(tmp_path: Path) -> None:
+    keys = [key for key in Scenario.__struct_fields__ if key != "expect"]
+    assert list(EXAMPLES) == [*keys, *(f"expect.{key}" for key in Expect.__struct_fields__)]
+    lines = [f"{key} = {example}" for key, example in EXAMPLES.items()]
+    (tmp_path / "all.toml").write_text("\n".join(lines))
+    assert load_scenario(tmp_path / "all.toml").expect.world_sizes == {"trainer": [4, 3, 4]}
 
 
 def test_a_scenario_that_is_not_there_is_named(tmp_path: Path) -> None:

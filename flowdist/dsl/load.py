@@ -145,7 +145,9 @@ def _execute(path: Path, text: bytes) -> ModuleType:
         line, column, end = (getattr(error, name, 0) or 0 for name in ("lineno", "offset", "end_offset"))
         place = Place(str(path), max(line, 1), max(column, 1), max(end, column, 1) + (end <= column))
         message = f"the file is no Python: {getattr(error, 'msg', error)}"
-        _refuse("FD141", message, "correct the syntax", place)
+        is_scenario = path.suffix == ".toml"
+        help = "scenarios are read by flowdist simulate; name its topology" if is_scenario else "correct the syntax"
+        _refuse("FD141", message, help, place)
     try:
         exec(code, module.__dict__)
     except TopologyProblems:  # of a component, told by itself

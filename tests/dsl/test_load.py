@@ -104,6 +104,13 @@ def test_the_line_of_an_exception_counts_characters_not_bytes(tmp_path: Path) ->
     assert underlined(refused(tmp_path, MAIN + 'x = "äöü" + undefined')) == "undefined"
 
 
+def test_a_scenario_is_not_read_as_python(tmp_path: Path) -> None:
+    (tmp_path / "story.toml").write_text('title = "a story"\n[expect]\ngenerations = { trainer = 3 }\n')
+    with pytest.raises(TopologyProblems) as caught:
+        load_topology(str(tmp_path / "story.toml"))
+    assert caught.value.problems[0].help == "scenarios are read by flowdist simulate; name its topology"
+
+
 def test_a_syntax_error_of_a_module_is_told_at_its_import_not_at_a_line_of_this_file(tmp_path: Path) -> None:
     (tmp_path / "broken_sizes.py").write_text("\n\n\nsizes = = 3\n")
     problem = refused(tmp_path, MAIN + "import broken_sizes")
