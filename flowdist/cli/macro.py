@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import click
 
 from flowdist.cli.common import Named, print_json, write
+from flowdist.cli.patience import Patience
 from flowdist.errors import FlowdistError
 from flowdist.faults import Plan
 from flowdist.graph import HOUR, RoleGraph
@@ -139,7 +140,8 @@ def _cross_check(graph: RoleGraph, plan: Plan, named: Named, wanted: MacroWanted
 
     if wanted.until is None:
         raise FlowdistError("--cross-check needs an end", help="write --until 12h")
-    found = list(compare(graph, plan, wanted.seeds, wanted.until))
+    with Patience(quiet=named.as_json) as patience:
+        found = list(compare(graph, plan, wanted.seeds, wanted.until, patience.tell))
     equal, alike = sum(one.is_equal for one in found), sum(one.is_alike for one in found)
     rows: list[tuple[str, ...]] = [("", "macro", "protocol", "difference", "worst")]
     shares = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flowdist.graph import SECOND
 
@@ -43,18 +43,19 @@ class Patience:
         waited = self._clock() - self._since
         if self._quiet or waited < AFTER_S:
             return
-        if self._line is None:
-            self._line = self._shown()
         at = f"{now // (3600 * SECOND)}:{now // (60 * SECOND) % 60:02}:{now // SECOND % 60:02}"
-        self._line.update(self._line.task_ids[0], at=at, events=f"{events:,}", waited=f"{waited:.0f}")
+        told: dict[str, Any] = {"at": at, "events": f"{events:,}", "waited": f"{waited:.0f}"}
+        if self._line is None:
+            self._line = self._shown(told)
+        self._line.update(self._line.task_ids[0], **told)
 
-    def _shown(self) -> Progress:
+    def _shown(self, told: dict[str, Any]) -> Progress:
         from rich.console import Console  # only for whoever waits
         from rich.progress import Progress, TextColumn
 
         console = self._console or Console(stderr=True)
         words = TextColumn("simulating: at {task.fields[at]}, {task.fields[events]} events, in {task.fields[waited]} s")
         line = Progress(words, console=console, transient=True, disable=not console.is_terminal)
-        line.add_task("", total=None, at="", events="", waited="")
+        line.add_task("", total=None, **told)
         line.start()
         return line

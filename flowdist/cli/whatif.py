@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import click
 
 from flowdist.cli.common import Named, load, print_json, write
+from flowdist.cli.patience import Patience
 from flowdist.cli.simulated import simulated_summary
 from flowdist.control.history import Header, Line
 from flowdist.errors import FlowdistError
 from flowdist.fault_files import parse_plan
-from flowdist.faults import Plan
+from flowdist.faults import FaultError, Plan
 from flowdist.graph import RoleGraph, format_duration
 
 if TYPE_CHECKING:
@@ -90,9 +91,11 @@ def answer(header: Header, lines: list[Line], name: str, question: Question, as_
     then = story.plan
     plan = Plan(then.faults + more.faults, then.scales + more.scales, then.adds + more.adds, then.drains + more.drains)
     check_faults(story.plan, same)
+    _refuse_strangers(story.plan, other, question)
     check_faults(plan, other)
-    again = Simulation(same, story.plan, checks="paced").run()
-    result = Simulation(other, plan, checks="paced").run()
+    with Patience(quiet=as_json) as patience:
+        again = Simulation(same, story.plan, checks="paced", tell=patience.tell).run()
+        result = Simulation(other, plan, checks="paced", tell=patience.tell).run()
     summaries = [_as_it_was(header, lines), *map(simulated_summary, (again, result))]
     if question.trace_file is not None:
         from flowdist.control.history import encode_line
@@ -101,10 +104,24 @@ def answer(header: Header, lines: list[Line], name: str, question: Question, as_
     if as_json:
         told: dict[str, Any] = {"faults": _spelled(story.plan), "untold": list(story.untold)}
         told |= dict(zip(("as_it_was", "again", "what_if"), summaries, strict=True))
+        told["unfired"] = [fault.spec for fault in result.unfired]
+        told["violation"] = str(result.violation) if result.violation is not None else None
         print_json("what-if", asked=question.words, digest=result.digest, **told)
     else:
         _show(name, question, story, summaries, again, result)
     sys.exit(3 if result.violation is not None else 0 if result.job.outcome == "succeeded" else 1)
+
+
+def _refuse_strangers(then: Plan, other: RoleGraph, question: Question) -> None:
+    """FlowdistError where the topology of --with has not what befell the run: nobody wrote those faults."""
+    from flowdist.sim.faulting import check_faults
+
+    try:
+        check_faults(then, other)
+    except FaultError as error:
+        assert question.named is not None
+        message = f"{question.named.target} is not the topology of this run, in which this happened: {error.message}"
+        raise FlowdistError(message, help="name one with the same nodes and roles") from None
 
 
 def _other(same: RoleGraph, workloads: dict[str, Any], question: Question) -> RoleGraph:

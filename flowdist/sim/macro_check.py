@@ -6,7 +6,7 @@ The faults of a seed are drawn once and given to both (common random numbers); s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from flowdist.control.accounts import BUCKETS, Bucket
@@ -63,18 +63,21 @@ class Comparison(NamedTuple):
         return max(abs(self.difference(bucket)) for bucket in BUCKETS)
 
 
-def compare(graph: RoleGraph, plan: Plan, seeds: Iterable[int], until: int) -> Iterator[Comparison]:
+def compare(
+    graph: RoleGraph, plan: Plan, seeds: Iterable[int], until: int, tell: Callable[[int, int], None] | None = None
+) -> Iterator[Comparison]:
     """Play each seed's faults in both modes.
 
     Args:
         until: In ns. Rates are drawn up to there, and both modes stop there.
+        tell: Hears how far protocol mode is: see `Simulation`.
     """
     scope = scope_of(graph, plan)
     for seed in seeds:
         drawn = tuple(Arrivals(plan.rates, graph, scope.nodes, seed).until(until))
         fixed = plan._replace(faults=plan.faults + drawn, rates=())
         macro = Macro(scope, plan, fault_seed=seed).run(until)  # with its rates, so that its short cut is checked, too
-        protocol = Simulation(graph, fixed, checks="paced").run(until)
+        protocol = Simulation(graph, fixed, checks="paced", tell=tell).run(until)
         if protocol.violation is not None:
             raise FlowdistError(f"seed {seed}: protocol mode has found a violation: {protocol.violation}")
         yield Comparison(seed, len(fixed.faults), _of_macro(macro), _of_protocol(protocol, scope.role.name))

@@ -25,6 +25,10 @@ def test_after_two_seconds_it_is_told_how_far_the_simulation_is() -> None:
     assert "simulating: at 1:02:05, 13,000 events, in 2 s" in shown(after_s=2.1)
 
 
+def test_the_line_says_something_from_the_first_moment_on() -> None:
+    assert "at ," not in shown(after_s=2.1)
+
+
 @pytest.mark.parametrize("case", [{"after_s": 1.9}, {"after_s": 9, "quiet": True}, {"after_s": 9, "terminal": False}])
 def test_nothing_is_said_early_nor_where_nobody_looks(case: dict[str, float | bool]) -> None:
     assert "simulating" not in shown(**case)  # type: ignore[arg-type]

@@ -189,3 +189,19 @@ def test_a_last_line_that_is_cut_off_is_left_out(trace: Path) -> None:
     trace.write_bytes(trace.read_bytes()[:-10])
     assert json.loads(replay(str(trace), "--json").stdout)["events"] == 77
     assert timeline(str(trace)).exit_code == 0
+
+
+def test_a_topology_that_the_run_was_not_of_is_refused_with_what_happened_in_it(trace: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.py"
+    other.write_text("from flowdist import Topology\nt = Topology('other', nodes=2)\nt.role('trainer', 'true')\n")
+    done = replay(str(trace), "--with", str(other))
+    words = "other.py is not the topology of this run, in which this happened: there is no 'node2'"
+    assert done.exit_code == 2 and words in done.stderr
+    own = replay(str(trace), "--with", GANG, "--fail", "node77@1m")
+    assert own.exit_code == 2 and "there is no 'node77'" in own.stderr and "is not the topology" not in own.stderr
+
+
+def test_what_if_tells_in_json_what_it_tells_in_words(trace: Path) -> None:
+    asked = (str(trace), "--fail", "trainer/0@9h", "--fail", "trainer/1@5m:hang")
+    told = json.loads(replay(*asked, "--json").stdout)
+    assert told["violation"] is None and told["unfired"] == ["trainer/0@9h"]

@@ -203,6 +203,13 @@ def test_a_difference_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not one.is_equal and one.worst > 0
 
 
+def test_a_comparison_tells_how_far_it_is() -> None:
+    told: list[int] = []
+    often = parse_plan(rates=["node-kill=200/day/1m"])
+    list(compare(topology(), often, [0, 1], 2 * HOUR, lambda now, events: told.append(now)))
+    assert told and told != sorted(told), "of each seed"
+
+
 def big(**params: object) -> RoleGraph:
     return topology("hundred_thousand.py", **params)
 
