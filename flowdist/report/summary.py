@@ -15,6 +15,9 @@ from flowdist.graph import format_duration
 from flowdist.report.spending import goodput_line, not_reported_lines
 from flowdist.report.table import table
 
+WIDTH = 80  # columns that any terminal has
+ROW = 4  # replicas in a row, from which on the first and the last are named
+
 
 def summary_of(job: JobState, lines: Sequence[Line]) -> dict[str, Any]:
     """The summary as plain values: for --json, for expectations, for tests."""
@@ -82,7 +85,8 @@ def summary_text(summary: dict[str, Any], *, brief: bool = False) -> str:
     if goodput:
         lines += ["", goodput]
     if any(summary.get("time_s", {}).values()) and not brief:
-        lines += ["", "Where the time went", *table(_time_rows(summary["time_s"])), *not_reported_lines(summary)]
+        lines += ["", "Where the time went", *_narrow(_time_rows(summary["time_s"])), *not_reported_lines(summary)]
+        lines += [] if simulated else ["saving and reading checkpoints is in productive and start-up: nobody tells it"]
     if summary["incidents"]:
         causes = ", ".join(f"{count} {kind}" for kind, count in summary["causes"].items())
         lines += ["", f"Incidents, by cause: {causes}"]
@@ -103,14 +107,34 @@ def _time_rows(times: dict[str, dict[str, float]]) -> list[tuple[str, ...]]:
     return rows
 
 
+def _narrow(rows: list[tuple[str, ...]]) -> list[str]:
+    """As a table; one that is wider than a terminal, and has more columns than rows, the other way round."""
+    lines = table(rows)
+    if max(map(len, lines)) > WIDTH and len(rows[0]) > len(rows):
+        return table(list(zip(*rows, strict=True)))
+    return lines
+
+
+def _names(replicas: Sequence[str]) -> str:
+    """`ps/1, trainer/0 to trainer/63`"""
+    rows: list[list[str]] = []
+    for name in replicas:
+        role, _, index = name.partition("/")
+        if rows and rows[-1][-1] == f"{role}/{int(index) - 1}":
+            rows[-1].append(name)
+        else:
+            rows.append([name])
+    return ", ".join(f"{row[0]} to {row[-1]}" if len(row) >= ROW else ", ".join(row) for row in rows) or "nothing"
+
+
 def _incident_lines(incident: dict[str, Any]) -> list[str]:
     took = f" after {rounded(incident['took_s'])}" if incident["took_s"] is not None else ""
     if incident.get("steps_again_s") is not None:
         took += f", steps again after {rounded(incident['steps_again_s'])}"
     charge = f", charged to {incident['charged_to']}" if incident["charged_to"] else ", not counted"
-    restarted = ", ".join(incident["restarted"]) or "nothing"
+    restarted = _names(incident["restarted"])
     # a summary that an earlier version has written has none
-    stayed = f"; {', '.join(names)} stayed in place" if (names := incident.get("stayed_in_place")) else ""
+    stayed = f"; {_names(names)} stayed in place" if (names := incident.get("stayed_in_place")) else ""
     return [
         f"  {incident['number']}. at {rounded(incident['t_s'])}: {incident['reason']}",
         f"     restarted {restarted}{stayed}; {incident['result']}{took}{charge}",

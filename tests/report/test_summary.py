@@ -1,0 +1,48 @@
+"""The summary of a run fits a terminal, however many replicas and buckets there are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowdist.report.summary import WIDTH, summary_text
+
+
+def summary(restarted: list[str], buckets: list[str], roles: tuple[str, ...] = ("trainer",)) -> dict[str, Any]:
+    role = {"outcome": None, "generations": 1, "restarts": 0, "charged": 0, "budget": None, "step": 1}
+    incident = {"number": 1, "t_s": 1.0, "kind": "exit", "root": "x", "reason": "x", "result": "recovered"}
+    incident |= {"restarted": restarted, "stayed_in_place": [], "charged_to": None, "took_s": 1.0}
+    return {
+        "outcome": "succeeded",
+        "reason": "",
+        "lasted_s": 1.0,
+        "roles": dict.fromkeys(roles, role),
+        "time_s": {name: dict.fromkeys(buckets, 1.0) for name in roles},
+        "incidents": [incident],
+        "causes": {"exit": 1},
+    }
+
+
+def restarted(*names: str) -> str:
+    [line] = [line for line in summary_text(summary([*names], [])).splitlines() if line.startswith("     restarted ")]
+    return line.removeprefix("     restarted ").partition(";")[0]
+
+
+def test_replicas_in_a_row_are_named_by_the_first_and_the_last() -> None:
+    assert restarted(*(f"t/{n}" for n in range(64))) == "t/0 to t/63"
+    assert restarted("ps/1", "t/0", "t/1", "t/2", "t/4", "t/5", "t/6", "t/7") == "ps/1, t/0, t/1, t/2, t/4 to t/7"
+    assert restarted("a/0", "a/1", "b/2", "b/3") == "a/0, a/1, b/2, b/3"
+    assert restarted() == "nothing"
+
+
+def test_a_table_that_is_too_wide_stands_on_its_side() -> None:
+    buckets = ["productive", "start-up", "restore", "checkpoint", "stalled", "lost work", "detection", "re-formation"]
+    text = summary_text(summary([], buckets))
+    assert "  role          trainer\n  productive    12.5 %\n" in text
+    assert max(map(len, text.splitlines())) <= WIDTH
+    assert "  role     productive  start-up\n  trainer  50.0 %      50.0 %\n" in summary_text(summary([], buckets[:2]))
+
+
+def test_many_roles_stay_lines_of_their_own() -> None:
+    roles = tuple(f"a-role-with-a-long-name-{n}" for n in range(12))
+    buckets = ["productive", "start-up", "restore", "checkpoint", "stalled", "lost work", "detection", "re-formation"]
+    assert f"\n  {roles[0]}   12.5 %" in summary_text(summary([], buckets, roles))
