@@ -417,3 +417,24 @@ def test_a_plan_and_words_of_the_grammar_go_together() -> None:
     result = simulate(GANG, plan, "trainer/0@2m", scale=["trainer=3@3m"])
     hits = [line.spec for line in result.lines if isinstance(line, FaultLine)]
     assert hits == ["trainer/1@1m", "trainer/0@2m"] and len(result.job.worlds["trainer"].members) == 3
+
+
+def test_what_the_page_says_of_the_state_is_there() -> None:
+    page = (ROOT / "docs/testing.md").read_text().partition("| of `job` | |")[2].partition("\n\n")[0]
+    job = simulate(ROOT / "scenarios/topologies/gang.py", "node2@3m/2m").job
+    parts = {
+        'worlds["trainer"]': job.worlds["trainer"],
+        'roles["trainer"]': job.roles["trainer"],
+        "replicas.values()": next(iter(job.replicas.values())),
+        'nodes["node1"]': job.nodes["node1"],
+        "incidents": job.incidents[0],
+    }
+    rows = [row.strip("| ").split(" | ", 1) for row in page.splitlines() if row.startswith("| `")]
+    assert len(rows) == len(parts) + 2
+    for names, told in rows:
+        for name in re.findall("`([^`]+)`", names):
+            if name in parts:
+                for field in re.findall(r"`([a-z_]+)`", told):
+                    assert hasattr(parts[name], field), f"{name} has no {field}"
+            else:
+                assert hasattr(job, name), f"the state has no {name}"
