@@ -28,7 +28,8 @@ def find_record(name: str) -> Path:
         if not path.is_file():
             raise FlowdistError(f"{name} is no folder of a run: it has no {JOURNAL}", help=HELP)
     if not path.is_file():
-        raise FlowdistError(f"there is no file {name!r}", help=HELP)
+        what = "no run in runs/ yet" if name in ("latest", "runs/latest") else f"no file {name!r}"
+        raise FlowdistError(f"there is {what}", help=HELP)
     return path
 
 

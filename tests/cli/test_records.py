@@ -205,3 +205,11 @@ def test_what_if_tells_in_json_what_it_tells_in_words(trace: Path) -> None:
     asked = (str(trace), "--fail", "trainer/0@9h", "--fail", "trainer/1@5m:hang")
     told = json.loads(replay(*asked, "--json").stdout)
     assert told["violation"] is None and told["unfired"] == ["trainer/0@9h"]
+
+
+def test_where_nothing_has_run_the_latest_run_is_not_called_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for done in (timeline(), replay(), replay("runs/latest")):
+        assert done.exit_code == 2 and "error: there is no run in runs/ yet" in done.stderr
