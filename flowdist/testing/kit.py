@@ -209,6 +209,7 @@ def assert_same_result(topology: str | Path | Topology | RoleGraph, *faults: str
         AssertionError: with the first difference, and the command that shows it again; also when the job does not
             succeed, or no role has a model.
     """
+    __tracebackhide__ = True
     return assert_recovers(topology, *faults, same_state=True, **options)
 
 
@@ -233,6 +234,7 @@ def check_determinism(topology: str | Path | Topology | RoleGraph, *faults: str 
     Raises:
         AssertionError: with the first step that differs.
     """
+    __tracebackhide__ = True
     text = unlike(*(simulate(topology, *faults, **options) for _ in range(2)))
     if text:
         raise AssertionError(f"{text}: user code reads a clock, or random numbers that are not ctx.random's")
