@@ -300,8 +300,11 @@ class SimNode:
         is_fresh = len(output.kept) < self.procs_of(start.replica)
         self._sim.queue.after(SPAWN_NS if is_fresh else RESUME_NS, self._spawned, start, output.kept)
 
-    def _spawned(self, start: StartReplica, kept: tuple[int, ...]) -> None:
+    def _spawned(self, start: StartReplica, kept: tuple[int, ...], stood_still: bool = False) -> None:
         if not self.is_alive:
+            return
+        if self.is_paused:  # nor does a fork get the CPU; when it does it may be a ghost: see check_ghosts
+            self._held.append(lambda: self._spawned(start, kept, stood_still=True))
             return
         role = self._sim.graph.role(start.replica.role)
         key = (start.replica, start.attempt)
@@ -309,7 +312,8 @@ class SimNode:
         alive.update(dict.fromkeys(rank for rank in range(self.procs_of(start.replica)) if rank not in kept))
         if not alive:
             return
-        self._sim.attempt_began(*key)
+        if not stood_still:
+            self._sim.attempt_began(*key)
         ports = tuple((name, self._port(start.replica, name)) for name in role.ports)
         self.tell(io.WorkersSpawned(*key, ports))
         self._sim.work.workers_run(self, start, kept)

@@ -65,6 +65,8 @@ class Work:
             model = self.models.get(start.world)
             if model is None:
                 model = self.models[start.world] = WorldModel(self._pace_of(role))
+            if start.generation < model.generation:
+                return  # its node stood still while they were forked: the world has gone on without them
             if start.generation != model.generation:
                 self._stops.pop(start.world, None)
             procs = node.procs_of(start.replica)

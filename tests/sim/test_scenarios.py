@@ -71,7 +71,7 @@ def test_a_fault_that_never_fires_is_a_violated_expectation(tmp_path: Path) -> N
     [
         ('title = "x"\ntopologie = "y"', "key 'topologie' is unknown"),
         ('title = "x"\ntopology = "y"\n[expect]\noutcom = "failed"', "key 'expect.outcom' is unknown"),
-        ('title = "x"', "missing required field `topology`"),
+        ('title = "x"', "there is no topology"),
         ("title = ", "Invalid value"),
     ],
 )

@@ -250,3 +250,15 @@ def test_who_starts_up_on_a_paused_node_when_a_peer_is_gone_begins_nothing() -> 
     [lost, *_] = [line.t_ns for line in result.lines if isinstance(line, Record) and "NodeSilent" in repr(line.event)]
     assert len(result.models["trainer"].begins) == 2
     assert min(result.models["trainer"].begins) > lost
+
+
+@pytest.mark.parametrize("ms", range(103, 110))
+def test_workers_that_a_paused_node_was_forking_are_there_when_it_goes_on_and_no_sooner(ms: int) -> None:
+    """Between the order and the fork it stands still; it is lost, and trainer/2 runs elsewhere when the fork comes."""
+    t = Topology("gang", nodes=3 * [Node(cpu=4)])
+    load = Workload(steps=60, startup="2s")
+    t.role("trainer", "true", replicas=3, restart=Restart(max_restarts=9), workload=load)
+    for pause in ("21s", "2s"):
+        result = run(graph_of(t), "trainer/0@10s", f"node2@10.{ms}s:pause/{pause}")
+        assert result.violation is None
+        assert result.job.outcome == "succeeded"
