@@ -1,7 +1,7 @@
 """Python imports this at its start where this folder is in PYTHONPATH: whatever a tested job starts or forks is late.
 
-Most are late by little and some by much, up to LATE seconds. A test that waits for one thing and relies on another, such
-as rank 1 being there and rank 0 having saved, fails then: `make test-late`.
+Most are late by little and some by much, up to LATE seconds. A test that waits for one thing and relies on another, for
+rank 1 to be there and on rank 0 to have saved, fails then: `make test-late`.
 """
 
 import os
