@@ -164,6 +164,8 @@ def test_a_verb_waits_for_the_next_controller(tmp_path: Path) -> None:
 
 def test_a_run_that_was_killed_is_told_to_have_died_with_the_command_that_goes_on(tmp_path: Path) -> None:
     with detached(tmp_path) as job:
+        with Job(tmp_path, "-f", verb="logs") as follow:
+            follow.until("rank 0 of 1")
         with Deaths(job.alive()) as deaths:
             os.kill(min(job.alive()), signal.SIGKILL)
             assert deaths.survivors(5.0) == []
