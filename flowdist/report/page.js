@@ -48,7 +48,7 @@ function layout() {
   DATA.worlds.forEach(([name, gang], world) => {
     const items = gang ? generations.filter((g) => g.world === world) : [];
     const saved = DATA.checkpoints.filter((c) => c[0] === world).map((c) => c[1]);
-    if (items.length && matches(name)) add({ kind: "strip", height: 20, label: `${name}: generations`, items, saved });
+    if (items.length && matches(name)) add({ kind: "strip", height: 20, label: `world ${name}`, items, saved });
   });
   (state.view === "role" ? lanesByRole : lanesByNode)(add);
   $("spacer").style.height = `${y + 8}px`;
