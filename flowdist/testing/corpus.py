@@ -12,6 +12,9 @@ from typing import Any, NamedTuple
 
 from flowdist.errors import FlowdistError
 from flowdist.testing.judging import Failure
+from flowdist.testing.kinds import likeness
+
+ALIKE_MAX = 10  # one bug can make most seeds fail, and each that is kept is tried first the next time
 
 
 class Known(NamedTuple):
@@ -28,6 +31,7 @@ class Corpus:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._alike: dict[tuple[str, str], dict[tuple[int, tuple[str, ...]], None]] = {}
 
     def open(self) -> list[Known]:
         """What is known, when it is certain that what is found can be kept.
@@ -62,9 +66,14 @@ class Corpus:
         return list(dict.fromkeys(known.seed for known in self.known()))
 
     def keep(self, failures: Iterable[Failure]) -> None:
-        """Those that are new."""
+        """Those that are new; of those that are alike, and that this corpus was told of, the first ten."""
         before = {(known.seed, known.faults) for known in self.known()}
-        new = [failure for failure in failures if (failure.seed, failure.faults) not in before]
+        new = []
+        for failure in failures:
+            plan, alike = (failure.seed, failure.faults), self._alike.setdefault(likeness(failure), {})
+            if plan not in alike and len(alike) < ALIKE_MAX:
+                alike[plan] = None
+                new += [failure] if plan not in before else []
         if new:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a") as file:

@@ -24,8 +24,13 @@ def kinds_of(failures: Iterable[Failure]) -> list[Kind]:
     """In the order in which the first of each was found. What is alike says the same but for times and numbers."""
     found: dict[tuple[str, str], list[Failure]] = {}
     for failure in failures:
-        found.setdefault((failure.property, _pattern(failure)), []).append(failure)
+        found.setdefault(likeness(failure), []).append(failure)
     return [Kind(min(alike, key=_size), tuple(failure.seed for failure in alike)) for alike in found.values()]
+
+
+def likeness(failure: Failure) -> tuple[str, str]:
+    """The same for those that are alike."""
+    return failure.property, _pattern(failure)
 
 
 def _pattern(failure: Failure) -> str:

@@ -220,6 +220,18 @@ def test_plans_that_fail_again_are_told_as_they_are_found_and_one_is_enough_with
     assert campaign(graph_of(GANG), [40, 41], **asked, fail_fast=True).stopped == "at the first failure"
 
 
+def test_of_failures_that_are_alike_a_corpus_keeps_ten(tmp_path: Path) -> None:
+    corpus = Corpus(tmp_path / "corpus.jsonl")
+    alike = [Failure(n, "always", f"it does not hold at {n}.5s", (f"node0@{n}s",)) for n in range(1, 31)]
+    for failure in alike:
+        corpus.keep([failure])  # as they are found
+    corpus.keep([*alike, Failure(40, "always", "another one does not", ("node0@40s",))])  # and at the end
+    assert corpus.seeds() == [*range(1, 11), 40]
+    again = Corpus(tmp_path / "corpus.jsonl")
+    again.keep([*alike[:10], alike[20]])  # those that are known fail again, and one more does
+    assert again.seeds() == [*range(1, 11), 40]
+
+
 def test_explore_keeps_what_fails_and_tries_it_first(tmp_path: Path) -> None:
     corpus = tmp_path / "deep/corpus.jsonl"
     asked = {"properties": None, "always": list(seldom_again().always), "corpus": corpus}
