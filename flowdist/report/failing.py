@@ -137,7 +137,8 @@ def _index(text: str, spec: RoleSpec, number: str) -> int:
         raise _wrong(text, f"{spec.name} has {spec.max_replicas} replicas at most", f"write {known}")
     if match[2] is not None and int(match[2]) >= spec.procs:
         help = f"write {spec.name}/{index}.0" + (f" to {spec.name}/{index}.{spec.procs - 1}" if spec.procs > 1 else "")
-        raise _wrong(text, f"a replica of {spec.name} has {spec.procs} workers", help)
+        workers = f"{spec.procs} workers" if spec.procs > 1 else "one worker"
+        raise _wrong(text, f"a replica of {spec.name} has {workers}", help)
     return index
 
 

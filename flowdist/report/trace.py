@@ -41,7 +41,8 @@ def _texts(record: Record) -> Iterator[str]:
     if starts:
         first = starts[0]
         names = ", ".join(f"{start.replica}@{start.node}" for start in starts)
-        yield f"start {names} (generation {first.generation}, {first.world_size} workers)"
+        workers = f"{first.world_size} worker{'s' * (first.world_size != 1)}"
+        yield f"start {names} (generation {first.generation}, {workers})"
     for effect in record.effects:
         if isinstance(effect, Notify):
             yield effect.text

@@ -223,7 +223,7 @@ def test_an_unready_replica_still_runs_and_is_stopped() -> None:
         ("pss/0", "there is no 'pss'", 'did you mean "ps"?'),
         ("ps/2", "ps has 2 replicas at most", "write ps/0 to ps/1"),
         ("ps/x", "'x' is no number of a replica", "write ps/0"),
-        ("ps/0.1", "a replica of ps has 1 workers", "write ps/0.0"),
+        ("ps/0.1", "a replica of ps has one worker", "write ps/0.0"),
         ("node7", "there is no 'node7'", "did you mean"),
         ("zone=c", "no node is zone=c", "there is none"),
         ("controller:oom", "the controller does not fail by 'oom'", "write controller"),

@@ -44,6 +44,11 @@ def test_there_is_an_end_to_faults_too() -> None:
     assert any("faults and incidents more" in line for line in shown) and len(shown) <= 2 * MOST + 3
 
 
+def test_a_world_of_one_has_one_worker() -> None:
+    lines = list(trace_lines(actors().lines[:30]))
+    assert any(line.endswith("start actor/0@node1 (generation 1, 1 worker)") for line in lines), lines
+
+
 def test_what_is_short_is_shown_as_it_is() -> None:
     lines = actors("actor/3@1m").lines[:30]
     assert shown_lines(lines, MOST) == list(trace_lines(lines))
