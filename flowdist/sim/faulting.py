@@ -344,6 +344,8 @@ class Faulting:
         node = self._sim.nodes[state.node]
         alive = list(node.workers.get((replica, state.attempt), {}))
         ranks = [rank for rank in alive if fault.local_rank in (None, rank)]
+        if fault.kind == "slow" and self._sim.graph.role(replica.role).kind == "service":
+            return  # what a slow one costs those who call it is not simulated: it has not fired
         if ranks:
             self._tell(fault, str(replica))
         if ranks and fault.kind in ("hang", "pause", "slow"):
