@@ -295,12 +295,14 @@ class Faulting:
             self._sim.work.hold(world, name)
         for replica, attempt in ran:
             self._sim.work.code.freeze(replica, attempt)
+            self._sim.work.standstill.begins(replica, attempt)
 
         def resume() -> None:
             for world in sorted(worlds):
                 self._sim.work.go_on(world, name)
             for replica, attempt in ran if node.is_alive else ():
                 self._sim.work.code.thaw(replica, attempt)
+                self._sim.work.standstill.ends(replica)
             node.go_on()
 
         self._later(fault, resume)
@@ -373,9 +375,11 @@ class Faulting:
             node.hung[replica, attempt] = None
             work.hold(world, why)
             work.code.freeze(replica, attempt)
+            work.standstill.begins(replica, attempt)
 
             def resume() -> None:
                 work.code.thaw(replica, attempt)
+                work.standstill.ends(replica)
                 node.hung.pop((replica, attempt), None)
                 work.go_on(world, why)
 

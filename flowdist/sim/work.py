@@ -13,6 +13,7 @@ from flowdist.sim.accounts import begins, halts
 from flowdist.sim.checkpoints import Damage
 from flowdist.sim.collectives import Collectives
 from flowdist.sim.models import UserCode
+from flowdist.sim.standstill import Standstill
 from flowdist.sim.streams import draw, spread
 from flowdist.sim.stretch import skip_quiet, who_tells
 from flowdist.sim.workload import EVEN, WorldModel
@@ -44,6 +45,7 @@ class Work:
         self.collectives = Collectives(sim, seed, self.models)
         self._serving: dict[str, dict[ReplicaId, int]] = {}  # attempts of services that have started up, by role
         self._away: dict[ReplicaId, None] = {}  # served, and do not for now
+        self.standstill = Standstill(sim)
         self._slow_disk: dict[str, Fraction] = {}  # how many times longer roles take to save
         self._parted: dict[str, tuple[str, list[str]]] = {}  # nodes that cannot speak to each other, by the fault
         self._stops: dict[str, list[_Stop]] = {}  # of worlds that are to stop at a step
@@ -97,7 +99,7 @@ class Work:
         if not node.is_alive or not node.workers.get(key):
             return
         role = self._graph.role(start.replica.role)
-        if role.kind == "service" and not self.code.serve(start):
+        if role.kind == "service" and (key in self.standstill.hung or not self.code.serve(start)):
             return
         if role.ready is not None and role.ready.how == "call":
             for local_rank in range(node.procs_of(start.replica)):
@@ -116,9 +118,12 @@ class Work:
                 begins(self._sim.accounts, model, self._queue.now)
             self._check_parted(start.world)
             self._plan(start.world, model)
+            for member in [one for one in model.members.values() if (one.replica, one.attempt) in self.standstill.hung]:
+                self.hang(self._sim.nodes[member.node], member.replica, member.attempt)  # it hung as it started up
 
     def _serves(self, replica: ReplicaId, attempt: int) -> None:
         """A service is there (again): whoever waited for it goes on."""
+        self.standstill.ends(replica)
         self._serving.setdefault(replica.role, {})[replica] = attempt
         self._away.pop(replica, None)
         self._sim.accounts.serves(replica, self._queue.now)
@@ -134,6 +139,8 @@ class Work:
         start = model.members.get(replica) if model is not None else None
         if model is not None and start is not None and start.attempt == attempt:
             self._halt(model)
+        if self.standstill.has_begun(replica, attempt):
+            self.standstill.ends(replica)
         serving = self._serving.get(replica.role, {})
         if serving.get(replica) == attempt:  # not one whose node was paused, and that was replaced meanwhile
             del serving[replica]
@@ -253,12 +260,13 @@ class Work:
         if model is not None and model.begun_ns is not None and not model.is_warming(now) and key not in node.hung:
             for local_rank in range(node.procs_of(replica)):
                 node.tell(io.WorkerProgressed(*key, local_rank, model.step_at(self._queue.now)))
-        node.tell(io.SignsSeen(*key, None))
+        node.tell(io.SignsSeen(*key, self.standstill.output_ns(*key)))
 
     def hang(self, node: SimNode, replica: ReplicaId, attempt: int) -> None:
         """The replica does nothing any more; the others of its world wait for it in vain, a step further."""
-        node.hung[replica, attempt] = None
+        node.hung[replica, attempt] = self.standstill.hung[replica, attempt] = None
         self.code.freeze(replica, attempt)
+        self.standstill.begins(replica, attempt)
         model = self.model_of(replica, attempt)
         if model is None or model.begun_ns is None:
             return
