@@ -7,12 +7,18 @@ from typing import Any, Literal
 import pytest
 
 from flowdist.dsl import Node, Restart, Template, Topology, Workload
+from flowdist.faults import Plan, parse_fault
 from flowdist.graph import SECOND
 from flowdist.sim.result import SimResult
-from flowdist.testing import simulate
+from flowdist.testing import graph_of, simulate
+from tests.sim.test_stretch import differences
 
 
 def run(*faults: str, on_restart: Literal["reconnect", "restart"] = "reconnect", **service: Any) -> SimResult:
+    return simulate(job(on_restart, **service), *faults)
+
+
+def job(on_restart: Literal["reconnect", "restart"] = "reconnect", **service: Any) -> Topology:
     """The service is on node0, or else on node1."""
     pools = [Node(f"node{i}", cpu=1, labels={"pool": "ps" if i < 2 else "work"}) for i in range(5)]
     t = Topology("job", nodes=pools)
@@ -24,7 +30,7 @@ def run(*faults: str, on_restart: Literal["reconnect", "restart"] = "reconnect",
     work = Template(where={"pool": "work"}, restart=Restart(max_restarts=3))
     t.role("trainer", "true", like=work, replicas=2, depends_on=needs, workload=load)
     t.role("side", "true", like=work, gang=False, primary=False, workload=Workload(steps=50))
-    return simulate(t, *faults)
+    return t
 
 
 def lasted(result: SimResult) -> float:
@@ -50,6 +56,14 @@ def test_a_service_that_hangs_is_found_by_its_silence_and_its_users_go_on() -> N
     [incident] = result.job.incidents
     assert incident.kind == "hang" and 40 <= incident.opened_ns / SECOND < 52
     assert lasted(result) - lasted(run()) >= 10 and result.job.worlds["trainer"].generation == 1
+
+
+@pytest.mark.parametrize("fault", ["ps/0@30s:hang", "ps/0@30s:pause/8s", "node0@30s:pause/2s", "ps/0@1s:hang"])
+def test_computed_quiet_stretches_and_heartbeats_that_are_played_change_nothing(fault: str) -> None:
+    graph = graph_of(job(hang_after="10s", ready_timeout="1m"))
+    for seed in (0, 1):
+        for play in (False, True):
+            assert differences(graph, Plan((parse_fault(fault),)), seed, None, play_heartbeats=play)[0] == []
 
 
 def test_a_service_that_is_well_says_something_all_the_time() -> None:
