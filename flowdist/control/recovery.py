@@ -50,8 +50,10 @@ def fail(job: JobState, failure: Failure, *, was_told: bool = False) -> None:
         close(job, inside, f"{replica.id} failed again")
         inside = None
     part_of = inside or upstream_incident(job, replica)
-    is_excused = was_told and follows_from_loss(job, failure)  # as it would be if the loss had been reported after it
-    verdict = EXCUSED if is_excused else judge(job, failure, caused=part_of is not None, was_told=was_told)
+    verdict = judge(job, failure, caused=part_of is not None, was_told=was_told)
+    is_excused = follows_from_loss(job, failure, was_told=was_told)  # as if the loss had been reported after it
+    if is_excused and (was_told or verdict.action != "restart"):
+        verdict = EXCUSED
     reason = f"{replica.id} failed on {replica.node}: {failure.why}"
     in_doubt: list[NodeName] = []
     if verdict.action != "restart" or verdict.counted:  # somebody pays, or something ends
@@ -185,12 +187,12 @@ def open_incident(
 ) -> Incident:
     """Open it, take in every open incident that it meets, and stop its whole restart set."""
     incident = Incident(len(job.incidents) + 1, job.now, kind, root, root_role, reason, counted, level)
+    job.incidents.append(incident)
     hold(job, incident, held)
     await_nodes(job, incident, in_doubt)
     note_lost(job, incident, lost or {})
     for other in excuse_dependents(job, incident):  # what was stopped in doubt restarts after all
         extend(job, other, closure(job, list(other.worlds)))
-    job.incidents.append(incident)
     job.open[incident.number] = None
     if root_role is not None:
         job.roles[root_role].rooted.append(incident.number)

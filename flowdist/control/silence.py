@@ -12,7 +12,7 @@ from itertools import takewhile
 
 from flowdist.control.backoff import set_backoff
 from flowdist.control.bad_nodes import blame, forget_failure
-from flowdist.control.causes import PEER_KINDS, drop_held, excuse, first_cause
+from flowdist.control.causes import PEER_KINDS, drop_held, excuse, first_cause, may_follow
 from flowdist.control.closure import closure, scope_worlds
 from flowdist.control.deadlines import Due
 from flowdist.control.ending import begin_ending
@@ -94,14 +94,13 @@ def _open_or_of_late(job: JobState, since: int) -> list[Incident]:
 
 
 def _is_of_peers(job: JobState, incident: Incident, name: NodeName) -> bool:
-    """Whether somebody pays for the failure of something whose peers live on that node, and has not started since."""
+    """Whether somebody pays for a failure that may follow from the loss of that node, and has not started since."""
     if not _pays(job, incident) or incident.kind not in PEER_KINDS:
         return False
     root = job.replicas[next(iter(incident.lost))]
     if root.phase != "gone" or root.id in incident.restarted or root.started_ns > incident.opened_ns:
         return False
-    others = [job.replicas[other] for other in job.nodes[name].replicas]
-    return any(other.is_live and other.world == root.world for other in others)
+    return may_follow(job, root, name)
 
 
 def _pays(job: JobState, incident: Incident) -> bool:
