@@ -163,22 +163,25 @@ def await_nodes(job: JobState, incident: Incident, nodes: Iterable[NodeName]) ->
 
 
 def take_over(job: JobState, incident: Incident, other: Incident) -> None:
-    """What the other holds, which happened before, is judged when it would have been (R7, R8)."""
+    """What the other holds, which happened before, is judged as and when it would have been (R7, R8)."""
     if not other.held:
         return
     since = [*other.in_doubt.items(), *incident.in_doubt.items()]
     incident.in_doubt = {}
     for name, ns in sorted(since, key=lambda item: item[1]):
         incident.in_doubt.setdefault(name, ns)
-    hold(job, incident, [held._replace(caused=True) for held in other.held])
+    hold(job, incident, other.held)
     incident.held.sort(key=lambda held: held.at_ns)
     dues = [job.due.at(Due("answer", str(each.number))) for each in (incident, other)]
     if known := [due for due in dues if due is not None]:
         job.due.set(Due("answer", str(incident.number)), min(known))
 
 
-def excuse(job: JobState, incident: Incident) -> None:
-    """Its charge, made or to come, is dropped, once: it has another cause."""
+def excuse(job: JobState, incident: Incident) -> list[Incident]:
+    """Its charge, made or to come, is dropped, once: it has another cause.
+
+    Returns the incidents that held something of it: itself, or the one that it has become part of.
+    """
     if incident.root_role is not None:
         role = job.roles[incident.root_role]
         if incident.number in role.rooted:
@@ -189,9 +192,36 @@ def excuse(job: JobState, incident: Incident) -> None:
             role.spent[incident.level].remove(incident.opened_ns)
             role.backoff_step = max(0, role.backoff_step - 1)
     incident.counted, incident.charged_to = False, None
+    holders = [incident] if incident.held else _without_failures_of(job, incident)
     drop_held(job, incident)
     for what in INCIDENT_DUES:
         job.due.clear(Due(what, str(incident.number)))
+    return holders
+
+
+def _without_failures_of(job: JobState, incident: Incident) -> list[Incident]:
+    """What opened it is held by the incident that it has become part of, if by any, and is no more."""
+    holders = []
+    for other in job.open_incidents():
+        rest = [held for held in other.held if not _opened(held, incident)]
+        if len(rest) < len(other.held):
+            holders.append(other)
+            other.held = rest
+            if not rest:
+                drop_held(job, other)
+    return holders
+
+
+def own_incident(job: JobState, held: Held) -> Incident | None:
+    """The incident that the failure opened, and is charged for; it may have become part of another since (R7)."""
+    for number in reversed(job.role_of(held.failure.replica).rooted):
+        if _opened(held, job.incident(number)):
+            return job.incident(number)
+    return None
+
+
+def _opened(held: Held, incident: Incident) -> bool:
+    return held.at_ns == incident.opened_ns and str(held.failure.replica) == incident.root
 
 
 def drop_held(job: JobState, incident: Incident) -> None:
@@ -215,8 +245,7 @@ def excuse_dependents(job: JobState, incident: Incident) -> list[Incident]:
     roles = [role for role in job.roles.values() if not role.upstream.keys().isdisjoint(lost)]
     in_doubt = []
     for other in _since(job, since, [role.rooted for role in roles]):
-        in_doubt += [other] if other.held else []
-        excuse(job, other)
+        in_doubt += excuse(job, other)
         job.notify(f"incident {other.number} was caused by {incident.root}: not counted")
     names = {role.spec.name for role in roles}
     for other in _since(job, since, [role.lost_in for role in roles]):

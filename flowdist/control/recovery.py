@@ -198,7 +198,7 @@ def open_incident(
         job.roles[root_role].rooted.append(incident.number)
         if counted:
             job.roles[root_role].spent.setdefault(level, []).append(job.now)
-            set_backoff(job, job.roles[root_role], incident)
+            set_backoff(job, job.roles[root_role], level, incident)
     extend(job, incident, seeds if any(each.is_final for each in held) else closure(job, seeds))
     names = ", ".join(incident.worlds) or "nothing"
     backoff = job.due.at(Due("backoff", str(incident.number)))
@@ -417,7 +417,7 @@ def _is_settled(job: JobState, world: World) -> bool:
 
 
 def close(job: JobState, incident: Incident, result: str) -> None:
-    """The one place where a budget is charged (R7)."""
+    """It is over, and is charged if it counts (R7)."""
     incident.phase, incident.closed_ns, incident.result = "closed", job.now, result
     job.open.pop(incident.number, None)
     for what in INCIDENT_DUES:
@@ -428,13 +428,18 @@ def close(job: JobState, incident: Incident, result: str) -> None:
     incident.awaited.clear()
     incident.in_doubt.clear()
     incident.held.clear()
-    if incident.root_role is not None:
-        role = job.roles[incident.root_role]
-        if incident.counted:
-            role.charges.append(Charge(incident.opened_ns, incident.level))
-            role.last_counted_ns = job.now
-            incident.charged_to = incident.root_role
+    if incident.counted:
+        charge(job, incident)
     if result == "recovered":
         took = format_duration(round(job.now - incident.opened_ns, -6))
-        charge = f", charged to {incident.charged_to}" if incident.charged_to else ""
-        job.notify(f"incident {incident.number}: recovered after {took}{charge}")
+        paid = f", charged to {incident.charged_to}" if incident.charged_to else ""
+        job.notify(f"incident {incident.number}: recovered after {took}{paid}")
+
+
+def charge(job: JobState, incident: Incident) -> None:
+    """The one place where a budget is charged (R7). The incident is over."""
+    assert incident.root_role is not None
+    role = job.roles[incident.root_role]
+    role.charges.append(Charge(incident.opened_ns, incident.level))
+    role.last_counted_ns = job.now
+    incident.charged_to = incident.root_role
