@@ -16,7 +16,9 @@ from flowdist.graph import (
     RoleSpec,
     decode_graph,
     encode_graph,
+    moments,
 )
+from flowdist.graph.capacity import MOMENTS_MAX
 
 PS = RoleSpec("ps", ("ps",))
 TRAINER = RoleSpec("trainer", ("train",), gates=(Gate("ps", "ready"),))
@@ -73,3 +75,16 @@ def test_a_gang_has_as_many_workers_on_a_node_as_its_host_says_unless_they_have_
     here = RoleGraph("test", (gang, *held)).on(node)
     assert [role.procs for role in here.roles] == [3, 2, 2, 2]
     assert [gang.procs_on(each) for each in (node, NodeSpec("b"))] == [3, 2]
+
+
+def test_at_a_moment_any_of_the_roles_that_others_wait_for_may_have_succeeded() -> None:
+    before = {"a": (), "b": ("x",), "c": ("y",), "d": ("x", "b")}
+    found = [set(gone) for gone in moments(before)]
+    assert found == [set(), {"x"}, {"y"}, {"x", "y"}, {"x", "b"}, {"x", "y", "b"}]
+
+
+def test_of_many_moments_each_by_itself_and_all_together_are_named() -> None:
+    before = {f"after{i}": (f"x{i}",) for i in range(20)}
+    found = moments(before)
+    assert len(found) < 2 * MOMENTS_MAX and {frozenset(names) for names in before.values()} <= set(found)
+    assert found[-1] == {f"x{i}" for i in range(20)}
