@@ -137,14 +137,14 @@ def test_r2_who_grows_leaves_room_for_all_who_can_be_alive_together_though_they_
     order: tuple[str, str],
 ):
     """`late` has room without `early`, and `early` without `late`: when both x and y have succeeded both are alive."""
-    early = role("early", gates=(Gate("x", "succeeded"),))
+    early = role("early", min_replicas=2, max_replicas=2, gates=(Gate("x", "succeeded"),))
     late = role("late", min_replicas=2, max_replicas=2, gates=(Gate("y", "succeeded"),))
-    talk = Talk(graph(role("x"), role("y"), early, late, role("grower", max_replicas=4), cpu=5))
+    talk = Talk(graph(role("x"), role("y"), early, late, role("grower", max_replicas=4), cpu=6))
     talk.join("node0")
     assert talk.up() == ["x/0", "y/0", "grower/0", "grower/1"]
     for name in order:
         talk.finish(f"{name}/0")
-    assert talk.up() == ["early/0", "late/0", "late/1", "grower/0", "grower/1"]
+    assert talk.up() == ["early/0", "early/1", "late/0", "late/1", "grower/0", "grower/1"]
 
 
 def test_r2_no_room_is_kept_for_who_waits_for_another_that_is_yet_to_come():

@@ -129,15 +129,17 @@ def test_roles_that_wait_for_different_ones_to_succeed_are_alive_together_when_a
     assert codes(topology) == []
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(
-    cpu=st.integers(2, 6),
+    cpu=st.integers(3, 6),
     roles=st.lists(
         st.tuples(
-            st.integers(1, 3), st.booleans(), st.lists(st.sampled_from(["", "started", "succeeded"]), max_size=3)
+            st.integers(1, 3),
+            st.booleans(),
+            st.lists(st.sampled_from(["", "", "succeeded", "succeeded", "started"]), min_size=4, max_size=4),
         ),
-        min_size=2,
-        max_size=4,
+        min_size=4,
+        max_size=5,
     ),
 )
 def test_check_finds_no_room_where_the_controller_waits_for_some_in_an_order_in_which_others_may_succeed(
