@@ -335,8 +335,29 @@ def _short_roles(job: JobState, grower: Role) -> list[Role]:
 def leaves_room(job: JobState, grower: Role, taken: Trial, seats: list[Seat], short: list[Role]) -> bool:
     """Whether the minima of the roles that are yet to come could still be seated with these more `seats` of `grower`.
 
-    `taken` is what they leave of their nodes. A role that waits for others to succeed may count on their seats: they
-    are gone by then. Whoever can start by then comes with it, unless it waits for the role itself.
+    `taken` is what they leave of their nodes. A role that finds no room without them either holds up nobody on nodes
+    that are nothing for it.
+    """
+    while (lacking := _without_room(job, grower, taken, seats, short)) is not None:
+        is_for_it = any(_may_ever_take(job.nodes[name], lacking) for _, name in seats)
+        if is_for_it or _without_room(job, grower, {}, [], short) is not lacking:
+            return False
+        short = [role for role in short if role is not lacking]
+    return True
+
+
+def _may_ever_take(node: Node, role: Role) -> bool:
+    """With nothing else on it, and whoever its neighbours are."""
+    labels = dict(node.spec.labels)
+    is_allowed = all(labels.get(key) == value for key, value in role.spec.placement.where)
+    return is_allowed and slots(role.need, offered(node.spec)) > 0
+
+
+def _without_room(job: JobState, grower: Role, taken: Trial, seats: list[Seat], short: list[Role]) -> Role | None:
+    """The first of these roles whose minimum finds no room beside the others.
+
+    A role that waits for others to succeed may count on their seats: they are gone by then. Whoever can start by then
+    comes with it, unless it waits for the role itself.
     """
     after = {role.spec.name: before_success(job, role.spec) for role in short}
     for gone in moments(after):
@@ -347,8 +368,8 @@ def leaves_room(job: JobState, grower: Role, taken: Trial, seats: list[Seat], sh
             missing = role.spec.min_replicas - role.occupied
             chooser = Chooser(job, role, trial, seats)
             if chooser.lacks(missing) or not all(chooser.take() is not None for _ in range(missing)):
-                return False
-    return True
+                return role
+    return None
 
 
 def _when_gone(job: JobState, gone: Collection[str], free: Trial, grower: Role, seats: list[Seat]) -> Trial:

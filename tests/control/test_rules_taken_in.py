@@ -91,3 +91,23 @@ def test_r7_what_a_wider_incident_has_taken_in_and_a_lost_node_has_caused_is_not
     everybody_stops(talk)
     assert talk.job.roles["helper"].charges == [] and talk.replica("helper/0").failures == []
     assert talk.job.roles["wide"].charges == [(101 * SECOND, 0)]
+
+
+def test_r7_an_upstream_takes_the_blame_for_its_own_dependents_alone():
+    """The helper may not fail, and depends on the server; nor may the other, which does not."""
+    ps = role("ps", kind="service", restart=restart("replica"))
+    helper = role("helper", restart=restart("role", 0), gates=(Gate("ps", "started"),))
+    other = role("other", min_replicas=2, max_replicas=2)
+    roles = (ps, helper, other, role("wide", restart=restart("domain")))
+    talk = Talk(graph(*roles, domains=(Domain("core", ("helper", "other", "wide")),), nodes=5, cpu=1))
+    talk.join(*(f"node{i}" for i in range(5)))
+    talk.now, talk.auto = 100 * SECOND, False
+    for name in ("helper/0", "other/0", "wide/0"):
+        talk.fail(name)
+    (incident,) = talk.job.open_incidents()
+    assert [held.failure.replica.role for held in incident.held] == ["helper", "other"]
+    talk.fail("ps/0")
+    assert [held.failure.replica.role for held in incident.held] == ["other"]
+    everybody_stops(talk)
+    talk.wait(2)
+    assert talk.job.ending_reason.startswith("other/0 failed on ")
