@@ -15,6 +15,8 @@ step within a bound, and the job has to be over within another:
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from flowdist.control import events as ev
 from flowdist.control.effects import AnswerCheckpoint
 from flowdist.control.history import FaultLine, Record
@@ -35,16 +37,16 @@ def bound_ns(graph: RoleGraph, plan: Plan) -> int:
 
 def end_ns(graph: RoleGraph, plan: Plan, horizon_ns: int) -> int:
     """When the job has to be over, at the latest. `horizon_ns`: how long it takes without faults."""
-    healed = max((fault.when.at_ns or 0) + _lasts_ns(fault) for fault in plan.faults) if plan.faults else 0
+    healed = max((fault.when.at_ns or 0) + _lasts_ns(graph, fault) for fault in plan.faults) if plan.faults else 0
     work = sum(_work_ns(spec.workload) for spec in graph.roles if spec.kind == "task")
     return max(healed, horizon_ns) + bound_ns(graph, plan) + horizon_ns + round(SPREAD * work)
 
 
 def healed_ns(result: SimResult, plan: Plan) -> int:
     """When the last of the faults that hit was over, and what it broke was whole again."""
-    faults = {fault.spec: fault for fault in plan.faults}
+    lasts = {fault.spec: _lasts_ns(result.job.graph, fault) for fault in plan.faults}
     hits = [line for line in result.lines if type(line) is FaultLine]
-    return max((line.t_ns + (_lasts_ns(faults[line.spec]) if line.spec in faults else 0) for line in hits), default=0)
+    return max((line.t_ns + lasts.get(line.spec, 0) for line in hits), default=0)
 
 
 def late(result: SimResult, plan: Plan) -> tuple[int, str] | None:
@@ -124,7 +126,11 @@ def _work_ns(load: WorkloadSpec) -> int:
     return load.startup_ns + load.restore_ns + round((1 + load.step_spread) * works)
 
 
-def _lasts_ns(fault: Fault) -> int:
-    """From when it hits to when it is over."""
+def _lasts_ns(graph: RoleGraph, fault: Fault) -> int:
+    """From when it hits to when it is over, and what was begun on a slow disk is written."""
     notice = parse_duration(fault.arg) if fault.kind == "preempt" and fault.arg else 0
-    return notice + (fault.duration_ns or 0)
+    written = 0
+    if fault.kind == "slow-checkpoint":
+        longest = max(spec.workload.checkpoint_ns for spec in graph.roles)
+        written = round(longest * Fraction(fault.arg.rstrip("x")))
+    return notice + written + (fault.duration_ns or 0)

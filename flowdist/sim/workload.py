@@ -31,8 +31,8 @@ class WorldModel:
     """One world of a task.
 
     `position` is nominal time, in ns, since the present generation had warmed up: work, and what checkpoints block, as
-    the workload says. Before it is negative. It was `_base_ns` at `_since_ns`, and goes on from there at one
-    `_factor`th of the speed of time.
+    the workload says. Before it is negative. Its way is the same, and what slow disks have made it wait besides: that
+    was `_base_ns` at `_since_ns`, and goes on from there at one `_factor`th of the speed of time.
     """
 
     pace: RoleSpec  # whose workload says how the world steps
@@ -61,10 +61,11 @@ class WorldModel:
     holds: dict[str, None] = field(default_factory=dict)  # why a member of this generation holds up all
     own: dict[ReplicaId, Fraction] = field(default_factory=dict)  # how many times longer its steps take, as drawn
     slow: dict[ReplicaId, Fraction] = field(default_factory=dict)  # how many times slower a member is by a fault
-    saving: Fraction = EVEN  # how many times longer the checkpoint takes that is being written
+    late_ns: int = 0  # how much later than usual the checkpoint is whole that is being written, on a slow disk
     saves_begun: int = 0  # checkpoints of this generation whose beginning mattered to somebody
     _since_ns: int = 0
     _base_ns: int = 0
+    _waited_ns: int = 0  # of this generation, for slow disks
     _blocking_ns: int = 0  # of the workload, which are asked for all the time
     _cycle_ns: int = 0
 
@@ -129,6 +130,8 @@ class WorldModel:
         position = self._position(now)
         if self.begun_ns is None or not 0 <= position < self._position_of_step(load.steps):
             return False
+        if self.late_ns:
+            return True
         cycles, rest = divmod(position, self._cycle_ns)
         return rest >= load.checkpoint_every_ns or (cycles > 0 and rest < load.lag_ns)
 
@@ -151,6 +154,7 @@ class WorldModel:
         self.lost_ns -= self.regained * self.pace.workload.step_ns
         self.warmup_ns = self.pace.workload.warmup_ns if self.is_cold else 0
         self._since_ns, self._base_ns = now, -self.warmup_ns
+        self._waited_ns = self.late_ns = 0
         self.version += 1
         if not self.warmup_ns:
             self.begins.append(now)
@@ -178,7 +182,7 @@ class WorldModel:
             return self.warmup_ns + position, 0, 0
         cycles, rest = divmod(position, self._cycle_ns)
         checkpoint = cycles * self._blocking_ns + max(0, rest - load.checkpoint_every_ns)
-        return self.warmup_ns, position - checkpoint, checkpoint
+        return self.warmup_ns, position - checkpoint, checkpoint + self._way(now) - position
 
     def halt(self, now: int) -> None:
         """A member is gone: the others wait for it in vain. What was done since the last checkpoint is lost."""
@@ -188,8 +192,7 @@ class WorldModel:
         self.in_memory = done
         self.lost_steps += max(0, done - self.durable)
         self.lost_ns += max(0, done - self.durable) * self.pace.workload.step_ns
-        self.begun_ns, self.saving = None, EVEN
-        self.left_ns = None
+        self.begun_ns = self.left_ns = None
         self.version += 1
         self.up.clear()
 
@@ -227,26 +230,53 @@ class WorldModel:
         self.first_step = step
         self.saved = [saved for saved in self.saved if saved < step] + ([step] if step else [])
 
-    def slow_saving(self, factor: Fraction, now: int) -> None:
-        """The checkpoint that is being written takes so many times as long."""
-        self._rebase(now)
-        self.saving = factor
+    def begin_save(self, slow: Fraction = EVEN) -> None:
+        """A checkpoint begins, on a disk that is so many times slower than the workload says."""
+        self.saves_begun = self.offered + 1
+        if slow != 1:
+            self.late_ns = round(self.pace.workload.checkpoint_ns * (slow - 1))
+            self.version += 1
+
+    def note_save(self, now: int) -> None:
+        """Whoever asks when the next checkpoint begins does not mean one that is being written."""
+        if self._position(now) > self.offered * self._cycle_ns + self.pace.workload.checkpoint_every_ns:
+            self.saves_begun = self.offered + 1
+
+    def end_save(self) -> None:
+        """It is whole."""
+        self._waited_ns += self._wait_ns()
+        self.late_ns = 0
+        self.offered += 1
+
+    def _wait_ns(self) -> int:
+        """How long the workers stand still for a slow disk, as `_waits_at` comes; 0 where it is no slower than usual.
+
+        Who saves in the background steps on for as long as no other checkpoint is to begin.
+        """
+        load = self.pace.workload
+        spare_ns = load.checkpoint_every_ns - load.lag_ns if load.lag_ns else 0
+        return max(0, self.late_ns - spare_ns)
+
+    def _waits_at(self) -> int:
+        """The position from which on they wait for the checkpoint that is being written."""
+        load = self.pace.workload
+        return (self.offered + 1) * self._cycle_ns + (load.checkpoint_every_ns if load.lag_ns else 0)
 
     def _rebase(self, now: int) -> None:
-        self._base_ns, self._since_ns = self._position(now), now
+        self._base_ns, self._since_ns = self._way(now), now
         self.version += 1
 
     def _factor(self) -> Fraction:
         members = {**self.own, **self.slow}
         paces = [self.own.get(member, EVEN) * self.slow.get(member, EVEN) for member in members]
-        return max(EVEN, *paces) * self.saving if paces else self.saving
+        return max(EVEN, *paces) if paces else EVEN
 
     @property
     def _is_even(self) -> bool:
         """Nobody of it takes longer than the workload says."""
-        return not self.slow and not self.own and self.saving is EVEN
+        return not self.slow and not self.own
 
-    def _position(self, now: int) -> int:
+    def _way(self, now: int) -> int:
         if self.is_stalled or self.begun_ns is None:
             return self._base_ns
         if self._is_even:
@@ -254,14 +284,27 @@ class WorldModel:
         factor = self._factor()
         return self._base_ns + (now - self._since_ns) * factor.denominator // factor.numerator
 
+    def _position(self, now: int) -> int:
+        position = self._way(now) - self._waited_ns
+        if self.late_ns and position > (waits_at := self._waits_at()):
+            return max(waits_at, position - self._wait_ns())
+        return position
+
     def _time_of(self, position: int) -> int | None:
         """When it will be there, if nothing comes in between; None while nobody gets on."""
+        return self._time_at(self._way_to(position))
+
+    def _way_to(self, position: int) -> int:
+        waits = self.late_ns and position > self._waits_at()
+        return position + self._waited_ns + (self._wait_ns() if waits else 0)
+
+    def _time_at(self, way: int) -> int | None:
         if self.is_stalled:
             return None
         if self._is_even:
-            return self._since_ns + position - self._base_ns
+            return self._since_ns + way - self._base_ns
         factor = self._factor()
-        return self._since_ns + -(-(position - self._base_ns) * factor.numerator // factor.denominator)
+        return self._since_ns + -(-(way - self._base_ns) * factor.numerator // factor.denominator)
 
     def step_at(self, now: int) -> int:
         """The number of steps that are done."""
@@ -290,17 +333,17 @@ class WorldModel:
             return None
         return self._time_of(position)
 
-    def save_takes(self) -> int:
-        """How long a checkpoint that begins now takes, in ns."""
-        factor = self._factor()
+    def save_takes(self, slow: Fraction = EVEN) -> int:
+        """How long a checkpoint that begins now takes, in ns, on a disk that is so many times slower."""
+        factor = self._factor() * slow
         return self.pace.workload.checkpoint_ns * factor.numerator // factor.denominator
 
     def next_moment(self) -> tuple[int | None, bool]:
         """When the next checkpoint will be complete, or the work is done, and which of the two (True: a checkpoint)."""
         load = self.pace.workload
-        checkpoint = (self.offered + 1) * self._cycle_ns + load.lag_ns
-        end = self._position_of_step(load.steps)
-        return self._time_of(min(checkpoint, end)), checkpoint < end
+        whole = (self.offered + 1) * self._cycle_ns + load.lag_ns + self.late_ns + self._waited_ns
+        end = self._way_to(self._position_of_step(load.steps))
+        return self._time_at(min(whole, end)), whole < end
 
     def checkpoints_by(self, time: int) -> int:
         """How many of this generation will be complete by then, before its work is done."""

@@ -180,7 +180,7 @@ def test_a_stop_at_a_step_saves_at_that_step() -> None:
 def test_what_is_being_saved_when_the_ranks_have_to_stop_is_saved_first() -> None:
     """Else the end of its writer would tear the file that the stop has written."""
     graph = job(models.Writing, steps=60, checkpoint_time="6s")
-    faults = ("trainer@1s:slow-checkpoint=10x", "node1@11.3s:preempt=20s")  # they stop at step 10, and save for long
+    faults = ("node1@11.3s:preempt=20s", "trainer/1@12.2s:pause/2.6s")  # they stop at step 10; one writes for longer
     simulation = Simulation(graph, Plan(tuple(map(parse_fault, faults))))
     simulation.run(25 * 10**9)
     assert set(files(simulation)) == {"b0", "d0", "b1", "d1", "10-1"}  # and no a1 that is torn

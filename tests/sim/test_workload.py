@@ -16,7 +16,7 @@ from flowdist.dsl import Node, Restart, Topology, Workload
 from flowdist.faults import FaultError, Plan, parse_fault
 from flowdist.graph import MS, SECOND, RoleGraph
 from flowdist.sim.faulting import check_faults
-from flowdist.sim.liveness import end_ns
+from flowdist.sim.liveness import end_ns, healed_ns
 from flowdist.sim.nemesis import Nemesis
 from flowdist.sim.simulation import SimResult, Simulation
 from flowdist.testing.campaign import campaign, horizon
@@ -152,11 +152,90 @@ def test_a_disk_that_is_full_saves_nothing_at_an_agreed_step_either() -> None:
     assert result.models["trainer"].lost_steps == 30 and result.job.outcome == "succeeded"
 
 
-def test_a_slow_disk_under_who_steps_on_while_it_saves_is_refused() -> None:
-    for fault in ("trainer@1m:slow-checkpoint=10x/1m", "all@1m:slow-checkpoint=10x/1m"):
-        with pytest.raises(FaultError, match="trainer steps on while it saves"):
-            check_faults(Plan((parse_fault(fault),)), gang(checkpoint_blocks="2s"))
-    check_faults(Plan((parse_fault("trainer@1m:slow-checkpoint=10x/1m"),)), gang())
+def test_a_slow_disk_makes_what_is_saved_at_an_agreed_step_as_much_longer_as_any_checkpoint() -> None:
+    graph, slow = gang(replicas="3:4", steps=300), "trainer@100s:slow-checkpoint=3x/30s"
+    quick, late = run(graph, "node3@105s:drain"), run(graph, slow, "node3@105s:drain")
+    assert (quick.models["trainer"].lost_steps, late.models["trainer"].lost_steps) == (0, 0)
+    assert spent(late, "checkpoint") - spent(quick, "checkpoint") == 20
+    assert late.now - quick.now == pytest.approx(20 * SECOND, abs=SECOND // 10)
+    killed = run(graph, slow, "node3@105s:drain", "node2@130s/1m")
+    assert killed.models["trainer"].lost_steps == 30, "25 s after it has begun it is not whole"
+
+
+def test_on_a_slow_disk_a_notice_may_be_too_short_to_save() -> None:
+    graph, notice = gang(replicas="3:4", steps=300), "node3@105s:preempt=30s"
+    quick, late = run(graph, notice), run(graph, "trainer@100s:slow-checkpoint=4x/1m", notice)
+    assert quick.models["trainer"].lost_steps == 0
+    assert late.models["trainer"].lost_steps == 30 and late.job.outcome == "succeeded"
+
+
+def test_a_slow_disk_blocks_who_saves_and_the_time_counts_as_checkpoint() -> None:
+    quick, late = run(gang()), run(gang(), "trainer@1m:slow-checkpoint=4x/20s")
+    assert late.now - quick.now == 30 * SECOND
+    assert (spent(late, "checkpoint"), spent(late, "stalled")) == (spent(quick, "checkpoint") + 30, 0)
+
+
+def test_on_a_slow_disk_who_saves_in_the_background_steps_on_and_is_safe_only_later() -> None:
+    graph = gang(checkpoint_blocks="2s")
+    quick, late = run(graph), run(graph, "trainer@1m:slow-checkpoint=4x/20s")
+    assert late.now == quick.now and spent(late, "checkpoint") == spent(quick, "checkpoint")
+    (first, *others), (slow, *rest) = saved_at(quick), saved_at(late)
+    assert slow == (first[0] + 30, 60) and rest == others, "whole 40 s after it has begun"
+    begins = first[0] - 10
+    early, later = (
+        run(graph, "trainer@1m:slow-checkpoint=4x/20s", f"trainer/1@{round(1000 * (begins + s))}ms") for s in (39, 41)
+    )
+    assert (early.models["trainer"].lost_steps, later.models["trainer"].lost_steps) == (97, 39)
+
+
+def test_a_checkpoint_that_is_due_while_another_is_still_written_waits_for_it() -> None:
+    graph, disk = gang(checkpoint_blocks="2s"), "trainer@1m:slow-checkpoint=10x/20s"
+    quick, late = run(graph), run(graph, disk)
+    waits = 100 - 62  # s: whole 100 s after its beginning, and 62 s after that the next was due
+    assert late.now - quick.now == waits * SECOND
+    assert spent(late, "checkpoint") - spent(quick, "checkpoint") == waits
+    (first, *others), (slow, *rest) = saved_at(quick), saved_at(late)
+    assert slow == (first[0] + 90, 60)
+    assert rest == [(pytest.approx(at + waits), step) for at, step in others]
+    paused = run(graph, disk, "trainer/1@140s:pause/7s")
+    assert paused.now - late.now == 7 * SECOND and spent(paused, "stalled") == 7
+    again = run(graph, disk, "trainer/1@150s")  # while they wait, at step 120
+    assert again.models["trainer"].lost_steps == 120
+    assert total(again.spent) == again.now * 4
+
+
+def test_while_a_slow_disk_makes_them_wait_they_are_saving() -> None:
+    for load in ({}, {"checkpoint_blocks": "2s"}):
+        sim = Simulation(gang(**load), Plan((parse_fault("trainer@1m:slow-checkpoint=9x/20s"),)))
+        phases = []
+        for at in (64, 66, 100, 150, 154, 170):  # it begins to save 65 s after the start
+            sim.run(at * SECOND)
+            phases.append(sim.phase())
+        assert phases == ["steady", *4 * ["saving"], "steady"], load
+
+
+def test_a_checkpoint_on_a_slow_disk_that_the_end_of_the_work_comes_before_is_not_waited_for() -> None:
+    graph = gang(steps=100, checkpoint_blocks="0s")
+    assert run(graph, "trainer@1m:slow-checkpoint=9x").now == run(graph).now
+
+
+@pytest.mark.parametrize("fault", ["trainer@1m:slow-checkpoint=0x/1m", "trainer/0@1m:slow=0.5x"])
+def test_a_factor_that_makes_nobody_slower_is_refused(fault: str) -> None:
+    with pytest.raises(FaultError, match="would be no slower"):
+        check_faults(Plan((parse_fault(fault),)), gang())
+
+
+def test_a_job_has_healed_when_what_was_begun_on_a_slow_disk_is_written() -> None:
+    plan = Plan((parse_fault("trainer@1m:slow-checkpoint=9x/20s"),))
+    assert healed_ns(Simulation(gang(), plan).run(), plan) == (60 + 20 + 9 * 10) * SECOND
+
+
+def test_what_is_being_written_when_the_disk_gets_slow_takes_no_longer() -> None:
+    for load in ({}, {"checkpoint_blocks": "2s"}):
+        graph = gang(**load)
+        [first, *_] = saved_at(run(graph))
+        slow = run(graph, f"trainer@{round(1000 * (first[0] - 1))}ms:slow-checkpoint=9x/5s")
+        assert slow.now == run(graph).now and saved_at(slow)[0] == first
 
 
 def test_who_warms_up_has_shown_no_progress() -> None:
@@ -223,14 +302,18 @@ LOADS = st.fixed_dictionaries(
 )
 
 
+DISKS = st.sampled_from(["", "trainer@3m:slow-checkpoint=3x/4m", "trainer@3m:slow-checkpoint=15x/5m"])
+
+
 @settings(max_examples=25, deadline=None)
-@given(load=LOADS, seed=st.integers(1, 500))
+@given(load=LOADS, seed=st.integers(1, 500), disk=DISKS)
 def test_the_buckets_close_and_quiet_stretches_change_nothing_whatever_the_workload(
-    load: dict[str, Any], seed: int
+    load: dict[str, Any], seed: int, disk: str
 ) -> None:
     graph = gang(replicas="2:4", steps=900, **load)
     usual = horizon(graph)
     plan = Nemesis(graph, usual).plan(seed)
+    plan = Plan((*plan.faults, *([parse_fault(disk)] if disk else [])))
     wrong, _ = differences(graph, plan, seed, end_ns(graph, plan, usual))
     assert not wrong
     result = Simulation(graph, plan, seed=seed, schedule=seed).run(end_ns(graph, plan, usual))
