@@ -14,7 +14,7 @@ from typing import Literal
 from flowdist.control import events as ev
 from flowdist.control.controller import Controller
 from flowdist.control.effects import AnswerCheckpoint, CloseStore, OpenStore, StartReplica, StopAtStep, StopReplica
-from flowdist.control.history import FaultLine, Header, Line, Record
+from flowdist.control.history import FaultLine, Header, Line, Record, UnsavedLine
 from flowdist.control.ids import NodeName, ReplicaId, WorldName
 from flowdist.control.state import JobState, Replica
 from flowdist.graph.model import RoleKind
@@ -114,6 +114,7 @@ class Timeline:
     decisions: list[Decision] = field(default_factory=list)
     checkpoints: list[Checkpoint] = field(default_factory=list)
     faults: list[FaultLine] = field(default_factory=list)
+    unsaved: list[UnsavedLine] = field(default_factory=list)  # checkpoints that came to nothing
     presences: list[Presence] = field(default_factory=list)
     opened_by: dict[int, int] = field(default_factory=dict)  # the number of the event that opened each incident
     differs_at: int | None = None
@@ -144,6 +145,9 @@ def timeline_of(header: Header, lines: Iterable[Line]) -> Timeline:
     for line in lines:
         if isinstance(line, FaultLine):
             watcher.timeline.faults.append(line)
+            watcher.timeline.end_ns = max(watcher.timeline.end_ns, line.t_ns)
+        elif isinstance(line, UnsavedLine):
+            watcher.timeline.unsaved.append(line)
             watcher.timeline.end_ns = max(watcher.timeline.end_ns, line.t_ns)
         elif isinstance(line, Record) and not watcher.hear(line):
             break

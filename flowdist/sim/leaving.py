@@ -82,9 +82,12 @@ class Leaving:
             if model.holds:  # a member stands still: so does its part
                 self._queue.after(HELD_NS, self._saved, world, model, generation, stops)
                 return
+            step, full = model.step_at(self._queue.now), work.full_disk(world)
             work.code.save_at_once(world)
-            if not work.is_full(world):
-                model.save(model.step_at(self._queue.now))
+            if full is None:
+                model.save(step)
+            elif not work.code.plays(world):
+                self._sim.note_unsaved(world, step, full)
             work.halt(model)
         for stop in stops:
             self._leave(stop)

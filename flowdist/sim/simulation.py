@@ -16,7 +16,7 @@ from flowdist.control.accounts import Accounts
 from flowdist.control.controller import Controller
 from flowdist.control.effects import Effect, FinishJob, StartReplica, is_order
 from flowdist.control.events import DrainRequested, Event, NodeGone, ScaleRequested, TimePassed
-from flowdist.control.history import FaultLine, Header, Record, record
+from flowdist.control.history import FaultLine, Header, Record, UnsavedLine, record
 from flowdist.control.ids import NodeName, ReplicaId
 from flowdist.control.invariants import check_job
 from flowdist.control.links import Links
@@ -347,6 +347,10 @@ class Simulation:
         self._hits[fault.kind, self.phase()] += 1
         self.points.hit(fault)
         self._lines.append(FaultLine(self.queue.now, fault.spec, target))
+
+    def note_unsaved(self, world: str, step: int, role: str) -> None:
+        """What its world was to save at that step is not on the disk of that role."""
+        self._lines.append(UnsavedLine(self.queue.now, world, step, f"the disk of {role} is full"))
 
     def _carry_out(self, effect: Effect) -> None:
         if is_order(effect):

@@ -333,7 +333,10 @@ class Work:
         first = min(model.members)
         start = model.members[first]
         step = model.step_of_checkpoint(model.offered)
-        if not self.is_full(world) and not self.code.plays(world):
+        full = self.full_disk(world)
+        if full is not None and not self.code.plays(world):
+            self._sim.note_unsaved(world, step, full)
+        elif not self.code.plays(world):
             offer = io.WorkerOffered(first, start.attempt, start.generation, f"{world}/step-{step}", step)
             self._sim.nodes[start.node].tell(offer)
         if model.begun_ns is not None:
@@ -346,10 +349,10 @@ class Work:
     def free_disk(self, role: str) -> None:
         self.code.disk.full.pop(role, None)
 
-    def is_full(self, world: str) -> bool:
-        """Somebody of it cannot save, and a checkpoint without its part is none."""
+    def full_disk(self, world: str) -> str | None:
+        """The role of it, if any, that cannot save: a checkpoint without its part is none."""
         full = self.code.disk.full
-        return bool(full) and any(role in full for role in self._sim.job.worlds[world].roles)
+        return next((role for role in self._sim.job.worlds[world].roles if role in full), None) if full else None
 
     def slow_disk(self, role: str, factor: Fraction) -> None:
         """From its next checkpoint on it takes so many times as long to save; 1 is its own speed again."""

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from flowdist import Node, Restart, Topology, Workload
+from flowdist.control.history import UnsavedLine
 from flowdist.control.ids import ReplicaId
 from flowdist.errors import FlowdistError
 from flowdist.faults import Plan, parse_fault
@@ -222,6 +223,15 @@ def test_a_full_disk_is_an_error_of_the_write() -> None:
     result = run(job(models.Counting, steps=20), "trainer@1s:disk-full/20s")
     assert result.played.errors[0].line == "OSError: [Errno 28] No space left on device: '10-1'"
     assert result.job.outcome == "succeeded"
+
+
+def test_user_code_that_goes_on_with_a_full_disk_has_a_line_for_what_it_could_not_save() -> None:
+    for model, offered in ((models.Counting, 1), (models.Enduring, 2)):
+        result = run(job(model, steps=30), "trainer@1s:disk-full/20s")
+        lines = [line for line in result.lines if isinstance(line, UnsavedLine)]
+        told = [(line.world, line.step, line.reason) for line in lines]
+        assert told == [("trainer", 10, "the disk of trainer is full")]
+        assert len(result.played.errors) == 2 - offered and result.job.outcome == "succeeded"
 
 
 def test_a_store_is_read_as_its_writer_left_it() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowdist.control.accounts import Spent
-from flowdist.control.history import Record
+from flowdist.control.history import Record, UnsavedLine
 from flowdist.control.ids import ReplicaId
 from flowdist.dsl import Node, Restart, Topology, Workload
 from flowdist.faults import FaultError, Plan, parse_fault
@@ -150,6 +150,8 @@ def test_a_disk_that_is_full_saves_nothing_at_an_agreed_step_either() -> None:
     graph = gang(replicas="3:4", steps=300)
     result = run(graph, "trainer@100s:disk-full/1m", "node3@105s:drain")
     assert result.models["trainer"].lost_steps == 30 and result.job.outcome == "succeeded"
+    [line] = [line for line in result.lines if isinstance(line, UnsavedLine)]
+    assert (line.world, line.step, line.reason) == ("trainer", 90, "the disk of trainer is full")
 
 
 def test_a_slow_disk_makes_what_is_saved_at_an_agreed_step_as_much_longer_as_any_checkpoint() -> None:
