@@ -16,7 +16,7 @@ from flowdist.sim.leaving import Leaving
 from flowdist.sim.models import UserCode
 from flowdist.sim.streams import draw, spread
 from flowdist.sim.stretch import skip_quiet, who_tells
-from flowdist.sim.workload import EVEN, WorldModel
+from flowdist.sim.workload import EVEN, WorldModel, world_model
 
 if TYPE_CHECKING:
     from flowdist.sim.node import SimNode
@@ -54,7 +54,7 @@ class Work:
         if role.kind == "task":
             model = self.models.get(start.world)
             if model is None:
-                model = self.models[start.world] = WorldModel(self._pace_of(role))
+                model = self.models[start.world] = world_model(self._mates_of(role))
             if start.generation != model.generation:
                 self.leaving.forget(start.world)
             procs = node.procs_of(start.replica)
@@ -74,11 +74,10 @@ class Work:
         slowest = max(draw(self._seed, name, "step", rank) for rank in range(procs))
         return 1 + Fraction(round(most * slowest * PACES), PACES)
 
-    def _pace_of(self, role: RoleSpec) -> RoleSpec:
-        """The role whose workload says how its world steps: of a joint world the one that takes longest."""
+    def _mates_of(self, role: RoleSpec) -> list[RoleSpec]:
+        """The roles of its world."""
         joint = self._graph.world_of(role.name)
-        roles = [self._graph.role(name) for name in joint.roles] if joint is not None else [role]
-        return max(roles, key=lambda role: role.workload.steps * role.workload.step_ns)
+        return [self._graph.role(name) for name in joint.roles] if joint is not None else [role]
 
     def _started_up(self, node: SimNode, start: StartReplica) -> None:
         key = (start.replica, start.attempt)

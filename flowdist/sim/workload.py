@@ -3,10 +3,15 @@
 All members of a world advance in lock step from the moment that the last of them is up. Between two moments that
 matter (a checkpoint is complete, a step that somebody waits for, the last step) nothing is planned: the step at any
 time follows from the time alone, from how slow the slowest member is, and from whether anything makes them all wait.
+
+In a joint world the role with most to do says how many steps there are, and when checkpoints come. The others do their
+work in as many steps: who has half as much to do waits for the rest of each step, and holds nobody up until it is
+twice as slow.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import NamedTuple
@@ -26,16 +31,26 @@ class Done(NamedTuple):
     by: dict[str, int]
 
 
+def world_model(roles: Sequence[RoleSpec]) -> WorldModel:
+    """The world of these roles, which is about to start."""
+    return WorldModel(max(roles, key=_work_ns), {role.name: role for role in roles})
+
+
+def _work_ns(role: RoleSpec) -> int:
+    return role.workload.steps * role.workload.step_ns
+
+
 @dataclass(slots=True)
 class WorldModel:
-    """One world of a task.
+    """One world of tasks. `roles` are its roles, by name.
 
     `position` is nominal time, in ns, since the present generation had warmed up: work, and what checkpoints block, as
     the workload says. Before it is negative. Its way is the same, and what slow disks have made it wait besides: that
-    was `_base_ns` at `_since_ns`, and goes on from there at one `_factor`th of the speed of time.
+    was `_base_ns` at `_since_ns`, and goes on from there so many times slower than time as `_factors` says.
     """
 
     pace: RoleSpec  # whose workload says how the world steps
+    roles: dict[str, RoleSpec]
     saved: list[int] = field(default_factory=list)  # steps of the checkpoints that are whole, oldest first
     generation: int = 0
     members: dict[ReplicaId, StartReplica] = field(default_factory=dict)
@@ -47,7 +62,7 @@ class WorldModel:
     lost_steps: int = 0
     in_memory: int = 0  # the step that the members of the last generation had come to
     has_memory: bool = False  # a member of this one has kept it
-    is_cold: bool = False  # a member of this one is a new process
+    cold: dict[ReplicaId, None] = field(default_factory=dict)  # members of this one in which a process is new
     warmup_ns: int = 0  # what this generation has to warm up
     regained: int = 0  # of what was lost with the last generation, steps that this one has after all
     left_ns: int | None = None  # when it stopped at a step that was agreed on
@@ -68,9 +83,12 @@ class WorldModel:
     _waited_ns: int = 0  # of this generation, for slow disks
     _blocking_ns: int = 0  # of the workload, which are asked for all the time
     _cycle_ns: int = 0
+    _shares: dict[str, Fraction] = field(default_factory=dict)  # of the time of a step that its roles work
+    _slowest: tuple[Fraction, Fraction] | None = None  # factors, until something changes
 
     def __post_init__(self) -> None:
         load = self.pace.workload
+        self._shares = {name: Fraction(_work_ns(role), _work_ns(self.pace)) for name, role in self.roles.items()}
         self._blocking_ns, self._cycle_ns = load.blocking_ns, load.cycle_ns
 
     @property
@@ -111,11 +129,14 @@ class WorldModel:
             self.slow.clear()
             self.own.clear()
             self.reads.clear()
+            self.cold.clear()
             self.begun_ns, self.offered, self.saves_begun = None, 0, 0
-            self.has_memory = self.is_cold = False
+            self.has_memory = False
             self.holds.clear()
         self.has_memory |= kept > 0
-        self.is_cold |= kept < procs
+        if kept < procs:
+            self.cold[start.replica] = None
+        self._slowest = None
         if own != 1:
             self.own[start.replica] = own
         self.members[start.replica] = start
@@ -147,12 +168,12 @@ class WorldModel:
         size = next(iter(self.members.values())).group_world_size
         if len(self.up) < size or self.begun_ns is not None:
             return False
-        self.begun_ns, self.first_step = now, self.durable
+        self.begun_ns, self.first_step, self._slowest = now, self.durable, None
         self.regained = max(0, self.in_memory - self.durable) if self.has_memory else 0
         self.first_step += self.regained
         self.lost_steps -= self.regained
         self.lost_ns -= self.regained * self.pace.workload.step_ns
-        self.warmup_ns = self.pace.workload.warmup_ns if self.is_cold else 0
+        self.warmup_ns = max((self.roles[member.role].workload.warmup_ns for member in self.cold), default=0)
         self._since_ns, self._base_ns = now, -self.warmup_ns
         self._waited_ns = self.late_ns = 0
         self.version += 1
@@ -221,6 +242,7 @@ class WorldModel:
     def slow_down(self, replica: ReplicaId, factor: Fraction, now: int) -> None:
         """A member takes so many times as long for a step, and with it all; 1 is its own speed again."""
         self._rebase(now)
+        self._slowest = None
         self.slow.pop(replica, None)
         if factor != 1:
             self.slow[replica] = factor
@@ -266,10 +288,17 @@ class WorldModel:
         self._base_ns, self._since_ns = self._way(now), now
         self.version += 1
 
-    def _factor(self) -> Fraction:
-        members = {**self.own, **self.slow}
-        paces = [self.own.get(member, EVEN) * self.slow.get(member, EVEN) for member in members]
-        return max(EVEN, *paces) if paces else EVEN
+    def _factors(self) -> tuple[Fraction, Fraction]:
+        """How many times longer it takes than the workloads say: to warm up, and for a step or a checkpoint."""
+        if self._slowest is None:
+            warm = step = EVEN
+            for member in self.own | self.slow:
+                pace = self.own.get(member, EVEN) * self.slow.get(member, EVEN)
+                step = max(step, pace * self._shares[member.role])
+                if member in self.cold and self.warmup_ns:
+                    warm = max(warm, pace * Fraction(self.roles[member.role].workload.warmup_ns, self.warmup_ns))
+            self._slowest = warm, step
+        return self._slowest
 
     @property
     def _is_even(self) -> bool:
@@ -281,8 +310,14 @@ class WorldModel:
             return self._base_ns
         if self._is_even:
             return self._base_ns + now - self._since_ns
-        factor = self._factor()
-        return self._base_ns + (now - self._since_ns) * factor.denominator // factor.numerator
+        warm, step = self._factors()
+        way, passed = self._base_ns, now - self._since_ns
+        if way < 0:
+            warms_ns = -(way * warm.numerator // warm.denominator)
+            if passed < warms_ns:
+                return way + passed * warm.denominator // warm.numerator
+            way, passed = 0, passed - warms_ns
+        return way + passed * step.denominator // step.numerator
 
     def _position(self, now: int) -> int:
         position = self._way(now) - self._waited_ns
@@ -303,8 +338,12 @@ class WorldModel:
             return None
         if self._is_even:
             return self._since_ns + way - self._base_ns
-        factor = self._factor()
-        return self._since_ns + -(-(way - self._base_ns) * factor.numerator // factor.denominator)
+        warm, step = self._factors()
+        base, at = self._base_ns, self._since_ns
+        if base < 0:
+            at -= (base - min(way, 0)) * warm.numerator // warm.denominator
+            base = min(way, 0)
+        return at - (base - way) * step.numerator // step.denominator
 
     def step_at(self, now: int) -> int:
         """The number of steps that are done."""
@@ -335,7 +374,7 @@ class WorldModel:
 
     def save_takes(self, slow: Fraction = EVEN) -> int:
         """How long a checkpoint that begins now takes, in ns, on a disk that is so many times slower."""
-        factor = self._factor() * slow
+        factor = self._factors()[1] * slow
         return self.pace.workload.checkpoint_ns * factor.numerator // factor.denominator
 
     def next_moment(self) -> tuple[int | None, bool]:

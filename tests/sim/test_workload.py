@@ -16,7 +16,7 @@ from flowdist.dsl import Node, Restart, Topology, Workload
 from flowdist.faults import FaultError, Plan, parse_fault
 from flowdist.graph import MS, SECOND, RoleGraph
 from flowdist.sim.faulting import check_faults
-from flowdist.sim.liveness import end_ns, healed_ns
+from flowdist.sim.liveness import bound_ns, end_ns, healed_ns
 from flowdist.sim.nemesis import Nemesis
 from flowdist.sim.simulation import SimResult, Simulation
 from flowdist.testing.campaign import campaign, horizon
@@ -221,6 +221,14 @@ def test_a_checkpoint_on_a_slow_disk_that_the_end_of_the_work_comes_before_is_no
     assert run(graph, "trainer@1m:slow-checkpoint=9x").now == run(graph).now
 
 
+@pytest.mark.parametrize("blocks", [None, "0s", "2s"])
+def test_quiet_stretches_begin_when_what_was_begun_on_a_slow_disk_is_written(blocks: str | None) -> None:
+    """The fault is over by then: what was skipped took as long as it, once."""
+    plan = Plan((parse_fault("trainer@3m:slow-checkpoint=15x/1m"),))
+    wrong, saved = differences(gang(steps=900, checkpoint_blocks=blocks), plan, 0, None)
+    assert not wrong and saved > 10
+
+
 @pytest.mark.parametrize("fault", ["trainer@1m:slow-checkpoint=0x/1m", "trainer/0@1m:slow=0.5x"])
 def test_a_factor_that_makes_nobody_slower_is_refused(fault: str) -> None:
     with pytest.raises(FaultError, match="would be no slower"):
@@ -259,6 +267,97 @@ def test_a_world_that_is_held_up_as_it_begins_to_step_begins_once() -> None:
     [begun] = run(graph).models["trainer"].begins
     for fault in ("slow=2x/9s", "pause/2s"):
         assert len(run(graph, f"trainer/1@{begun // 1000}us:{fault}").models["trainer"].begins) == 1
+
+
+def joint(trainer: dict[str, Any], ps: dict[str, Any], **of_all: Any) -> RoleGraph:
+    """Two trainers and two servers in one world, each on a node of its own."""
+    t = Topology("joint", nodes=[Node(f"node{i}", cpu=1) for i in range(4)])
+    usual = {"steps": 300, "startup": "5s", "checkpoint_every": "1m", "checkpoint_time": "10s", **of_all}
+    loads = {"trainer": {**usual, **trainer}, "ps": {**usual, **ps}}
+    roles = [
+        t.role(name, "true", replicas=2, cpu=1, restart=Restart(max_restarts=9), workload=Workload(**load))
+        for name, load in loads.items()
+    ]
+    t.world("core", *roles)
+    return graph_of(t)
+
+
+def begun(result: SimResult) -> list[float]:
+    """When their world began to step, in s."""
+    return [round(at / SECOND, 1) for at in result.models["core"].begins]
+
+
+def test_in_a_joint_world_each_warms_up_in_its_own_time_and_all_wait_for_the_last() -> None:
+    quick = begun(run(joint({}, {})))
+    for trainer, ps in (("5s", "40s"), ("40s", "5s"), ("40s", "40s")):
+        graph = joint({"warmup": trainer}, {"warmup": ps, "steps": 100})
+        assert begun(run(graph)) == [pytest.approx(quick[0] + 40)]
+    graph = joint({"warmup": "40s"}, {"warmup": "10s"})
+    at = f"{round(quick[0] * 1000) + 1}ms"
+    assert begun(run(graph, f"ps/0@{at}:slow=3x/2m")) == begun(run(graph)), "it is warm after 30 s"
+    assert begun(run(graph, f"ps/0@{at}:slow=6x/2m")) == [pytest.approx(quick[0] + 60, abs=0.2)]
+    assert begun(run(graph, f"ps/0@{at}:slow=6x/30s")) == [pytest.approx(quick[0] + 30 + 20, abs=0.2)], "half is left"
+
+
+def test_in_a_joint_world_who_stays_in_place_stays_warm() -> None:
+    graph = joint({"warmup": "40s"}, {"warmup": "10s"}, rejoin_time="1s")
+    of_server, of_trainer = (begun(run(graph, f"{name}/1@100s")) for name in ("ps", "trainer"))
+    assert of_server[1] == pytest.approx(100 + 5 + 10, abs=0.2)
+    assert of_trainer[1] == pytest.approx(100 + 5 + 40, abs=0.2)
+
+
+def test_in_a_joint_world_who_has_less_to_do_holds_nobody_up_until_it_is_as_slow() -> None:
+    for server in ({"steps": 150}, {"step_time": "500ms"}):
+        graph = joint({}, server)
+        whole = run(graph).now
+        assert run(graph, "ps/0@30s:slow=2x").now == whole, "it waited for half of each step"
+        assert run(graph, "ps/0@30s:slow=4x").now == run(joint({}, {}), "ps/0@30s:slow=2x").now > whole
+        assert run(graph, "trainer/0@30s:slow=2x").now > whole
+    spread = joint({}, {"step_spread": 0.9, "step_time": "500ms"})
+    result = run(spread, seed=3)
+    assert result.models["core"].own and result.spent["trainer"]["stalled"] == 0
+
+
+def test_the_time_to_a_new_step_allows_for_the_slowest_of_a_joint_world() -> None:
+    even, uneven = (bound_ns(joint({}, ps), Plan()) for ps in ({}, {"step_spread": 0.5}))
+    assert uneven - even == 0.5 * 70 * SECOND
+
+
+def test_in_a_joint_world_each_reads_in_its_own_time() -> None:
+    result = run(joint({"restore_time": "2s"}, {"restore_time": "20s"}), "trainer/1@100s")
+    assert [result.spent[name]["restore"] / SECOND for name in ("trainer", "ps")] == [2 * 2, 2 * 20]
+    assert total(result.spent) == result.now * 4
+
+
+def test_in_a_joint_world_the_disk_of_each_is_that_of_all() -> None:
+    graph = joint({}, {"steps": 100})
+    whole = run(graph)
+    for role in ("trainer", "ps"):
+        late = run(graph, f"{role}@1m:slow-checkpoint=3x/20s")
+        assert late.now - whole.now == 20 * SECOND
+        full = run(graph, f"{role}@1m:disk-full/1m", "trainer/1@130s")
+        [line] = [line for line in full.lines if isinstance(line, UnsavedLine)]
+        assert (line.world, line.step, line.reason) == ("core", 60, f"the disk of {role} is full")
+        assert full.models["core"].lost_steps > 100
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    trainer=st.sampled_from([{}, {"warmup": "20s"}, {"step_spread": 0.4, "restore_time": "3s"}]),
+    ps=st.sampled_from([{}, {"warmup": "9s", "step_spread": 0.8}, {"step_time": "700ms", "step_spread": 1.0}]),
+    seed=st.integers(1, 300),
+)
+def test_the_buckets_of_a_joint_world_close_and_quiet_stretches_change_nothing(
+    trainer: dict[str, Any], ps: dict[str, Any], seed: int
+) -> None:
+    graph = joint(trainer, ps, steps=900)
+    usual = horizon(graph)
+    plan = Nemesis(graph, usual).plan(seed)
+    wrong, _ = differences(graph, plan, seed, end_ns(graph, plan, usual))
+    assert not wrong
+    result = Simulation(graph, plan, seed=seed, schedule=seed).run(end_ns(graph, plan, usual))
+    assert result.violation is None
+    assert total(result.spent) == result.now * len(result.job.replicas)
 
 
 class Saver:
