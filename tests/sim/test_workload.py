@@ -256,6 +256,14 @@ def test_who_warms_up_has_shown_no_progress() -> None:
     assert result.job.outcome == "failed" and not result.models["trainer"].begins
 
 
+def test_a_service_that_has_to_report_progress_and_never_does_is_stopped_as_on_a_real_machine() -> None:
+    t = Topology("served", nodes=[Node("node0")])
+    t.role("ps", "true", kind="service", ready_when="call", start_timeout="30s")
+    t.role("trainer", "true", workload=Workload(steps=100))
+    result = Simulation(graph_of(t)).run()
+    assert result.job.outcome == "failed" and "reported no progress within 30s" in (result.job.ending_reason or "")
+
+
 def test_what_a_member_has_to_save_who_stands_still_is_not_whole() -> None:
     graph = gang(replicas="3:4", steps=300)
     plain, paused = run(graph, "node3@105s:drain"), run(graph, "node3@105s:drain", "trainer/2@106s:pause/60s")
