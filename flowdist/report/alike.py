@@ -1,7 +1,7 @@
 """A simulation, counted as a record is in which workers did not tell how far they were.
 
-What a restart cost them nobody knows: such a role counts as productive whenever all of it ran. The simulator knows it of
-its own workers, since it has made it up. Side by side the two would be different things under one name.
+What a restart cost them nobody knows: such a role counts as productive whenever all of it ran. The simulator knows it
+of its own workers, since it has made it up. Side by side the two would be different things under one name.
 """
 
 from __future__ import annotations

@@ -55,7 +55,9 @@ class Leaving:
 
     def plan(self, world: str, model: WorldModel) -> None:
         """When it will be at that step, as long as it goes on like this."""
-        for step in dict.fromkeys(stop.step for stop in self._stops.get(world, [])):
+        if world not in self._stops:
+            return
+        for step in dict.fromkeys(stop.step for stop in self._stops[world]):
             at = model.time_of_step(min(step, model.pace.workload.steps))
             if at is not None:  # a world that was told too late is past it, and stops where it is
                 self._queue.at(max(at, self._queue.now), self._stop, world, model, model.version)

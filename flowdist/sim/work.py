@@ -275,7 +275,8 @@ class Work:
             return
         do = self.checkpoint if is_checkpoint else self._work_done
         self._queue.at(at, do, world, model, model.version)
-        begins = model.next_save() if self.code.plays(world) or self.slowness(world) != 1 else None
+        matters = self.code.plays(world) or (self._slow_disk and self.slowness(world) != 1)
+        begins = model.next_save() if matters else None
         if begins is not None:
             self._queue.at(begins, self._save, world, model, model.version)
         self.code.plan(world, model)

@@ -88,7 +88,9 @@ class WorldModel:
 
     def __post_init__(self) -> None:
         load = self.pace.workload
-        self._shares = {name: Fraction(_work_ns(role), _work_ns(self.pace)) for name, role in self.roles.items()}
+        self._shares = {self.pace.name: EVEN}
+        for name, role in self.roles.items() if len(self.roles) > 1 else ():
+            self._shares[name] = Fraction(_work_ns(role), _work_ns(self.pace))
         self._blocking_ns, self._cycle_ns = load.blocking_ns, load.cycle_ns
 
     @property
@@ -173,7 +175,8 @@ class WorldModel:
         self.first_step += self.regained
         self.lost_steps -= self.regained
         self.lost_ns -= self.regained * self.pace.workload.step_ns
-        self.warmup_ns = max((self.roles[member.role].workload.warmup_ns for member in self.cold), default=0)
+        names = dict.fromkeys([member.role for member in self.cold])
+        self.warmup_ns = max([self.roles[name].workload.warmup_ns for name in names], default=0)
         self._since_ns, self._base_ns = now, -self.warmup_ns
         self._waited_ns = self.late_ns = 0
         self.version += 1
@@ -266,9 +269,10 @@ class WorldModel:
 
     def end_save(self) -> None:
         """It is whole."""
-        self._waited_ns += self._wait_ns()
-        self.late_ns = 0
         self.offered += 1
+        if self.late_ns:
+            self._waited_ns += self._wait_ns()
+            self.late_ns = 0
 
     def _wait_ns(self) -> int:
         """How long the workers stand still for a slow disk, as `_waits_at` comes; 0 where it is no slower than usual.
@@ -300,15 +304,10 @@ class WorldModel:
             self._slowest = warm, step
         return self._slowest
 
-    @property
-    def _is_even(self) -> bool:
-        """Nobody of it takes longer than the workload says."""
-        return not self.slow and not self.own
-
     def _way(self, now: int) -> int:
         if self.is_stalled or self.begun_ns is None:
             return self._base_ns
-        if self._is_even:
+        if not (self.own or self.slow):
             return self._base_ns + now - self._since_ns
         warm, step = self._factors()
         way, passed = self._base_ns, now - self._since_ns
@@ -327,7 +326,7 @@ class WorldModel:
 
     def _time_of(self, position: int) -> int | None:
         """When it will be there, if nothing comes in between; None while nobody gets on."""
-        return self._time_at(self._way_to(position))
+        return self._time_at(self._way_to(position) if self.late_ns or self._waited_ns else position)
 
     def _way_to(self, position: int) -> int:
         waits = self.late_ns and position > self._waits_at()
@@ -336,9 +335,9 @@ class WorldModel:
     def _time_at(self, way: int) -> int | None:
         if self.is_stalled:
             return None
-        if self._is_even:
+        if not (self.own or self.slow):
             return self._since_ns + way - self._base_ns
-        warm, step = self._factors()
+        warm, step = self._factors()  # the way back of `_way`, rounded up
         base, at = self._base_ns, self._since_ns
         if base < 0:
             at -= (base - min(way, 0)) * warm.numerator // warm.denominator
