@@ -11,8 +11,8 @@ from flowdist.control.events import CheckpointOffered, ReplicaProgressed
 from flowdist.control.history import Line, Record
 from flowdist.control.state import JobState
 from flowdist.dsl import Node, Restart, Topology, Workload
-from flowdist.faults import NOTHING, Plan, parse_fault
-from flowdist.graph import MINUTE, RoleGraph
+from flowdist.faults import NOTHING, Plan, When, parse_fault
+from flowdist.graph import MINUTE, SECOND, RoleGraph
 from flowdist.sim import stretch
 from flowdist.sim.collectives import with_collective
 from flowdist.sim.liveness import end_ns
@@ -39,9 +39,11 @@ def end(result: SimResult) -> Any:
     return result.now, result.job.outcome, result.violation, result.spent, result.hits, result.unfired, worlds
 
 
-def differences(graph: RoleGraph, plan: Plan, seed: int, until: int | None) -> tuple[list[str], int]:
+def differences(
+    graph: RoleGraph, plan: Plan, seed: int, until: int | None, *, play_heartbeats: bool = False
+) -> tuple[list[str], int]:
     """What is not the same when quiet stretches are computed, and how many lines that has saved."""
-    played = Simulation(graph, plan, seed=seed).run(until)
+    played = Simulation(graph, plan, seed=seed, play_heartbeats=play_heartbeats).run(until)
     computed = Simulation(graph, plan, seed=seed, fast_forward=True, checks="changed").run(until)
     wrong = []
     if decisions(played) != decisions(computed):
@@ -85,6 +87,23 @@ def test_where_it_has_to_be_found_who_hangs_every_member_tells_how_far_it_is() -
         plan, drawn = nemesis.plan(seed), with_collective(graph, nemesis.collective(seed))
         wrong, _ = differences(drawn, plan, seed, end_ns(graph, plan, usual))
         assert not wrong, (seed, wrong)
+
+
+BEAT_NS = 100 * SECOND  # one is sent then: every node has joined at 0
+WRONGS = ("cut-to=controller/3s", "partition=node2,controller/3s", "lost/3s", "pause/4s", "drop=0.5/3s", "delay=1s/3s")
+
+
+@pytest.mark.parametrize("wrong", WRONGS)
+@pytest.mark.parametrize("after_ns", [0, 1, 300_000, 500_000, 700_000, 1_000_000, 1_000_001, 123_456_789])
+def test_what_befalls_a_heartbeat_on_its_way_befalls_one_that_is_computed(wrong: str, after_ns: int) -> None:
+    """Sent, heard or just answered; and the next one is sent when it would have been, whatever the agent is told."""
+    t = Topology("beats", nodes=4)
+    t.role("trainer", "sleep inf", replicas="2:3", workload=Workload(steps=200, checkpoint_time="0s"))
+    graph, fault = graph_of(t), parse_fault(f"node1@100s:{wrong}")
+    times = (BEAT_NS + after_ns, BEAT_NS + 40 * SECOND + after_ns // 2)
+    plan = Plan(tuple(fault._replace(when=When(at_ns=time)) for time in times))
+    for seed in range(0, 400, 50):
+        assert differences(graph, plan, seed, None, play_heartbeats=True)[0] == [], seed
 
 
 FAULTS = ("trainer/0@9m", "node1@8m30s/1m", "trainer@10m:slow=3x/2m", "trainer/1@7m:hang", "node0@9m:lost/20s")
