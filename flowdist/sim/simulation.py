@@ -34,6 +34,7 @@ from flowdist.sim.points import POINTS, Points
 from flowdist.sim.properties import Properties, Violation, Watching
 from flowdist.sim.queue import Action, Queue
 from flowdist.sim.result import SimResult
+from flowdist.sim.stretch import make_known
 from flowdist.sim.trace import Trace
 from flowdist.sim.work import Work
 
@@ -344,6 +345,7 @@ class Simulation:
         return self.work.code.is_saving or any(model.is_saving(now) for model in self.work.models.values())
 
     def note_fault(self, fault: Fault, target: str) -> None:
+        make_known(self)
         self._hits[fault.kind, self.phase()] += 1
         self.points.hit(fault)
         self._lines.append(FaultLine(self.queue.now, fault.spec, target))

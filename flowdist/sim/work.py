@@ -296,9 +296,10 @@ class Work:
 
     def report_steps(self, model: WorldModel) -> None:
         """The workers of the world tell how far they are."""
-        step = model.step_at(self._queue.now)
-        for start in who_tells(self._sim, model):
+        step, tellers = model.step_at(self._queue.now), who_tells(self._sim, model)
+        for start in tellers:
             self._tell_step(start, step)
+        model.untold = step if len(tellers) < len(model.members) else -1
 
     def _tell_step(self, start: StartReplica, step: int) -> None:
         node = self._sim.nodes[start.node]
