@@ -147,8 +147,7 @@ def timeline_of(header: Header, lines: Iterable[Line]) -> Timeline:
             watcher.timeline.faults.append(line)
             watcher.timeline.end_ns = max(watcher.timeline.end_ns, line.t_ns)
         elif isinstance(line, UnsavedLine):
-            watcher.timeline.unsaved.append(line)
-            watcher.timeline.end_ns = max(watcher.timeline.end_ns, line.t_ns)
+            watcher.miss(line)
         elif isinstance(line, Record) and not watcher.hear(line):
             break
     watcher.finish()
@@ -168,6 +167,7 @@ class _Watcher:
         self._told: dict[WorldName, None] = {}  # worlds of which steps or checkpoints were heard
         self._saved: dict[WorldName, int] = {}  # when the latest checkpoint of a world was accepted
         self._leaving: dict[ReplicaId, int] = {}  # the step that a replica was told to leave at
+        self._unsaved: dict[WorldName, int] = {}  # the step of the last checkpoint that came to nothing
         self._because: dict[int, None] = {}  # numbers of events that ended an attempt
 
     def hear(self, line: Record) -> bool:
@@ -195,11 +195,18 @@ class _Watcher:
             self.timeline.decisions.append(Decision(line.n, line.t_ns, event_text(line), line.reason))
         return True
 
+    def miss(self, line: UnsavedLine) -> None:
+        """A checkpoint has come to nothing."""
+        self.timeline.unsaved.append(line)
+        self.timeline.end_ns = max(self.timeline.end_ns, line.t_ns)
+        self._unsaved[line.world] = line.step
+
     def _form(self, line: Record, effect: OpenStore) -> None:
         now = self._generations.get(effect.world)
         if now is not None and now.number == effect.generation:
             return  # the order was given again
         self._close(effect.world, line.t_ns)
+        self._unsaved.pop(effect.world, None)
         members = len(self._job.worlds[effect.world].members)
         generation = Generation(effect.world, effect.generation, line.t_ns, line.n, members)
         self._generations[effect.world] = generation
@@ -256,6 +263,8 @@ class _Watcher:
         attempt.ended_ns = line.t_ns
         attempt.how = _how(line.event, attempt, replica, role.kind)
         told = self._leaving.pop(attempt.replica, None)
+        if attempt.world in self._unsaved and told == self._unsaved[attempt.world]:
+            told = attempt.left_at = None  # in order, but with nothing
         if attempt.because is None:
             attempt.because = line.n
             self._because[line.n] = None

@@ -68,6 +68,15 @@ def test_what_leaves_in_order_loses_nothing() -> None:
     assert left.left_at is not None and left.lost_from_ns is None
 
 
+def test_what_leaves_in_order_and_could_not_save_loses_what_it_did() -> None:
+    saved, full = (of(simulated("gang.py", "node1@90s:drain", *more)) for more in ((), ("trainer@80s:disk-full/1m",)))
+    [line] = full.unsaved
+    for name in ("trainer/0", "trainer/1"):
+        assert attempt(saved, name, 1).left_at == line.step and attempt(saved, name, 1).lost_from_ns is None
+        left = attempt(full, name, 1)
+        assert left.left_at is None and left.lost_from_ns == full.checkpoints[0].t_ns
+
+
 def test_a_service_and_a_role_that_tells_nothing_lose_nothing_that_is_known() -> None:
     timeline = of(simulated("ps.py", "ps/1@4m"))
     assert attempt(timeline, "ps/1", 1).how == "failed" and attempt(timeline, "ps/1", 1).lost_from_ns is None
