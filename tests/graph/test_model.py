@@ -14,6 +14,7 @@ from flowdist.graph import (
     Resources,
     RoleGraph,
     RoleSpec,
+    WorkloadSpec,
     decode_graph,
     encode_graph,
 )
@@ -73,3 +74,9 @@ def test_a_gang_has_as_many_workers_on_a_node_as_its_host_says_unless_they_have_
     here = RoleGraph("test", (gang, *held)).on(node)
     assert [role.procs for role in here.roles] == [3, 2, 2, 2]
     assert [gang.procs_on(each) for each in (node, NodeSpec("b"))] == [3, 2]
+
+
+def test_a_checkpoint_blocks_all_of_its_time_or_what_the_workload_says() -> None:
+    whole = WorkloadSpec(checkpoint_every_ns=60, checkpoint_ns=10)
+    part = replace(whole, checkpoint_blocks_ns=2)
+    assert [(load.blocking_ns, load.lag_ns, load.cycle_ns) for load in (whole, part)] == [(10, 0, 70), (2, 8, 62)]
