@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test check check-static coverage format bench soak clean
+.PHONY: demo test test-late check check-static coverage format bench soak clean
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit("flowdist needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
@@ -26,6 +26,11 @@ demo: $(VENV)/.demo  ## the main job, with a parameter server and a trainer kill
 test: $(VENV)/.dev  ## all tests; those on real processes two at a time: they mostly wait
 	$(BIN)/python -m pytest -q -n auto -m 'not real'
 	$(BIN)/python -m pytest -q -n 2 -m real
+
+LATE ?= 1.5
+
+test-late: $(VENV)/.dev  ## those on real processes, each process late by up to LATE seconds, see tests/late
+	LATE=$(LATE) PYTHONPATH=$(CURDIR)/tests/late:$(CURDIR) $(BIN)/python -m pytest -q -n 3 -m real
 
 check-static: $(VENV)/.dev  ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .

@@ -128,6 +128,10 @@ def _check_hang(fields: Fields, spec: RoleSpec) -> None:
             step = f"between two steps of its workload, with a checkpoint, there are up to {format_duration(longest)}"
         message = f"{step}: it will be held to hang whenever nothing is wrong"
         fields.warn("FD304", "hang_after", message, "make hang_after= several steps long")
+    if spec.start_timeout_ns is not None and spec.kind == "service":
+        message = "it waits for a first progress(): a service that never reports one is held to hang, ready or not"
+        instead = "ready_timeout=" if spec.ready is not None else "ready_when= and ready_timeout="
+        fields.warn("FD307", "start_timeout", message, f"write {instead} instead, or call it")
 
 
 def _check_fits(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:

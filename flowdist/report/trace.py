@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from flowdist.control.effects import FinishJob, Notify, StartReplica
 from flowdist.control.events import CheckpointOffered, ReplicaExited
-from flowdist.control.history import FaultLine, Header, Line, Record
+from flowdist.control.history import FaultLine, Header, Line, Record, UnsavedLine
 
 
 def trace_lines(lines: Iterable[Line]) -> Iterator[str]:
@@ -15,6 +15,8 @@ def trace_lines(lines: Iterable[Line]) -> Iterator[str]:
         match line:
             case FaultLine():
                 yield f"{stamp(line.t_ns)}  !! {line.spec} hits {line.target}"
+            case UnsavedLine():
+                yield f"{stamp(line.t_ns)}  !! {line.text}"
             case Record():
                 yield from (f"{stamp(line.t_ns)}  {text}" for text in _texts(line))
             case Header():
@@ -46,7 +48,7 @@ def _texts(record: Record) -> Iterator[str]:
 
 
 def event_lines(line: Line) -> Iterator[str]:
-    """The event in short, then what followed from it; a fault by itself."""
+    """The event in short, then what followed from it; what is no event by itself."""
     if isinstance(line, Record):
         yield f"{stamp(line.t_ns)}  #{line.n} {event_text(line)}"
         yield from (f"{' ' * 14}-> {text[14:]}" for text in trace_lines([line]))

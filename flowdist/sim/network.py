@@ -78,6 +78,10 @@ class Link:
             wrong.pop(why, None)
         self.is_quiet = not any(wrongs)
 
+    def late_ns(self, now: int) -> int:
+        """How much longer what is said now takes than usual, because something said before is not there yet."""
+        return max(self._last.values()) - now - LATENCY_NS
+
     def arrival(self, direction: Direction, now: int) -> int:
         """When it is there if nothing is wrong with the link."""
         at, next_at = now + LATENCY_NS, self._last[direction] + self._apart_ns

@@ -15,7 +15,7 @@ from flowdist.control import agent_io as io
 from flowdist.control.agent import Agent
 from flowdist.control.effects import StartReplica
 from flowdist.control.ids import ReplicaId
-from flowdist.control.messages import ToAgent, ToController
+from flowdist.control.messages import Acked, Heartbeat, ToAgent, ToController
 from flowdist.graph import MS, NodeSpec
 from flowdist.sim.network import LATENCY_NS, Direction, Link
 from flowdist.sim.queue import Action
@@ -86,17 +86,37 @@ class SimNode:
             self._held.append(lambda: self.tell(event))
             return
         now, beat_at = self._sim.queue.now, self.agent.lease.beat_at_ns
-        if beat_at is not None and beat_at + ROUND_TRIP_NS <= now:
+        if beat_at is not None and beat_at < now:
             self._renew_lease(now)
         for output in self.agent.handle(event, now):
             self._carry_out(output)
         self._plan()
 
     def _renew_lease(self, now: int) -> None:
-        """Heartbeats that could have been sent and answered by now are taken as played."""
-        sent = self.agent.renew(now, ROUND_TRIP_NS) if not self._plays_heartbeats else None
+        """Heartbeats that could have been sent and answered before now are taken as played."""
+        if self._plays_heartbeats:
+            return
+        sent = self.agent.renew(now - 1, ROUND_TRIP_NS)
         if sent is not None:
             self._beat_ns, self._beats_wait = sent, True
+        sent = self.agent.lease.beat_at_ns
+        if sent is not None and sent < now:
+            self._send_late(sent, now)
+
+    def _send_late(self, sent: int, now: int) -> None:
+        """A heartbeat was due then and is not answered yet: it, or its answer, is under way and may still be lost.
+
+        Sent now it would come later than it does where all are played, and so would every one after it.
+        """
+        agent = self.agent
+        agent.lease.beat(sent)
+        if sent + LATENCY_NS >= now:
+            beat = Heartbeat(self.spec.name, agent.incarnation, sent)
+            self._sim.queue.at(sent + LATENCY_NS, self._arrive, beat, self.link)
+        else:
+            self._beat_ns, self._beats_wait = sent, True
+            answer = Acked(agent.epoch, agent.incarnation, sent)
+            self._sim.queue.at(sent + ROUND_TRIP_NS, self.receive, answer, self.link)
 
     def renew(self) -> None:
         """Take the heartbeats as played that could have been, while the node is heard, on both sides of the link."""
@@ -137,11 +157,19 @@ class SimNode:
     def heal(self, why: str) -> None:
         """What was wrong with the link is over; a connection that was cut is made anew."""
         was_cut = self.net.is_cut("up") or self.net.is_cut("down")
-        self.net.heal(why)
-        self._sim.listen_for(self)
+        self._mend_link(why)
         if was_cut and not self.net.is_cut("up") and not self.net.is_cut("down"):
             self.tell(io.Disconnected())
             self.connect()
+
+    def _mend_link(self, why: str) -> None:
+        """It is not quiet before what is late on it is there: a heartbeat that is said now waits behind that."""
+        self.net.heal(why)
+        late_ns = self.net.late_ns(self._sim.queue.now)
+        if self.net.is_quiet and late_ns > 0:
+            self.net.delay("late", 0)
+            self._sim.queue.after(late_ns, self._mend_link, "late")
+        self._sim.listen_for(self)
 
     def pause(self) -> None:
         """Agent and workers get no CPU; what is said to them waits."""
@@ -160,8 +188,7 @@ class SimNode:
         """They get it again. The first thing that the agent sees is the time (R19)."""
         self.is_paused = False
         self.tell(io.AgentTimePassed())
-        self.net.heal("paused")  # only now: no heartbeat of the time before was sent
-        self._sim.listen_for(self)
+        self._mend_link("paused")  # only now: no heartbeat of the time before was sent
         held, self._held = self._held, []
         for happen in held:
             happen()

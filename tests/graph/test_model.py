@@ -14,6 +14,7 @@ from flowdist.graph import (
     Resources,
     RoleGraph,
     RoleSpec,
+    WorkloadSpec,
     decode_graph,
     encode_graph,
     moments,
@@ -88,3 +89,9 @@ def test_of_many_moments_each_by_itself_and_all_together_are_named() -> None:
     found = moments(before)
     assert len(found) < 2 * MOMENTS_MAX and {frozenset(names) for names in before.values()} <= set(found)
     assert found[-1] == {f"x{i}" for i in range(20)}
+
+
+def test_a_checkpoint_blocks_all_of_its_time_or_what_the_workload_says() -> None:
+    whole = WorkloadSpec(checkpoint_every_ns=60, checkpoint_ns=10)
+    part = replace(whole, checkpoint_blocks_ns=2)
+    assert [(load.blocking_ns, load.lag_ns, load.cycle_ns) for load in (whole, part)] == [(10, 0, 70), (2, 8, 62)]

@@ -21,7 +21,7 @@ WORKER = """
 import os, signal, time
 from flowdist import worker
 
-rank, again = int(os.environ["RANK"]), worker.latest() is not None
+rank, again = int(os.environ["RANK"]), os.environ["FLOWDIST_GENERATION"] != "1"
 for step in range(6, 8) if again else range(1, 6):
     time.sleep(0.05)
     worker.progress(step)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from flowdist.control.events import ReplicaStarted
 from flowdist.runtime.devices import machine_cpus
 from tests.report.terminal import Terminal
 from tests.runtime.harness import MARK, Deaths, Job, marked
@@ -73,6 +74,7 @@ def test_a_run_in_the_background_is_watched_scaled_drained_and_cancelled(tmp_pat
     with detached(tmp_path, *THREE) as job, Job(tmp_path, "-f", "trainer", verb="logs") as follow:
         name = job.run_dir.name
         assert name in job.output and f"  flowdist logs -f --run {name}" in job.output
+        job.recorded(ReplicaStarted, 3)
         told = status(job)
         assert (told["state"], told["run"], told["roles"][0]["phases"]) == ("running", name, {"running": 3})
         follow.until("[trainer/2] generation 1: rank 2 of 3")
@@ -164,6 +166,8 @@ def test_a_verb_waits_for_the_next_controller(tmp_path: Path) -> None:
 
 def test_a_run_that_was_killed_is_told_to_have_died_with_the_command_that_goes_on(tmp_path: Path) -> None:
     with detached(tmp_path) as job:
+        with Job(tmp_path, "-f", verb="logs") as follow:
+            follow.until("rank 0 of 1")
         with Deaths(job.alive()) as deaths:
             os.kill(min(job.alive()), signal.SIGKILL)
             assert deaths.survivors(5.0) == []

@@ -25,10 +25,16 @@ again = Restart("role", max_restarts=2)
 t.role("main", script="work.py", replicas="1x2", preload={preload}, warm={warm}, restart=again)
 """
 HEAVY = "import os\nos.write(os.open('imports', os.O_APPEND | os.O_CREAT | os.O_WRONLY), b'x')\n"
+# Rank 1 fails when rank 0 is there as well.
 DIES_ONCE = """
-import heavy, os, sys
+import heavy, os, sys, time
 print("parent", os.getppid(), flush=True)
-sys.exit(os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == "1")
+if os.environ["RANK"] == "0":
+    open("there", "w").close()
+elif os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    while not os.path.exists("there"):
+        time.sleep(0.01)
+    sys.exit(1)
 """
 
 

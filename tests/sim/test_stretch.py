@@ -11,8 +11,8 @@ from flowdist.control.events import CheckpointOffered, ReplicaProgressed
 from flowdist.control.history import Line, Record
 from flowdist.control.state import JobState
 from flowdist.dsl import Node, Restart, Topology, Workload
-from flowdist.faults import NOTHING, Plan, parse_fault
-from flowdist.graph import MINUTE, RoleGraph
+from flowdist.faults import NOTHING, Plan, When, parse_fault
+from flowdist.graph import MINUTE, SECOND, RoleGraph
 from flowdist.sim import stretch
 from flowdist.sim.collectives import with_collective
 from flowdist.sim.liveness import end_ns
@@ -39,9 +39,11 @@ def end(result: SimResult) -> Any:
     return result.now, result.job.outcome, result.violation, result.spent, result.hits, result.unfired, worlds
 
 
-def differences(graph: RoleGraph, plan: Plan, seed: int, until: int | None) -> tuple[list[str], int]:
+def differences(
+    graph: RoleGraph, plan: Plan, seed: int, until: int | None, *, play_heartbeats: bool = False
+) -> tuple[list[str], int]:
     """What is not the same when quiet stretches are computed, and how many lines that has saved."""
-    played = Simulation(graph, plan, seed=seed).run(until)
+    played = Simulation(graph, plan, seed=seed, play_heartbeats=play_heartbeats).run(until)
     computed = Simulation(graph, plan, seed=seed, fast_forward=True, checks="changed").run(until)
     wrong = []
     if decisions(played) != decisions(computed):
@@ -87,6 +89,23 @@ def test_where_it_has_to_be_found_who_hangs_every_member_tells_how_far_it_is() -
         assert not wrong, (seed, wrong)
 
 
+BEAT_NS = 100 * SECOND  # one is sent then: every node has joined at 0
+WRONGS = ("cut-to=controller/3s", "partition=node2,controller/3s", "lost/3s", "pause/4s", "drop=0.5/3s", "delay=1s/3s")
+
+
+@pytest.mark.parametrize("wrong", WRONGS)
+@pytest.mark.parametrize("after_ns", [0, 1, 300_000, 500_000, 700_000, 1_000_000, 1_000_001, 123_456_789])
+def test_what_befalls_a_heartbeat_on_its_way_befalls_one_that_is_computed(wrong: str, after_ns: int) -> None:
+    """Sent, heard or just answered; and the next one is sent when it would have been, whatever the agent is told."""
+    t = Topology("beats", nodes=4)
+    t.role("trainer", "sleep inf", replicas="2:3", workload=Workload(steps=200, checkpoint_time="0s"))
+    graph, fault = graph_of(t), parse_fault(f"node1@100s:{wrong}")
+    times = (BEAT_NS + after_ns, BEAT_NS + 40 * SECOND + after_ns // 2)
+    plan = Plan(tuple(fault._replace(when=When(at_ns=time)) for time in times))
+    for seed in range(0, 400, 50):
+        assert differences(graph, plan, seed, None, play_heartbeats=True)[0] == [], seed
+
+
 FAULTS = ("trainer/0@9m", "node1@8m30s/1m", "trainer@10m:slow=3x/2m", "trainer/1@7m:hang", "node0@9m:lost/20s")
 
 
@@ -117,6 +136,16 @@ def test_while_somebody_waits_for_a_step_or_a_checkpoint_each_is_played(fault: s
     wrong, _ = differences(load("ps.py", **LONG), plan, 0, None)
     assert not wrong
     assert not Simulation(load("ps.py", **LONG), plan, fast_forward=True).run().unfired
+
+
+def test_who_told_nothing_in_a_quiet_stretch_says_to_the_next_controller_how_far_it_is() -> None:
+    """What is said on a lossy link is drawn message by message: one that is missing moves all the others."""
+    plan, said = Plan((parse_fault("controller@35m"),)), []
+    for fast_forward in (False, True):
+        lines = Simulation(load("ps.py", **LONG), plan, fast_forward=fast_forward).run().lines
+        after = [line.event for line in lines if isinstance(line, Record) and 0 <= line.t_ns - 35 * MINUTE < 10**9]
+        said.append([event for event in after if isinstance(event, ReplicaProgressed)])
+    assert said[0] == said[1] and len(said[1]) > 2
 
 
 def test_with_a_property_of_the_users_each_event_is_played() -> None:

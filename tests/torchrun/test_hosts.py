@@ -194,6 +194,7 @@ def test_sigterm_of_a_host_is_a_leave(tmp_path: Path) -> None:
 def test_an_agent_that_dies_on_another_host_is_started_again(tmp_path: Path) -> None:
     with Torchruns(tmp_path, "--nnodes", "2") as hosts:
         first, second = hosts.first(waiter(tmp_path)), hosts.another(2, waiter(tmp_path))
+        first.until("generation 1 rank 0 of 2")
         second.until("generation 1 rank 1 of 2")
         guardian = second.named("flowdist.runtime.guardian")[0]
         os.kill(guardian, signal.SIGKILL)
@@ -221,6 +222,7 @@ def test_the_host_with_the_controller_is_killed_and_the_others_end_with_the_reas
 def test_a_controller_that_is_killed_alone_is_noticed_by_no_worker_on_any_host(tmp_path: Path) -> None:
     with Torchruns(tmp_path, "--nnodes", "2") as hosts:
         first, second = hosts.first(waiter(tmp_path)), hosts.another(2, waiter(tmp_path))
+        first.until("generation 1 rank 0 of 2")
         second.until("generation 1 rank 1 of 2")
         os.kill(first.named("flowdist.runtime.controller_main")[0], signal.SIGKILL)
         second.until("connected to the controller again")
@@ -234,6 +236,7 @@ def test_while_nobody_listens_for_longer_than_a_lease_workers_are_kept_on_that_h
 ) -> None:
     with Torchruns(tmp_path, "--nnodes", "2") as hosts:
         first, second = hosts.first(waiter(tmp_path)), hosts.another(2, waiter(tmp_path))
+        first.until("generation 1 rank 0 of 2")
         second.until("generation 1 rank 1 of 2")
         workers = [worker_pid(first), worker_pid(second)]
         first.process.send_signal(signal.SIGSTOP)  # it starts no other
