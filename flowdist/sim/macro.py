@@ -350,7 +350,7 @@ class Macro:
             self.phase, self.due, self.formed = "gated", NEVER, NEVER
             return
         if seats.free and seats.vacant:
-            self.seats.fill(now)
+            seats.fill(now)
         if seats.taken < self.role.min_replicas:
             if self.pending is None and books.bucket == "re-formation":
                 books.move("waiting", 0, now)
