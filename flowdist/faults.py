@@ -274,8 +274,8 @@ def _parse_kind(text: str, kind_text: str, start: int) -> tuple[str, str]:
         _refuse(text, place, place + len(arg), f"{arg!r} is no number of replicas", "write scale=4")
     if wants == "Xid" and not _XID.fullmatch(arg):
         _refuse(text, place, place + len(arg), f"{arg!r} is no Xid", "write xid=79, or xid=79,1 for GPU 1 of the node")
-    if wants == "factor" and not re.fullmatch(r"[1-9]\d*(\.\d+)?x?", arg):
-        _refuse(text, place, place + len(arg), f"{arg!r} is no factor from 1 on", f"write {kind}=4x")
+    if wants == "factor" and not re.fullmatch(r"\d+(\.\d+)?x?", arg):
+        _refuse(text, place, place + len(arg), f"{arg!r} is no factor", f"write {kind}=4x")
     if wants == "probability" and not re.fullmatch(r"0(\.\d+)?|1(\.0+)?", arg):
         _refuse(text, place, place + len(arg), f"{arg!r} is no probability", f"write {kind}=0.1")
     return kind, arg

@@ -54,7 +54,7 @@ def test_a_rate_says_whom_how_often_and_for_how_long() -> None:
         ("node-kill=1/nod-day", "nod", "a rate per 'nod' is unknown here", "did you mean 'node'?"),
         ("node-kill=1/day:3", "3", "kill takes no argument", "leave it out"),
         ("trainer-slow=1/day", "day", "slow needs its factor", "write trainer-slow=1/day:4x"),
-        ("trainer-slow=1/day:much", "much", "'much' is no factor from 1 on", "write trainer-slow=1/day:4x"),
+        ("trainer-slow=1/day:much", "much", "'much' is no factor", "write trainer-slow=1/day:4x"),
         ("node-kill=1/day/later", "later", "'later' is no duration", "write 15m"),
         ("node-kill=1/day/", "", "'' is no duration", "write 15m"),
     ],

@@ -11,7 +11,7 @@ from flowdist.cli.common import guarded, print_json
 from flowdist.cli.records import find_record, read_journal, refuse_macro
 from flowdist.cli.whatif import answer, read_question
 from flowdist.control.controller import Controller
-from flowdist.control.history import FaultLine, Line, Record, digest
+from flowdist.control.history import Header, Line, Record, digest
 from flowdist.control.state import JobState
 from flowdist.control.timesheet import Timesheet
 from flowdist.errors import FlowdistError
@@ -141,7 +141,7 @@ def _chosen(lines: list[Line], step: int | None, until: str | None) -> Iterator[
     for line in lines:
         if step is not None and isinstance(line, Record) and line.n > step:
             return
-        if end_ns is not None and isinstance(line, Record | FaultLine) and line.t_ns > end_ns:
+        if end_ns is not None and not isinstance(line, Header) and line.t_ns > end_ns:
             return
         yield line
 

@@ -10,11 +10,15 @@ if TYPE_CHECKING:
 
 def simulated_summary(result: SimResult) -> dict[str, Any]:
     """Steps, lost work and time by bucket, and when each incident's worlds stepped again, beside the rest."""
+    from flowdist.control.history import UnsavedLine
     from flowdist.report.spending import time_of
     from flowdist.report.summary import summary_of
     from flowdist.sim.expectations import recoveries
 
     summary = summary_of(result.job, result.lines)
+    lines = [line for line in result.lines if isinstance(line, UnsavedLine)]
+    keys = ("world", "step", "reason")
+    summary["unsaved"] = [{"t_s": line.t_ns / 1e9} | {key: getattr(line, key) for key in keys} for line in lines]
     summary["lasted_s"] = result.now / 1e9
     for model in result.models.values():
         work = summary["roles"][model.pace.name]

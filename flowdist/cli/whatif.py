@@ -96,7 +96,8 @@ def answer(header: Header, lines: list[Line], name: str, question: Question, as_
     with Patience(quiet=as_json) as patience:
         again = Simulation(same, story.plan, checks="paced", tell=patience.tell).run()
         result = Simulation(other, plan, checks="paced", tell=patience.tell).run()
-    summaries = [_as_it_was(header, lines), *map(simulated_summary, (again, result))]
+    was = _as_it_was(header, lines)
+    summaries = [was, *(_counted_alike(run, was) for run in (again, result))]
     if question.trace_file is not None:
         from flowdist.control.history import encode_line
 
@@ -147,6 +148,15 @@ def _other(same: RoleGraph, workloads: dict[str, Any], question: Question) -> Ro
     return with_nodes(with_workloads(graph, workloads))
 
 
+def _counted_alike(run: SimResult, was: dict[str, Any]) -> dict[str, Any]:
+    """As far as the record tells of its workers: the columns are to say the same thing."""
+    from flowdist.report.alike import count_alike
+
+    summary = simulated_summary(run)
+    count_alike(summary, _header(run), run.lines[1:], run.spent, was["not_reported"])
+    return summary
+
+
 def _as_it_was(header: Header, lines: list[Line]) -> dict[str, Any]:
     from flowdist.control.controller import Controller
     from flowdist.control.history import Record
@@ -166,7 +176,9 @@ def _as_it_was(header: Header, lines: list[Line]) -> dict[str, Any]:
 def _show(
     name: str, question: Question, story: Any, summaries: list[dict[str, Any]], again: SimResult, result: SimResult
 ) -> None:
+    from flowdist.report.alike import silent_roles
     from flowdist.report.divergence import Side, divergence, divergence_text
+    from flowdist.report.spending import not_reported_lines
     from flowdist.report.summary import summary_text
     from flowdist.report.table import table
     from flowdist.sim.unfired import unfired_texts
@@ -178,6 +190,11 @@ def _show(
     click.echo("")
     for line in table(_rows(summaries)):
         click.echo(line)
+    unsaid = summaries[0]["not_reported"]
+    if silent := silent_roles(unsaid):
+        click.echo("\nWhat restarts cost in work is not known, and goodput is counted alike in each column:")
+        for text in not_reported_lines({"not_reported": {name: unsaid[name] for name in silent}}):
+            click.echo(f"  {text}")
     click.echo("\nIn full, what would have been\n\n" + summary_text(summaries[2]), nl=False)
     one, other = (Side(side, _header(r), r.lines[1:], False) for side, r in (("again", again), ("what if", result)))
     click.echo("\n" + divergence_text(divergence(one, other, times=False), 1), nl=False)

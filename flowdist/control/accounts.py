@@ -108,7 +108,7 @@ class Accounts:
                     self._leave_out(job, effect.world, now)
         for incident in job.incidents[self._incidents :] if len(job.incidents) > self._incidents else ():
             for world in incident.worlds:
-                for member in job.worlds[world].members:
+                for member in job.worlds[world].pool:  # who is lost may be no member any more
                     if self._at[member][0] in ("detection", "start-up", "productive"):
                         self.move(member, "re-formation", now)
         self._incidents = len(job.incidents)
@@ -124,7 +124,10 @@ class Accounts:
             self._note_short(job, now)
 
     def _note_end(self, job: JobState, replica: ReplicaId, now: int) -> None:
-        """It will not run again, or its whole world will not."""
+        """Its attempt is over; or it will not run again, or its whole world will not."""
+        if self._at[replica][0] == "start-up" and not job.replicas[replica].is_live:
+            is_back = job.worlds[job.replicas[replica].world].incident is not None  # else it was sent away
+            self.move(replica, "re-formation" if is_back else "waiting", now)
         world = job.worlds[job.replicas[replica].world]
         ended = [replica] if job.replicas[replica].phase in OVER_PHASES else []
         if world.phase in ("succeeded", "ended") and world.name not in self._over:

@@ -9,13 +9,14 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from itertools import islice
 
+from flowdist.control.bad_nodes import forget_failure
 from flowdist.control.deadlines import INCIDENT_DUES, Due
 from flowdist.control.ids import NodeName, ReplicaId
 from flowdist.control.judge import judge, matching_rule, may_be_excused
-from flowdist.control.state import Charge, Failure, Held, Incident, JobState, Replica
+from flowdist.control.state import Charge, Failure, Held, Incident, JobState, Replica, Role
 from flowdist.graph.model import FailureKind
 
-# What a peer makes of it when a member of its world dies.
+# What a peer makes of it when a member of its world dies, and a dependent when what it depends on does.
 PEER_KINDS: frozenset[FailureKind] = frozenset({"exit", "signal"})
 # What is nobody else's doing, whatever becomes of other nodes.
 OWN_KINDS: frozenset[FailureKind] = frozenset({"oom", "start_failed"})
@@ -50,18 +51,30 @@ def upstream_incident(job: JobState, replica: Replica) -> Incident | None:
     return found
 
 
-def follows_from_loss(job: JobState, failure: Failure) -> bool:
-    """Whether a peer was lost with its node while this attempt ran, which is what it fails of (R8)."""
+def follows_from_loss(job: JobState, failure: Failure, *, was_told: bool) -> bool:
+    """Whether what it fails of was lost with its node while this attempt ran: a peer, or what it depends on (R8).
+
+    `was_told`: to stop, which whoever lost a peer is. Who goes on without what it depends on falls over that soon.
+    """
     replica = job.replicas[failure.replica]
+    role = job.role_of(replica.id)
     if failure.kind not in PEER_KINDS:
         return False
-    for role in job.roles_of(job.worlds[replica.world]):
-        for number in reversed(role.lost_in):
-            incident = job.incident(number)
-            if incident.opened_ns < replica.started_ns or replica.id in incident.restarted:
-                break
-            if replica.world in incident.bereft:
-                return True
+    since = replica.started_ns if was_told else max(replica.started_ns, job.now - job.graph.options.cause_window_ns)
+    roles = [job.roles[name] for name in role.upstream]
+    if was_told and role.spec.gang:
+        roles += job.roles_of(job.worlds[replica.world])
+    return any(_was_lost(job, replica, each, since) for each in roles)
+
+
+def _was_lost(job: JobState, replica: Replica, role: Role, since: int) -> bool:
+    """Whether a node took some of that role along since then, and the replica was not restarted because of that."""
+    for number in reversed(role.lost_in):
+        incident = job.incident(number)
+        if incident.opened_ns < since or replica.id in incident.restarted:
+            break
+        if not incident.bereft.keys().isdisjoint(role.worlds):
+            return True
     return False
 
 
@@ -102,10 +115,10 @@ def _overdue_nodes(job: JobState, replica: Replica) -> list[NodeName]:
 
     An agent fences a moment before its node is called lost: whoever is connected with what ran there fails first.
     """
-    return [name for name in job.quiet if name != replica.node and _may_follow(job, replica, name)]
+    return [name for name in job.quiet if name != replica.node and may_follow(job, replica, name)]
 
 
-def _may_follow(job: JobState, replica: Replica, name: NodeName) -> bool:
+def may_follow(job: JobState, replica: Replica, name: NodeName) -> bool:
     """Whether something lives on that node which the replica shares a world with, or depends on."""
     upstream = job.role_of(replica.id).upstream
     others = [job.replicas[other] for other in job.nodes[name].replicas]
@@ -113,19 +126,21 @@ def _may_follow(job: JobState, replica: Replica, name: NodeName) -> bool:
 
 
 def _unanswered_nodes(job: JobState, replica: Replica, part_of: Incident | None) -> list[NodeName]:
-    """Other nodes with something alive on them that it shares a world with: any of them may just have died.
+    """Other nodes with something alive on them that it shares a world with, or depends on: any may just have died.
 
-    What peers see of it reaches the controller as soon as the proof does, or sooner. A node that still runs what it is
+    What others see of it reaches the controller as soon as the proof does, or sooner. A node that still runs what it is
     told to stop says so. All of a large world may fail at once: the first of it asks for all nodes but its own, the
     others for that one.
     """
     world = job.worlds[replica.world]
     first = part_of.asked.get(world.name) if part_of is not None else None
+    upstream = {name: None for role in job.roles_of(world) for name in role.upstream}
     if first is None:
-        others = job.members_of(world)
+        others = job.members_of(world) + [other for name in upstream for other in job.replicas_of(job.roles[name])]
     else:
         others = [job.replicas[other] for other in job.nodes[first].replicas]
-    found = {other.node: None for other in others if other.is_live and other.world == world.name}
+    concerned = [other for other in others if other.world == world.name or other.id.role in upstream]
+    found = {other.node: None for other in concerned if other.is_live}
     found.pop(replica.node, None)
     return [name for name in found if name is not None]
 
@@ -148,22 +163,25 @@ def await_nodes(job: JobState, incident: Incident, nodes: Iterable[NodeName]) ->
 
 
 def take_over(job: JobState, incident: Incident, other: Incident) -> None:
-    """What the other holds, which happened before, is judged when it would have been (R7, R8)."""
+    """What the other holds, which happened before, is judged as and when it would have been (R7, R8)."""
     if not other.held:
         return
     since = [*other.in_doubt.items(), *incident.in_doubt.items()]
     incident.in_doubt = {}
     for name, ns in sorted(since, key=lambda item: item[1]):
         incident.in_doubt.setdefault(name, ns)
-    hold(job, incident, [held._replace(caused=True) for held in other.held])
+    hold(job, incident, other.held)
     incident.held.sort(key=lambda held: held.at_ns)
     dues = [job.due.at(Due("answer", str(each.number))) for each in (incident, other)]
     if known := [due for due in dues if due is not None]:
         job.due.set(Due("answer", str(incident.number)), min(known))
 
 
-def excuse(job: JobState, incident: Incident) -> None:
-    """Its charge, made or to come, is dropped, once: it has another cause."""
+def excuse(job: JobState, incident: Incident) -> list[Incident]:
+    """Its charge, made or to come, is dropped, once: it has another cause.
+
+    Returns the incidents that held something of it: itself, or the one that it has become part of.
+    """
     if incident.root_role is not None:
         role = job.roles[incident.root_role]
         if incident.number in role.rooted:
@@ -174,9 +192,36 @@ def excuse(job: JobState, incident: Incident) -> None:
             role.spent[incident.level].remove(incident.opened_ns)
             role.backoff_step = max(0, role.backoff_step - 1)
     incident.counted, incident.charged_to = False, None
+    holders = [incident] if incident.held else _without_failures_of(job, incident)
     drop_held(job, incident)
     for what in INCIDENT_DUES:
         job.due.clear(Due(what, str(incident.number)))
+    return holders
+
+
+def _without_failures_of(job: JobState, incident: Incident) -> list[Incident]:
+    """What opened it is held by the incident that it has become part of, if by any, and is no more."""
+    holders = []
+    for other in job.open_incidents():
+        rest = [held for held in other.held if not _opened(held, incident)]
+        if len(rest) < len(other.held):
+            holders.append(other)
+            other.held = rest
+            if not rest:
+                drop_held(job, other)
+    return holders
+
+
+def own_incident(job: JobState, held: Held) -> Incident | None:
+    """The incident that the failure opened, and is charged for; it may have become part of another since (R7)."""
+    for number in reversed(job.role_of(held.failure.replica).rooted):
+        if _opened(held, job.incident(number)):
+            return job.incident(number)
+    return None
+
+
+def _opened(held: Held, incident: Incident) -> bool:
+    return held.at_ns == incident.opened_ns and str(held.failure.replica) == incident.root
 
 
 def drop_held(job: JobState, incident: Incident) -> None:
@@ -189,27 +234,33 @@ def drop_held(job: JobState, incident: Incident) -> None:
 
 
 def excuse_dependents(job: JobState, incident: Incident) -> list[Incident]:
-    """A dependent's failure was reported first: its charge, made or to come, is dropped (R7).
+    """A dependent's failure was reported first: its charge, made or to come, is dropped, nor is its node to blame (R7).
 
     Returns the incidents of those that were to be judged yet.
     """
-    in_doubt = []
-    for other in _of_dependents(job, {replica.role for replica in incident.lost}):
-        in_doubt += [other] if other.held else []
-        excuse(job, other)
-        job.notify(f"incident {other.number} was caused by {incident.root}: not counted")
-    return in_doubt
-
-
-def _of_dependents(job: JobState, lost: set[str]) -> list[Incident]:
-    """The incidents of a moment ago whose root cause is in a role that depends on one of `lost`; the latest first."""
+    lost = {replica.role for replica in incident.lost}
     if not any(job.roles[name].dependents for name in lost):
         return []
     since = job.now - job.graph.options.cause_window_ns
-    numbers: list[int] = []
-    for role in job.roles.values():
-        for number in () if role.upstream.keys().isdisjoint(lost) else reversed(role.rooted):
+    roles = [role for role in job.roles.values() if not role.upstream.keys().isdisjoint(lost)]
+    in_doubt = []
+    for other in _since(job, since, [role.rooted for role in roles]):
+        in_doubt += excuse(job, other)
+        job.notify(f"incident {other.number} was caused by {incident.root}: not counted")
+    names = {role.spec.name for role in roles}
+    for other in _since(job, since, [role.lost_in for role in roles]):
+        for replica in other.lost if other is not incident else ():
+            if replica.role in names:
+                forget_failure(job, job.replicas[replica], other.opened_ns)
+    return in_doubt
+
+
+def _since(job: JobState, since: int, lists: Iterable[list[int]]) -> list[Incident]:
+    """The incidents of these lists that were opened since then, each once; the latest first."""
+    found: dict[int, None] = {}
+    for numbers in lists:
+        for number in reversed(numbers):
             if job.incident(number).opened_ns < since:
                 break
-            numbers.append(number)
-    return [job.incident(number) for number in sorted(numbers, reverse=True)]
+            found[number] = None
+    return [job.incident(number) for number in sorted(found, reverse=True)]

@@ -1,7 +1,8 @@
 """The record of a job: a journal when it was real, a trace when it was simulated. The same lines for both.
 
 JSON lines. The first is the header; then one line an event with all that followed from it, and a `fault` line for
-each fault that was carried out, which replay skips: control is never told of a fault and must notice.
+each fault that was carried out, which replay skips: control is never told of a fault and must notice. So it does with
+`unsaved` lines, of checkpoints that came to nothing: nobody offers them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import msgspec
 
 from flowdist.control.effects import Effect, Notify
 from flowdist.control.events import Event
-from flowdist.control.ids import NodeName
+from flowdist.control.ids import NodeName, WorldName
 from flowdist.graph import RoleGraph
 
 
@@ -47,7 +48,20 @@ class FaultLine(msgspec.Struct, frozen=True, tag="fault"):
     target: str = ""
 
 
-Line = Header | Record | FaultLine
+class UnsavedLine(msgspec.Struct, frozen=True, tag="unsaved"):
+    """A checkpoint was to be written here, and is not whole. `reason` is for people."""
+
+    t_ns: int
+    world: WorldName
+    step: int
+    reason: str = ""
+
+    @property
+    def text(self) -> str:
+        return f"the checkpoint of {self.world} at step {self.step} is not saved: {self.reason}"
+
+
+Line = Header | Record | FaultLine | UnsavedLine
 
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 _DECODER = msgspec.json.Decoder(Line)

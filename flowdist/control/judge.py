@@ -27,7 +27,7 @@ class Verdict(NamedTuple):
     level: int = 0  # how often it was escalated (R11)
 
 
-EXCUSED = Verdict("restart", False, "role", "it follows from the loss of a node")
+EXCUSED = Verdict("restart", False, "replica", "it follows from the loss of a node")
 
 
 def judge(

@@ -22,6 +22,7 @@ from flowdist.graph import (
     Placement,
     RoleSpec,
     add,
+    moments,
     offered,
     pick,
     slots,
@@ -334,27 +335,49 @@ def _short_roles(job: JobState, grower: Role) -> list[Role]:
 def leaves_room(job: JobState, grower: Role, taken: Trial, seats: list[Seat], short: list[Role]) -> bool:
     """Whether the minima of the roles that are yet to come could still be seated with these more `seats` of `grower`.
 
-    `taken` is what they leave of their nodes. A role that waits for others to succeed may count on their seats: they
-    are gone by then. Whoever waits for the same ones comes with it, as the roles of a joint world do.
+    `taken` is what they leave of their nodes. A role that finds no room without them either holds up nobody on nodes
+    that are nothing for it.
     """
-    after = {role.spec.name: before_success(job, role.spec) for role in short}
-    trials: dict[frozenset[str], Trial] = {frozenset(): dict(taken)}
-    for role in sorted(short, key=lambda role: bool(after[role.spec.name])):
-        earlier = after[role.spec.name]
-        key = frozenset(earlier)
-        if key not in trials:
-            trials[key] = _when_gone(job, earlier, trials[frozenset()], grower, seats)
-        missing = role.spec.min_replicas - role.occupied
-        chooser = Chooser(job, role, trials[key], seats)
-        if chooser.lacks(missing) or not all(chooser.take() is not None for _ in range(missing)):
+    while (lacking := _without_room(job, grower, taken, seats, short)) is not None:
+        is_for_it = any(_may_ever_take(job.nodes[name], lacking) for _, name in seats)
+        if is_for_it or _without_room(job, grower, {}, [], short) is not lacking:
             return False
+        short = [role for role in short if role is not lacking]
     return True
 
 
-def _when_gone(job: JobState, earlier: Iterable[str], free: Trial, grower: Role, seats: list[Seat]) -> Trial:
+def _may_ever_take(node: Node, role: Role) -> bool:
+    """With nothing else on it, and whoever its neighbours are."""
+    labels = dict(node.spec.labels)
+    is_allowed = all(labels.get(key) == value for key, value in role.spec.placement.where)
+    return is_allowed and slots(role.need, offered(node.spec)) > 0
+
+
+def _without_room(job: JobState, grower: Role, taken: Trial, seats: list[Seat], short: list[Role]) -> Role | None:
+    """The first of these roles whose minimum finds no room beside the others.
+
+    A role that waits for others to succeed may count on their seats: they are gone by then. Whoever can start by then
+    comes with it, unless it waits for the role itself.
+    """
+    after = {role.spec.name: before_success(job, role.spec) for role in short}
+    for gone in moments(after):
+        trial = _when_gone(job, gone, taken, grower, seats)
+        for role in short:
+            if role.spec.name in gone or not after[role.spec.name].keys() <= gone:
+                continue
+            missing = role.spec.min_replicas - role.occupied
+            chooser = Chooser(job, role, trial, seats)
+            if chooser.lacks(missing) or not all(chooser.take() is not None for _ in range(missing)):
+                return role
+    return None
+
+
+def _when_gone(job: JobState, gone: Collection[str], free: Trial, grower: Role, seats: list[Seat]) -> Trial:
     """What is left when these roles have succeeded; `seats` are those that `grower` is about to be given."""
     trial = dict(free)
-    for name in earlier:
+    for name in job.roles if gone else ():  # in order: sets have none
+        if name not in gone:
+            continue
         for seat, devices in _devices_of(job, grower, seats) if name == grower.spec.name else ():
             _free_up(job, trial, seat, grower, devices)
         for replica in seated(job, job.roles[name]):

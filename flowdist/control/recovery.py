@@ -50,8 +50,10 @@ def fail(job: JobState, failure: Failure, *, was_told: bool = False) -> None:
         close(job, inside, f"{replica.id} failed again")
         inside = None
     part_of = inside or upstream_incident(job, replica)
-    is_excused = was_told and follows_from_loss(job, failure)  # as it would be if the loss had been reported after it
-    verdict = EXCUSED if is_excused else judge(job, failure, caused=part_of is not None, was_told=was_told)
+    verdict = judge(job, failure, caused=part_of is not None, was_told=was_told)
+    is_excused = follows_from_loss(job, failure, was_told=was_told)  # as if the loss had been reported after it
+    if is_excused and (was_told or verdict.action != "restart"):
+        verdict = EXCUSED
     reason = f"{replica.id} failed on {replica.node}: {failure.why}"
     in_doubt: list[NodeName] = []
     if verdict.action != "restart" or verdict.counted:  # somebody pays, or something ends
@@ -185,18 +187,18 @@ def open_incident(
 ) -> Incident:
     """Open it, take in every open incident that it meets, and stop its whole restart set."""
     incident = Incident(len(job.incidents) + 1, job.now, kind, root, root_role, reason, counted, level)
+    job.incidents.append(incident)
     hold(job, incident, held)
     await_nodes(job, incident, in_doubt)
     note_lost(job, incident, lost or {})
     for other in excuse_dependents(job, incident):  # what was stopped in doubt restarts after all
         extend(job, other, closure(job, list(other.worlds)))
-    job.incidents.append(incident)
     job.open[incident.number] = None
     if root_role is not None:
         job.roles[root_role].rooted.append(incident.number)
         if counted:
             job.roles[root_role].spent.setdefault(level, []).append(job.now)
-            set_backoff(job, job.roles[root_role], incident)
+            set_backoff(job, job.roles[root_role], level, incident)
     extend(job, incident, seeds if any(each.is_final for each in held) else closure(job, seeds))
     names = ", ".join(incident.worlds) or "nothing"
     backoff = job.due.at(Due("backoff", str(incident.number)))
@@ -415,7 +417,7 @@ def _is_settled(job: JobState, world: World) -> bool:
 
 
 def close(job: JobState, incident: Incident, result: str) -> None:
-    """The one place where a budget is charged (R7)."""
+    """It is over, and is charged if it counts (R7)."""
     incident.phase, incident.closed_ns, incident.result = "closed", job.now, result
     job.open.pop(incident.number, None)
     for what in INCIDENT_DUES:
@@ -426,13 +428,18 @@ def close(job: JobState, incident: Incident, result: str) -> None:
     incident.awaited.clear()
     incident.in_doubt.clear()
     incident.held.clear()
-    if incident.root_role is not None:
-        role = job.roles[incident.root_role]
-        if incident.counted:
-            role.charges.append(Charge(incident.opened_ns, incident.level))
-            role.last_counted_ns = job.now
-            incident.charged_to = incident.root_role
+    if incident.counted:
+        charge(job, incident)
     if result == "recovered":
         took = format_duration(round(job.now - incident.opened_ns, -6))
-        charge = f", charged to {incident.charged_to}" if incident.charged_to else ""
-        job.notify(f"incident {incident.number}: recovered after {took}{charge}")
+        paid = f", charged to {incident.charged_to}" if incident.charged_to else ""
+        job.notify(f"incident {incident.number}: recovered after {took}{paid}")
+
+
+def charge(job: JobState, incident: Incident) -> None:
+    """The one place where a budget is charged (R7). The incident is over."""
+    assert incident.root_role is not None
+    role = job.roles[incident.root_role]
+    role.charges.append(Charge(incident.opened_ns, incident.level))
+    role.last_counted_ns = job.now
+    incident.charged_to = incident.root_role

@@ -12,13 +12,13 @@ from itertools import takewhile
 
 from flowdist.control.backoff import set_backoff
 from flowdist.control.bad_nodes import blame, forget_failure
-from flowdist.control.causes import PEER_KINDS, drop_held, excuse, first_cause
+from flowdist.control.causes import PEER_KINDS, drop_held, excuse, first_cause, may_follow, own_incident
 from flowdist.control.closure import closure, scope_worlds
 from flowdist.control.deadlines import Due
 from flowdist.control.ending import begin_ending
 from flowdist.control.ids import NodeName, WorldName
 from flowdist.control.judge import Verdict, judge, may_be_excused
-from flowdist.control.recovery import extend, ignore
+from flowdist.control.recovery import charge, extend, ignore
 from flowdist.control.state import Held, Incident, JobState, Replica
 
 
@@ -94,14 +94,13 @@ def _open_or_of_late(job: JobState, since: int) -> list[Incident]:
 
 
 def _is_of_peers(job: JobState, incident: Incident, name: NodeName) -> bool:
-    """Whether somebody pays for the failure of something whose peers live on that node, and has not started since."""
+    """Whether somebody pays for a failure that may follow from the loss of that node, and has not started since."""
     if not _pays(job, incident) or incident.kind not in PEER_KINDS:
         return False
     root = job.replicas[next(iter(incident.lost))]
     if root.phase != "gone" or root.id in incident.restarted or root.started_ns > incident.opened_ns:
         return False
-    others = [job.replicas[other] for other in job.nodes[name].replicas]
-    return any(other.is_live and other.world == root.world for other in others)
+    return may_follow(job, root, name)
 
 
 def _pays(job: JobState, incident: Incident) -> bool:
@@ -122,13 +121,14 @@ def _clear(job: JobState, incident: Incident, nodes: list[NodeName], because: st
         incident.asked.clear()
     says = f"{because}: " if because else ""
     job.touched.update(incident.worlds)
-    for failure, reason, caused, _, at_ns in known:
+    for held in known:
+        failure, reason, caused, _, at_ns = held
         replica = job.replicas[failure.replica]
         if job.worlds[replica.world].incident != incident.number:
             continue  # it was ended meanwhile
         verdict = judge(job, failure, caused=caused, at_ns=at_ns)
         if not caused and replica.node is not None:
-            blame(job, replica, failure.kind, incident.opened_ns)
+            blame(job, replica, failure.kind, at_ns)
         if verdict.action == "fail" and not may_be_excused(job, verdict, failure):
             job.notify(f"{reason}; {f'{because}, and ' if because else ''}{verdict.because}", "error")
             first = first_cause(job, incident.number)
@@ -140,8 +140,9 @@ def _clear(job: JobState, incident: Incident, nodes: list[NodeName], because: st
             continue
         job.notify(f"incident {incident.number}: {says}{verdict.because}")
         extend(job, incident, closure(job, scope_worlds(job, replica.id, verdict.scope)))
-        if not caused:
-            _charge(job, incident, verdict)
+        root = own_incident(job, held)
+        if root is not None:
+            _charge(job, incident, root, verdict)
 
 
 def _is_known(job: JobState, incident: Incident, held: Held) -> bool:
@@ -156,12 +157,16 @@ def _due(job: JobState, held: Held) -> int:
     return held.at_ns + job.graph.options.quiet_after_ns
 
 
-def _charge(job: JobState, incident: Incident, verdict: Verdict) -> None:
+def _charge(job: JobState, incident: Incident, root: Incident, verdict: Verdict) -> None:
+    """Who exits first of its own pays, also when a wider incident has taken its own, the `root`, in since (R7)."""
     if verdict.exhausted:
-        until = incident.opened_ns + job.graph.options.cause_window_ns
-        job.due.set(Due("verdict", str(incident.number)), max(job.now, until))
-    if verdict.counted and incident.root_role is not None:
-        role = job.roles[incident.root_role]
-        incident.counted, incident.level = True, verdict.level
-        insort(role.spent.setdefault(verdict.level, []), incident.opened_ns)
-        set_backoff(job, role, incident)
+        until = root.opened_ns + job.graph.options.cause_window_ns
+        job.due.set(Due("verdict", str(root.number)), max(job.now, until))
+    if verdict.counted:
+        assert root.root_role is not None
+        role = job.roles[root.root_role]
+        root.counted, root.level = True, verdict.level
+        insort(role.spent.setdefault(verdict.level, []), root.opened_ns)
+        set_backoff(job, role, verdict.level, incident)
+        if not root.is_open:
+            charge(job, root)

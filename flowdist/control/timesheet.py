@@ -19,7 +19,7 @@ from typing import NamedTuple
 from flowdist.control import events as ev
 from flowdist.control.accounts import Accounts, Bucket, Spent
 from flowdist.control.effects import AnswerCheckpoint, FinishJob, StartReplica, StopReplica
-from flowdist.control.history import FaultLine, Header, Line, Record
+from flowdist.control.history import FaultLine, Line, Record
 from flowdist.control.ids import NodeName, ReplicaId
 from flowdist.control.state import JobState, Replica, World
 from flowdist.control.stretches import Past, Stretch, came_to
@@ -67,7 +67,7 @@ class Timesheet:
     def hear(self, line: Line) -> None:
         if isinstance(line, FaultLine):
             self._hit[line.target or line.spec.partition("@")[0]] = line.t_ns
-        if isinstance(line, FaultLine | Header) or self._over_ns is not None:
+        if not isinstance(line, Record) or self._over_ns is not None:
             return
         now = line.t_ns
         self._listen(line)

@@ -19,6 +19,7 @@ from flowdist.graph import (
     fits,
     format_duration,
     format_memory,
+    moments,
     needed,
     offered,
     pick,
@@ -127,6 +128,10 @@ def _check_hang(fields: Fields, spec: RoleSpec) -> None:
             step = f"between two steps of its workload, with a checkpoint, there are up to {format_duration(longest)}"
         message = f"{step}: it will be held to hang whenever nothing is wrong"
         fields.warn("FD304", "hang_after", message, "make hang_after= several steps long")
+    if spec.start_timeout_ns is not None and spec.kind == "service":
+        message = "it waits for a first progress(): a service that never reports one is held to hang, ready or not"
+        instead = "ready_timeout=" if spec.ready is not None else "ready_when= and ready_timeout="
+        fields.warn("FD307", "start_timeout", message, f"write {instead} instead, or call it")
 
 
 def _check_fits(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
@@ -151,25 +156,28 @@ def _check_minima(topology: Topology, graph: RoleGraph, problems: Problems) -> N
     """The minima of the roles that are alive together have seats on the nodes, chosen as control chooses them."""
     if not graph.cluster.given or problems.codes() & set(_NO_SIZE):
         return
-    ended = _before_success(graph)
-    free = {frozenset[str](): {node.name: offered(node) for node in graph.cluster.nodes}}  # by who has ended
-    seats: dict[str, list[Seat]] = {}
+    before = _before_success(graph)
     needs = {spec.name: needed(spec.resources) for spec in graph.roles}
-    for role, spec in sorted(zip(topology.roles, graph.roles, strict=True), key=lambda pair: bool(ended[pair[1].name])):
-        gone = frozenset(ended[spec.name])
-        if gone not in free:
-            free[gone] = dict(free[frozenset()])
-            for name in ended[spec.name]:
-                for node, devices in seats.get(name, ()):
-                    free[gone][node] = add(free[gone][node], needs[name], devices)
-        seated = _seat(spec, needs[spec.name], free[gone], _allowed(spec, graph, seats))
-        if len(seated) < spec.min_replicas:
-            fields = Fields.of_role(role, problems)
-            message = f"its minimum of {spec.min_replicas} has no room beside the roles before it"
-            fields.error("FD113", "replicas", message, "lower a minimum, or add nodes")
-            return
-        if not gone:
-            seats[spec.name] = seated
+    at_first = {node.name: offered(node) for node in graph.cluster.nodes}  # what those leave that wait for no success
+    seats: dict[str, list[Seat]] = {}
+    for gone in moments(before):
+        free = at_first
+        if gone:
+            free = dict(at_first)
+            for name in seats:
+                for node, devices in seats[name] if name in gone else ():
+                    free[node] = add(free[node], needs[name], devices)
+        for role, spec in zip(topology.roles, graph.roles, strict=True):
+            if spec.name in gone or spec.name in seats or not before[spec.name].keys() <= gone:
+                continue
+            seated = _seat(spec, needs[spec.name], free, _allowed(spec, graph, seats))
+            if len(seated) < spec.min_replicas:
+                fields = Fields.of_role(role, problems)
+                message = f"its minimum of {spec.min_replicas} has no room beside the roles that are alive with it"
+                fields.error("FD113", "replicas", message, "lower a minimum, or add nodes")
+                return
+            if not gone:
+                seats[spec.name] = seated
 
 
 def _allowed(spec: RoleSpec, graph: RoleGraph, seats: dict[str, list[Seat]]) -> set[str]:

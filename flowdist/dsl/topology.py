@@ -420,7 +420,7 @@ class Topology:
             cooldown: Between a re-formation and growing.
             hang_after: No sign of it for so long is a failure of kind `hang`: no further `flowdist.worker.progress()`
                 once that is used, else no output of its world. The stacks of its Python workers go to their logs.
-            start_timeout: So long after its start without a first `progress()` is one, too.
+            start_timeout: So long after its start without a first `progress()` is one, too; being ready is none.
             preload: Modules that are imported before its workers are forked; torch is, if its code imports it.
             numa: "node": each worker runs on the cores of the NUMA node of its GPU.
             virtual_local_rank: Each worker has LOCAL_RANK=0 and sees one device, as with that option of torchrun.

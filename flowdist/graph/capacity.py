@@ -5,12 +5,14 @@ So are GPUs, each for itself: three replicas of 0.6 do not fit on two devices, a
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from flowdist.graph.model import NodeSpec, Resources
 
 WHOLE = 1000  # thousandths of a device
 UNLIMITED = 1000  # so often something fits that needs nothing
+MOMENTS_MAX = 64
 
 
 class Need(NamedTuple):
@@ -99,3 +101,17 @@ def _change(devices: tuple[int, ...], which: tuple[int, ...], by: int) -> tuple[
     if not which:
         return devices
     return tuple(left + by if i in which else left for i, left in enumerate(devices))
+
+
+def moments(before: Mapping[str, Collection[str]]) -> list[frozenset[str]]:
+    """What may have succeeded when another of these roles can start: at each such moment all that is alive needs room.
+
+    `before` says of each role which have to succeed before it starts. Two that wait for different ones are alive
+    together when all of these have succeeded. Where there are more than MOMENTS_MAX, not all of them are named.
+    """
+    found: dict[frozenset[str], None] = {frozenset(): None}
+    for gone in dict.fromkeys(frozenset(names) for names in before.values()):
+        together = [gone | other for other in found] if len(found) <= MOMENTS_MAX // 2 else [gone]
+        found |= dict.fromkeys(together)
+    found[frozenset().union(*found)] = None
+    return list(found)

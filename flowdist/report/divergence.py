@@ -11,13 +11,14 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from flowdist.control.history import FaultLine, Header, Line, Record, digest, encode_line
+from flowdist.control.history import FaultLine, Header, Line, Record, UnsavedLine, digest, encode_line
 from flowdist.report.trace import event_lines
 
-What = Literal["", "event", "fault", "time", "decision", "end"]
+What = Literal["", "event", "fault", "unsaved", "time", "decision", "end"]
 _WORDS: dict[What, str] = {
     "event": "something else happens",
     "fault": "a fault is carried out in one of them, or another fault",
+    "unsaved": "a checkpoint is not saved in one of them, or another checkpoint",
     "time": "the same happens at another time",
     "decision": "the same happens, and something else is decided",
     "end": "one of them ends here",
@@ -70,7 +71,11 @@ def _what(one: Line, other: Line, times: bool) -> What:
         if (one.spec, one.target) != (other.spec, other.target):
             return "fault"
         return "time" if times and one.t_ns != other.t_ns else ""
-    return "fault"
+    if isinstance(one, UnsavedLine) and isinstance(other, UnsavedLine):
+        if one.text != other.text:
+            return "unsaved"
+        return "time" if times and one.t_ns != other.t_ns else ""
+    return "fault" if isinstance(one, FaultLine) or isinstance(other, FaultLine) else "unsaved"
 
 
 def _differences(one: Any, other: Any, path: str = "") -> list[str]:
@@ -132,6 +137,8 @@ def reason_at(side: Side, at: int) -> str:
         if isinstance(line, FaultLine):
             text = f"fault {line.spec} hits {line.target}"
             where = "the fault before it"
+        elif isinstance(line, UnsavedLine):
+            text, where = line.text, "what was not saved before it"
         else:
             text = line.reason if isinstance(line, Record) else ""
             where = f"event {line.n}" if isinstance(line, Record) else ""
@@ -159,7 +166,7 @@ def divergence_text(found: Divergence, context: int) -> str:
         for number, line in enumerate(side.lines[found.at : found.at + 1 + context]):
             lines += [f"{mark}{'>' if number == 0 else ' '} {text}" for text in event_lines(line)]
         lines.append(f"   reason: {reason_at(side, found.at)}")
-    if found.what in ("event", "time", "decision", "fault"):
+    if found.what not in ("", "end"):
         lines += ["", "what differs (A / B):"]
         lines += [f"  {text}" for text in _differences(_plain(a.lines[found.at]), _plain(b.lines[found.at]))]
     if a.is_kept:

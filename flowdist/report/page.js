@@ -32,7 +32,8 @@ const incidents = DATA.incidents.map((i) => ({
   result: i[6], charged: i[7], restarted: i[8], decision: i[9], stayed: i[10],
 }));
 const faults = DATA.faults.map(([t, spec, target, node]) => ({ kind: "fault", t0: t, t1: t, spec, target, node }));
-const events = [...faults, ...incidents].sort((a, b) => a.t0 - b.t0);
+const unsaved = DATA.unsaved.map(([world, t, step, reason]) => ({ kind: "unsaved", t0: t, t1: t, world, step, reason }));
+const events = [...faults, ...unsaved, ...incidents].sort((a, b) => a.t0 - b.t0);
 
 function byStart(list) { return list.sort((a, b) => a.t0 - b.t0); }
 
@@ -266,10 +267,10 @@ function drawLines() {
   const shown = inWindow(events);
   if (shown.length > 150) return; // a wall of lines tells nothing
   for (const item of shown) {
-    pen.strokeStyle = item.kind === "fault" ? colours.bad : colours.incident;
+    pen.strokeStyle = item.kind === "incident" ? colours.incident : colours.bad;
     pen.lineWidth = 1;
     pen.globalAlpha = 0.55;
-    pen.setLineDash(item.kind === "fault" ? [4, 3] : []);
+    pen.setLineDash(item.kind === "incident" ? [] : [4, 3]);
     pen.beginPath();
     pen.moveTo(x(item.t0), HEAD);
     pen.lineTo(x(item.t0), size.height);
@@ -320,11 +321,11 @@ function drawHead() {
     const at = x(item.t0), picked = item === state.focus || item === state.hover;
     if (at - (last[item.kind] ?? -9) < 1 && !picked) continue;
     last[item.kind] = at;
-    pen.fillStyle = item.kind === "fault" ? colours.bad : colours.incident;
+    pen.fillStyle = item.kind === "incident" ? colours.incident : colours.bad;
     if (item.kind === "incident") pen.fillRect(at, middle + 8, Math.max(x(item.t1) - at, 1), 2);
     const r = picked ? 7 : 5;
     pen.beginPath();
-    if (item.kind === "fault") { pen.moveTo(at - r, middle - 10); pen.lineTo(at + r, middle - 10); pen.lineTo(at, middle - 1); }
+    if (item.kind !== "incident") { pen.moveTo(at - r, middle - 10); pen.lineTo(at + r, middle - 10); pen.lineTo(at, middle - 1); }
     else { pen.moveTo(at, middle - r); pen.lineTo(at + r, middle + 1); pen.lineTo(at, middle + r + 2); pen.lineTo(at - r, middle + 1); }
     pen.fill();
     if (picked) { pen.strokeStyle = colours.focus; pen.lineWidth = 2; pen.strokeRect(at - 9, AXIS + 1, 18, MARKS - 3); }

@@ -100,6 +100,7 @@ def page_data(timeline: Timeline) -> dict[str, Any]:
         "faults": [
             [_us(fault.t_ns), fault.spec, fault.target, nodes.get(node or "", NEVER)] for fault, node, _ in faults
         ],
+        "unsaved": [[worlds[line.world], _us(line.t_ns), line.step, line.reason] for line in timeline.unsaved],
         "incidents": [
             [
                 *(i.number, _us(i.opened_ns), _us(i.closed_ns), i.kind, i.root, i.reason, i.result),

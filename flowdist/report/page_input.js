@@ -20,6 +20,10 @@ function describe(item) {
       return [`Incident ${item.number}: ${item.root}`, [["At", from], ["Reason", item.reason], ["Kind", item.cause],
         ["Result", `${result}, ${paid}; ${item.restarted} restarted${item.stayed ? `, ${item.stayed} stayed in place` : ""}`], ...decision(item.decision)]];
     }
+    case "unsaved": {
+      const title = `Not saved: ${DATA.worlds[item.world][0]} at step ${item.step}`;
+      return [title, [["At", from], ["Reason", item.reason]]];
+    }
     default: return [`Fault ${item.spec}`, [["At", from], ["Hits", item.target]]];
   }
 }
@@ -59,7 +63,7 @@ function itemAt(px, py) {
   if (row.kind === "events") {
     const near = inWindow(events).map((item) => [Math.abs(x(item.t0) - px), item]).filter(([d]) => d <= 8);
     const upper = py < AXIS + MARKS / 2; // faults hang from above, incidents stand below
-    near.sort((a, b) => a[0] - b[0] || ((a[1].kind === "fault") === upper ? -1 : 1));
+    near.sort((a, b) => a[0] - b[0] || ((a[1].kind !== "incident") === upper ? -1 : 1));
     return near.length ? near[0][1] : null;
   }
   const t = time(px), slack = (state.t1 - state.t0) / (size.width - GUTTER) * 2;

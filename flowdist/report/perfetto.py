@@ -121,6 +121,10 @@ class _Maker:
             where = {"pid": JOB, "tid": self._worlds.get(checkpoint.world, DECISIONS)}
             about = {"world": checkpoint.world, "step": checkpoint.step}
             yield _instant(where, f"checkpoint at step {checkpoint.step}", "checkpoint", checkpoint.t_ns, about)
+        for line in self._timeline.unsaved:
+            where = {"pid": JOB, "tid": self._worlds.get(line.world, DECISIONS)}
+            about = {"world": line.world, "step": line.step, "reason": line.reason}
+            yield _instant(where, f"step {line.step} is not saved", "unsaved", line.t_ns, about)
 
     def _hit(self, fault: FaultLine) -> dict[str, Any]:
         node, replica = self._timeline.hit(fault)

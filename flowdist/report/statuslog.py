@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from flowdist.control import events as ev
 from flowdist.control.effects import AnswerCheckpoint, FinishJob, OpenStore, StartReplica, StopReplica
-from flowdist.control.history import FaultLine, Line, Record
+from flowdist.control.history import FaultLine, Line, Record, UnsavedLine
 from flowdist.control.state import JobState, World
 from flowdist.report.trace import event_text, stamp
 
@@ -21,8 +21,8 @@ COLUMNS_MAX = 64  # replicas; with more of them each role is counted
 
 LEGEND = """\
 happened: + node joined  - node lost or left  f fault  ! failed  ? stalled, overdue  " revived  o store open
-          ^ runs  * ready  . step  ] checkpoint accepted  } refused  v stopped  $ finished  @ operator
-          ~ leaving in order  , other
+          ^ runs  * ready  . step  ] checkpoint accepted  } refused  ) not saved  v stopped  $ finished
+          @ operator  ~ leaving in order  , other
 followed: I incident  G generation forms  S starts  X stops  E the job ends
 replicas: . waits  s starting  r running  R ready  x stopping  - gone  $ succeeded  _ ended
 """
@@ -39,15 +39,22 @@ def log_heading(job: JobState) -> str:
 
 
 def log_line(job: JobState, line: Line) -> Iterator[str]:
-    """The line of an event that `job` has just handled, or of a fault; nothing for a header."""
+    """The line of an event that `job` has just handled, of a fault, or of what was not saved; nothing for a header."""
     if isinstance(line, FaultLine):
-        width = max(len("replicas"), len(_replicas(job)))
-        head = f"{stamp(line.t_ns):>13}  {'':>5} f   {'':12} {'':>4} {'':>8} {'':>8} {'':>9}"
-        yield f"{head}  {'':<{width}}  {line.spec} hits {line.target}"
+        yield _beside(job, line.t_ns, "f", "", f"{line.spec} hits {line.target}")
+    elif isinstance(line, UnsavedLine):
+        yield _beside(job, line.t_ns, ")", line.world, line.text)
     elif isinstance(line, Record):
         replicas = _replicas(job)
         head = f"{stamp(line.t_ns):>13}  {line.n:>5} {_mark(line)}{_followed(line):<2} {_world_columns(job, line)}"
         yield f"{head}  {replicas:<8}  {line.reason or event_text(line)}"
+
+
+def _beside(job: JobState, t_ns: int, mark: str, world: str, text: str) -> str:
+    """What is no event, and what no controller was told."""
+    width = max(len("replicas"), len(_replicas(job)))
+    head = f"{stamp(t_ns):>13}  {'':>5} {mark}   {world:<12.12} {'':>4} {'':>8} {'':>8} {'':>9}"
+    return f"{head}  {'':<{width}}  {text}"
 
 
 def _mark(line: Record) -> str:

@@ -87,6 +87,9 @@ def summary_text(summary: dict[str, Any], *, brief: bool = False) -> str:
     if any(summary.get("time_s", {}).values()) and not brief:
         lines += ["", "Where the time went", *_narrow(_time_rows(summary["time_s"])), *not_reported_lines(summary)]
         lines += [] if simulated else ["saving and reading checkpoints is in productive and start-up: nobody tells it"]
+    counts = Counter((line["world"], line["reason"]) for line in summary.get("unsaved", ()))  # simulations alone know
+    if counts:
+        lines += ["", *(f"Not saved: {n} of the checkpoints of {world}: {why}" for (world, why), n in counts.items())]
     if summary["incidents"]:
         causes = ", ".join(f"{count} {kind}" for kind, count in summary["causes"].items())
         lines += ["", f"Incidents, by cause: {causes}"]

@@ -29,6 +29,7 @@ LOOKS = {
     "done": ("✓", "bold green", "has finished"),
     "generation": ("│", "bold", "a generation begins"),
     "saved": ("┴", "blue", "a checkpoint"),
+    "unsaved": ("┬", "red", "a checkpoint that came to nothing"),
     "failed": ("✗", "bold red", "failed, or was lost"),
     "fault": ("!", "bold magenta", "a fault was injected"),
 }
@@ -120,6 +121,8 @@ def _groups(timeline: Timeline, width: int) -> Iterator[list[Lane]]:
         lane.draw("generation", generation.from_ns)
     for checkpoint in timeline.checkpoints:
         worlds[checkpoint.world].draw("saved", checkpoint.t_ns)
+    for line in timeline.unsaved:
+        worlds[line.world].draw("unsaved", line.t_ns)
     for role in timeline.job.graph.roles:
         names = [world.name for world in timeline.job.worlds_of(timeline.job.roles[role.name]) if world.name in worlds]
         if role.gang:

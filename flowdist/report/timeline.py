@@ -14,7 +14,7 @@ from typing import Literal
 from flowdist.control import events as ev
 from flowdist.control.controller import Controller
 from flowdist.control.effects import AnswerCheckpoint, CloseStore, OpenStore, StartReplica, StopAtStep, StopReplica
-from flowdist.control.history import FaultLine, Header, Line, Record
+from flowdist.control.history import FaultLine, Header, Line, Record, UnsavedLine
 from flowdist.control.ids import NodeName, ReplicaId, WorldName
 from flowdist.control.state import JobState, Replica
 from flowdist.graph.model import RoleKind
@@ -114,6 +114,7 @@ class Timeline:
     decisions: list[Decision] = field(default_factory=list)
     checkpoints: list[Checkpoint] = field(default_factory=list)
     faults: list[FaultLine] = field(default_factory=list)
+    unsaved: list[UnsavedLine] = field(default_factory=list)  # checkpoints that came to nothing
     presences: list[Presence] = field(default_factory=list)
     opened_by: dict[int, int] = field(default_factory=dict)  # the number of the event that opened each incident
     differs_at: int | None = None
@@ -145,6 +146,8 @@ def timeline_of(header: Header, lines: Iterable[Line]) -> Timeline:
         if isinstance(line, FaultLine):
             watcher.timeline.faults.append(line)
             watcher.timeline.end_ns = max(watcher.timeline.end_ns, line.t_ns)
+        elif isinstance(line, UnsavedLine):
+            watcher.miss(line)
         elif isinstance(line, Record) and not watcher.hear(line):
             break
     watcher.finish()
@@ -164,6 +167,7 @@ class _Watcher:
         self._told: dict[WorldName, None] = {}  # worlds of which steps or checkpoints were heard
         self._saved: dict[WorldName, int] = {}  # when the latest checkpoint of a world was accepted
         self._leaving: dict[ReplicaId, int] = {}  # the step that a replica was told to leave at
+        self._unsaved: dict[WorldName, int] = {}  # the step of the last checkpoint that came to nothing
         self._because: dict[int, None] = {}  # numbers of events that ended an attempt
 
     def hear(self, line: Record) -> bool:
@@ -191,11 +195,18 @@ class _Watcher:
             self.timeline.decisions.append(Decision(line.n, line.t_ns, event_text(line), line.reason))
         return True
 
+    def miss(self, line: UnsavedLine) -> None:
+        """A checkpoint has come to nothing."""
+        self.timeline.unsaved.append(line)
+        self.timeline.end_ns = max(self.timeline.end_ns, line.t_ns)
+        self._unsaved[line.world] = line.step
+
     def _form(self, line: Record, effect: OpenStore) -> None:
         now = self._generations.get(effect.world)
         if now is not None and now.number == effect.generation:
             return  # the order was given again
         self._close(effect.world, line.t_ns)
+        self._unsaved.pop(effect.world, None)
         members = len(self._job.worlds[effect.world].members)
         generation = Generation(effect.world, effect.generation, line.t_ns, line.n, members)
         self._generations[effect.world] = generation
@@ -252,6 +263,8 @@ class _Watcher:
         attempt.ended_ns = line.t_ns
         attempt.how = _how(line.event, attempt, replica, role.kind)
         told = self._leaving.pop(attempt.replica, None)
+        if attempt.world in self._unsaved and told == self._unsaved[attempt.world]:
+            told = attempt.left_at = None  # in order, but with nothing
         if attempt.because is None:
             attempt.because = line.n
             self._because[line.n] = None

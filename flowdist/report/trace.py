@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from flowdist.control.effects import FinishJob, Notify, StartReplica
 from flowdist.control.events import CheckpointOffered, ReplicaExited
-from flowdist.control.history import FaultLine, Header, Line, Record
+from flowdist.control.history import FaultLine, Header, Line, Record, UnsavedLine
 
 STAMP = 12  # characters of the time that lines begin with
 ROW = 4  # checkpoints, from which on they are told as one
@@ -19,6 +19,8 @@ def trace_lines(lines: Iterable[Line]) -> Iterator[str]:
         match line:
             case FaultLine():
                 yield f"{stamp(line.t_ns)}  !! {line.spec} hits {line.target}"
+            case UnsavedLine():
+                yield f"{stamp(line.t_ns)}  !! {line.text}"
             case Record():
                 yield from (f"{stamp(line.t_ns)}  {text}" for text in _texts(line))
             case Header():
@@ -51,7 +53,7 @@ def _texts(record: Record) -> Iterator[str]:
 
 
 def event_lines(line: Line) -> Iterator[str]:
-    """The event in short, then what followed from it; a fault by itself."""
+    """The event in short, then what followed from it; what is no event by itself."""
     if isinstance(line, Record):
         yield f"{stamp(line.t_ns)}  #{line.n} {event_text(line)}"
         yield from (f"{' ' * 14}-> {text[14:]}" for text in trace_lines([line]))

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from flowdist.control.forking import PATIENCE_S, ForkServerUpkeep
 from flowdist.runtime.spawning import (
     Answer,
     Ended,
@@ -34,8 +35,6 @@ from flowdist.runtime.spawning import (
     encode,
 )
 
-PATIENCE_S = 60.0  # for imports; whoever is slower is of no use
-DEATHS_MAX = 3  # of a fork server, then its workers are started by exec
 BOOT = Path(__file__).with_name("fork_server_boot.py")
 
 
@@ -97,8 +96,8 @@ class ForkServers:
         self._selector, self._answer, self._start = selector, answer, start
         self._servers: dict[ForkServer, Server] = {}
         self._of: dict[int, Server] = {}  # by id of a worker that waits for it or was forked by it
-        self._deaths: dict[ForkServer, int] = {}
-        self._useless: dict[ForkServer, str] = {}  # why; empty when that was told
+        self._upkeep: dict[ForkServer, ForkServerUpkeep] = {}
+        self._told: dict[ForkServer, None] = {}  # that their workers are started by exec
         self._awaited: ForkServer | None = None  # whoever asked for it is told when it is there
 
     def prepare(self, spec: ForkServer) -> None:
@@ -115,9 +114,12 @@ class ForkServers:
 
     def _begin(self, spec: ForkServer) -> None:
         """Start a fork server, if there is none that does."""
-        if spec not in self._servers and spec not in self._useless:
+        if spec not in self._servers and not self._upkeep_of(spec).useless:
             with contextlib.suppress(OSError, ValueError):  # exec will say what is wrong
                 self._servers[spec] = Server(spec, self._selector)
+
+    def _upkeep_of(self, spec: ForkServer) -> ForkServerUpkeep:
+        return self._upkeep.setdefault(spec, ForkServerUpkeep())
 
     def spawn(self, request: Spawn) -> bool:
         """Whether the worker is, or will be, taken care of here."""
@@ -127,8 +129,9 @@ class ForkServers:
         self._begin(spec)
         server = self._servers.get(spec)
         if server is None:
-            if reason := self._useless.get(spec):
-                self._useless[spec] = ""
+            reason = self._upkeep_of(spec).useless
+            if reason and spec not in self._told:
+                self._told[spec] = None
                 self._answer(StartedCold(request.id, reason))
             return False
         self._of[request.id] = server
@@ -180,11 +183,13 @@ class ForkServers:
     def give_up_the_slow(self) -> None:
         for server in list(self._servers.values()):
             if not server.is_ready and server.give_up_s <= time.monotonic():
-                self._give_up(server, f"its imports take more than {PATIENCE_S:g} s")
+                self._upkeep_of(server.spec).is_slow(PATIENCE_S)
+                self._give_up(server)
 
     def _is_ready(self, server: Server, unsafe: str) -> None:
         if unsafe:
-            self._give_up(server, unsafe)
+            self._upkeep_of(server.spec).is_unsafe(unsafe)
+            self._give_up(server)
             return
         server.is_ready = True
         waiting, server.waiting = server.waiting, {}
@@ -192,9 +197,8 @@ class ForkServers:
             self.spawn(request)
         self._tell_prepared(server.spec)
 
-    def _give_up(self, server: Server, reason: str) -> None:
+    def _give_up(self, server: Server) -> None:
         """Nothing was forked from it: what waits for it is started by exec, now and from now on."""
-        self._useless[server.spec] = reason
         if server.spec in self._servers:
             self._forget(server)
         for request in server.waiting.values():
@@ -205,13 +209,11 @@ class ForkServers:
     def _died(self, server: Server) -> None:
         """Its workers are nobody's children now, and end with it: nobody could tell how they end."""
         code = self._forget(server)
+        how = f"signal {signal.Signals(-code).name.removeprefix('SIG')}" if code < 0 else f"exit {code}"
+        self._upkeep_of(server.spec).died(how, is_ready=server.is_ready)
         if not server.is_ready:
-            how = f"signal {signal.Signals(-code).name.removeprefix('SIG')}" if code < 0 else f"exit {code}"
-            self._give_up(server, f"its fork server died while it imported: {how}")
+            self._give_up(server)
             return
-        self._deaths[server.spec] = self._deaths.get(server.spec, 0) + 1
-        if self._deaths[server.spec] >= DEATHS_MAX:
-            self._useless[server.spec] = f"its fork server died {DEATHS_MAX} times"
         for id, pid in server.running.items():
             if pid:
                 with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -21,7 +21,7 @@ import msgspec
 from flowdist.control.controller import Controller
 from flowdist.control.effects import FinishJob
 from flowdist.control.events import CancelRequested, NodeGone
-from flowdist.control.history import FaultLine, Header, Line, Record, decode_lines
+from flowdist.control.history import FaultLine, Header, Line, Record, UnsavedLine, decode_lines
 from flowdist.control.ids import unnamed_nodes
 from flowdist.control.state import JobState
 from flowdist.control.timesheet import Timesheet
@@ -331,7 +331,7 @@ class Supervisor:
 
     def _hear(self, line: Line) -> None:
         self._controllers.wrote()
-        if isinstance(line, Header):
+        if isinstance(line, Header | UnsavedLine):
             return
         if isinstance(line, FaultLine):
             self._sheet.hear(line)

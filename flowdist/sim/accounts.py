@@ -15,11 +15,13 @@ from flowdist.sim.workload import Done, WorldModel
 
 
 def begins(accounts: Accounts, model: WorldModel, now: int) -> None:
-    """A world begins to step; the end of its start-up was the reading of its checkpoint."""
+    """A world begins to step; of the start-up of each member so much was the reading of its checkpoint."""
     _count_up_to(accounts, model, model.first_step)
     model.done = [Done(one.first, min(one.last, model.first_step), one.by) for one in model.done]
     model.done = [one for one in model.done if one.first < one.last]
-    accounts.begins(model.members, now, model.pace.workload.restore_ns if model.durable else 0)
+    for name, role in model.roles.items():
+        members = [member for member in model.members if member.role == name]
+        accounts.begins(members, now, role.workload.restore_ns if model.durable else 0)
 
 
 def halts(accounts: Accounts, job: JobState, model: WorldModel, now: int) -> None:

@@ -37,7 +37,7 @@ class Aim:
         if started is not None:
             has_saved = started > begins + load.checkpoint_every_ns + load.checkpoint_ns
             slowest = max(_startups_ns(seed, spec, attempt=2))
-            begins = started + slowest + (load.restore_ns if has_saved else 0) + load.warmup_ns
+            begins = started + slowest + (load.restore_ns if has_saved else 0) + self._warmup_ns(spec)
             cycles = min(cycles, CYCLES)
         cycle = int(draw(seed, "aim", "cycle", n) * cycles)
         inside = int(draw(seed, "aim", "inside", n) * load.checkpoint_ns)
@@ -77,7 +77,11 @@ class Aim:
 
     def _begins_ns(self, seed: int, spec: RoleSpec) -> int:
         """When its first generation begins to step: the last of its workers is up, and they have warmed up."""
-        return max(self._up_ns(seed, self._graph.role(name)) for name in self._world(spec)) + spec.workload.warmup_ns
+        return max(self._up_ns(seed, self._graph.role(name)) for name in self._world(spec)) + self._warmup_ns(spec)
+
+    def _warmup_ns(self, spec: RoleSpec) -> int:
+        """Its world waits for the member that takes longest."""
+        return max(self._graph.role(name).workload.warmup_ns for name in self._world(spec))
 
     def _up_ns(self, seed: int, spec: RoleSpec) -> int:
         return self._starts_ns(seed, spec) + max(_startups_ns(seed, spec, attempt=1))

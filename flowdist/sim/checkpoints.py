@@ -93,10 +93,11 @@ class View:
     writer: ReplicaId
     step: int = -1
     records: list[Operation] | None = None
+    is_refused: bool = False  # it could not write, while it records
     _own: dict[str, bytes | None] = field(default_factory=dict)
 
     def begin_record(self, step: int) -> None:
-        self.step, self.records = step, []
+        self.step, self.records, self.is_refused = step, [], False
         self._own.clear()
 
     def end_record(self) -> list[Operation]:
@@ -108,6 +109,7 @@ class View:
         check_name(name)
         check_data(name, data)
         if self.writer.role in self.disk.full:
+            self.is_refused = True
             raise OSError(errno.ENOSPC, "No space left on device", name)
         self._do(Operation("write", name, self.step, bytes(data)), {name: bytes(data)})
 

@@ -37,6 +37,7 @@ LEAVES_NS, LEAVES_MAX = SECOND, 120  # how often it is looked whether a node tha
 OF_LINKS = ("flap", "delay", "drop", "duplicate", "reorder")
 DAMAGES = ("torn-checkpoint", "lost-checkpoint", "corrupt-checkpoint")
 CHECKPOINTS = (*DAMAGES, "slow-checkpoint")
+SLOW = ("slow", "slow-checkpoint")
 KINDS = {
     "node": ("kill", "lost", "leave", "preempt", "pause", "partition", "cut-to", *OF_LINKS, "xid", "add", "drain"),
     "replica": ("kill", "exit", "oom", "hang", "pause", "slow", "disk-full", "scale", *CHECKPOINTS),
@@ -53,21 +54,12 @@ def check_faults(plan: Plan, graph: RoleGraph) -> None:
         check_targets(faults, graph, nodes)
         refuse_misplaced(faults, KINDS, nodes)
         for fault in faults:
-            _refuse_slow_writing(fault, graph)
+            if fault.kind in SLOW and Fraction(fault.arg.rstrip("x")) < 1:
+                refuse_fault(fault, f"{fault.target} would be no slower", f"write {fault.kind}=2x")
 
     check(plan.faults)
     check_plan(plan, graph)
     check_rates(plan.rates, graph, nodes, check)
-
-
-def _refuse_slow_writing(fault: Fault, graph: RoleGraph) -> None:
-    """Who trains on while a checkpoint is written would have to wait at the next one, some day."""
-    roles = [role for role in graph.roles if fault.target.partition("/")[0] in (role.name, "all")]
-    for role in roles if fault.kind == "slow-checkpoint" else ():
-        if role.workload.lag_ns:
-            message = f"{role.name} steps on while it saves: what a slow disk does to it is not simulated"
-            help = f"leave out checkpoint_blocks of {role.name}: then a slow checkpoint blocks it"
-            refuse_fault(fault, message, help)
 
 
 class Faulting:

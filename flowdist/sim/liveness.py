@@ -15,6 +15,8 @@ step within a bound, and the job has to be over within another:
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from flowdist.control import events as ev
 from flowdist.control.effects import AnswerCheckpoint
 from flowdist.control.history import FaultLine, Record
@@ -30,21 +32,22 @@ def bound_ns(graph: RoleGraph, plan: Plan) -> int:
     again = _re_formation_ns(graph)
     grows = [spec for spec in graph.roles if spec.gang and spec.max_replicas > spec.min_replicas]
     growth = sum(spec.cooldown_ns + spec.join_window_ns + again for spec in grows)
-    return _detection_ns(graph, plan) + again + growth + max(map(_cycle_ns, _primary(graph)), default=0)
+    step = max((_cycle_ns(graph, spec) for spec in _primary(graph)), default=0)
+    return _detection_ns(graph, plan) + again + growth + step
 
 
 def end_ns(graph: RoleGraph, plan: Plan, horizon_ns: int) -> int:
     """When the job has to be over, at the latest. `horizon_ns`: how long it takes without faults."""
-    healed = max((fault.when.at_ns or 0) + _lasts_ns(fault) for fault in plan.faults) if plan.faults else 0
-    work = sum(_work_ns(spec.workload) for spec in graph.roles if spec.kind == "task")
+    healed = max((fault.when.at_ns or 0) + _lasts_ns(graph, fault) for fault in plan.faults) if plan.faults else 0
+    work = sum(_work_ns(graph, spec) for spec in graph.roles if spec.kind == "task")
     return max(healed, horizon_ns) + bound_ns(graph, plan) + horizon_ns + round(SPREAD * work)
 
 
 def healed_ns(result: SimResult, plan: Plan) -> int:
     """When the last of the faults that hit was over, and what it broke was whole again."""
-    faults = {fault.spec: fault for fault in plan.faults}
+    lasts = {fault.spec: _lasts_ns(result.job.graph, fault) for fault in plan.faults}
     hits = [line for line in result.lines if type(line) is FaultLine]
-    return max((line.t_ns + (_lasts_ns(faults[line.spec]) if line.spec in faults else 0) for line in hits), default=0)
+    return max((line.t_ns + lasts.get(line.spec, 0) for line in hits), default=0)
 
 
 def late(result: SimResult, plan: Plan) -> tuple[int, str] | None:
@@ -110,21 +113,33 @@ def _starts_ns(load: WorkloadSpec) -> int:
     return round(SPREAD * load.startup_ns) + load.restore_ns + round((1 + load.step_spread) * load.warmup_ns)
 
 
-def _cycle_ns(spec: RoleSpec) -> int:
+def _cycle_ns(graph: RoleGraph, spec: RoleSpec) -> int:
     """User code saves when it likes, or never."""
     load = spec.workload
     if spec.simulate:
-        return _work_ns(load)
-    return min(round((1 + load.step_spread) * (load.cycle_ns + load.lag_ns)), _work_ns(load))
+        return _work_ns(graph, spec)
+    return min(round(_slowest(graph, spec) * (load.cycle_ns + load.lag_ns)), _work_ns(graph, spec))
 
 
-def _work_ns(load: WorkloadSpec) -> int:
+def _work_ns(graph: RoleGraph, spec: RoleSpec) -> int:
+    load = spec.workload
     steps = load.steps * load.step_ns
     works = load.warmup_ns + steps + steps // load.checkpoint_every_ns * load.blocking_ns
-    return load.startup_ns + load.restore_ns + round((1 + load.step_spread) * works)
+    return load.startup_ns + load.restore_ns + round(_slowest(graph, spec) * works)
 
 
-def _lasts_ns(fault: Fault) -> int:
-    """From when it hits to when it is over."""
+def _slowest(graph: RoleGraph, spec: RoleSpec) -> float:
+    """How many times longer than its workload says a role may take, since others of its world do."""
+    joint = graph.world_of(spec.name)
+    names = joint.roles if joint is not None else (spec.name,)
+    return 1 + max(graph.role(name).workload.step_spread for name in names)
+
+
+def _lasts_ns(graph: RoleGraph, fault: Fault) -> int:
+    """From when it hits to when it is over, and what was begun on a slow disk is written."""
     notice = parse_duration(fault.arg) if fault.kind == "preempt" and fault.arg else 0
-    return notice + (fault.duration_ns or 0)
+    written = 0
+    if fault.kind == "slow-checkpoint":
+        longest = max(spec.workload.checkpoint_ns for spec in graph.roles)
+        written = round(longest * Fraction(fault.arg.rstrip("x")))
+    return notice + written + (fault.duration_ns or 0)

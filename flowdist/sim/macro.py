@@ -350,7 +350,7 @@ class Macro:
             self.phase, self.due, self.formed = "gated", NEVER, NEVER
             return
         if seats.free and seats.vacant:
-            self._fill(now)
+            seats.fill(now)
         if seats.taken < self.role.min_replicas:
             if self.pending is None and books.bucket == "re-formation":
                 books.move("waiting", 0, now)
@@ -366,13 +366,6 @@ class Macro:
             self.due = NEVER  # nobody opens the store, until that is known
         elif self.due < self._next():
             self._start(self.due)
-
-    def _fill(self, now: int) -> int:
-        """Seats for whoever has none. While another role is held up, only up to the minimum, if there are so many."""
-        if not self.others.roles or not self.others.hold_up(None):
-            return self.seats.fill(now)
-        missing = self.role.min_replicas - self.seats.taken
-        return self.seats.fill(now, missing) if 0 < missing <= self.seats.free else 0
 
     def _start(self, now: int) -> None:
         """The store is open: all members start."""
@@ -434,7 +427,7 @@ class Macro:
             self.at(earliest, None, -2 - generation)
             return
         before = set(seats.vacant)
-        if self._fill(now):
+        if self.seats.fill(now):
             self._fresh = before.difference(seats.vacant)
             self.open_incident("joined", f"room for {seats.taken - self.books.active} more", now)
 

@@ -1,8 +1,8 @@
 """Roles beside the gang, in macro mode: each replica is a world of its own, on nodes that only its role can use.
 
 Its replicas fail with their nodes and in no other way. They are played step by step, as control would decide: seats,
-the gate on the gang, five changes in a row, waiting for a node in vain. A role that is short and has no room keeps the
-others from taking more than their minimum (R2), as in control.
+the gate on the gang, five changes in a row, waiting for a node in vain. A role that is short and has no room holds
+nobody up, as in control: its nodes are nothing for the others (R2). But no node is cordoned meanwhile (R22).
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class Beside:
             return
         if 0 < self._missing <= seats.free:
             seats.fill(now, self._missing)
-        if not self._succeeded and not macro.others.hold_up(self):
+        if not self._succeeded:
             seats.fill(now, sum(seats.node_of[replica] is None for replica in waiting))
         self._note_minimum(now)
         for replica in self._seated_and_waiting():

@@ -1,4 +1,4 @@
-"""The roles beside the gang as one, in macro mode: who holds up whom, what the gang waits for, what it restarts with.
+"""The roles beside the gang as one, in macro mode: who lacks room, what the gang waits for, what it restarts with.
 
 A service that the gang depends on with on_restart="restart" takes it along: its loss is an incident of both. All of it
 stops first, then the service gets ready, then the gang forms (R5, R6). Until the gang runs again the incident is open,
@@ -24,8 +24,8 @@ class Others:
         self._macro = macro
         self.roles = [Beside(macro, role, room) for role, room in macro.scope.beside]
         for role in self.roles:
-            role.seats.others_have_room = lambda role=role: not self.hold_up(role)  # type: ignore[misc]
-        macro.seats.others_have_room = lambda: not self.hold_up(None)
+            role.seats.others_have_room = lambda role=role: not self.lack_room(role)  # type: ignore[misc]
+        macro.seats.others_have_room = lambda: not self.lack_room(None)
         gates = {gate.role: gate for gate in macro.role.gates}
         self._upstream = [role for role in self.roles if role.role.name in gates]
         for role in self._upstream:
@@ -35,11 +35,8 @@ class Others:
         self.joint: dict[tuple[str, int], Beside] = {}
         self.away: dict[str, None] = {}
 
-    def hold_up(self, asker: Beside | None) -> bool:
-        """Another role is below its minimum and has no room: nobody else takes more than a minimum (R2).
-
-        None is the gang.
-        """
+    def lack_room(self, asker: Beside | None) -> bool:
+        """Another role than that of the asker is below its minimum and has no room (R22). None is the gang."""
         macro = self._macro
         if asker is not None and macro.seats.taken + macro.seats.free < macro.role.min_replicas:
             return True
@@ -70,9 +67,7 @@ class Others:
             macro.take_room(now)
         for role in self.roles:
             role.settle(now)
-        macro.take_room(now)  # what the others held up
-        for role in self.roles:  # whom the gang held up
-            role.settle(now)
+        macro.take_room(now)  # it may have waited for them
         for role in self._upstream:
             role.note_who_stays_away(now)
 

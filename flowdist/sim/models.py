@@ -41,6 +41,7 @@ class Playing:
     has_failed: bool = False
     busy: int = 0  # ranks that still write
     saving: int = 0  # the step of the checkpoint that they write
+    unsaved: int = -1  # the step of the last of which something could not be written
     pump: int = 0  # what was planned for an earlier one does not happen
 
 
@@ -284,6 +285,10 @@ class UserCode:
             return []
         worker.store.begin_record(number)
         self._ask(playing, worker, getattr(worker.model, name), number)
+        if worker.store.is_refused and (playing is None or playing.unsaved != number):
+            self.sim.note_unsaved(worker.world, number, worker.replica.role)
+            if playing is not None:
+                playing.unsaved = number  # one rank after the other finds that out
         return worker.store.end_record()
 
     def _writer(self, worker: ModelWorker, operations: list[Operation], span_ns: int, done: Any) -> Writer:
@@ -304,11 +309,10 @@ class UserCode:
         self.sim.queue.at(self._at_ns, lambda: self._offer(worker, operation))
 
     def _offer(self, worker: ModelWorker, operation: Operation) -> None:
-        self.sim.points.offered(worker.replica, worker.attempt)
-        start, path = worker.start, f"{worker.world}/{operation.name}"
-        self._offers[worker.replica, worker.attempt, path] = worker, operation.name
-        offer = io.WorkerOffered(worker.replica, worker.attempt, start.generation, path, operation.step)
-        self.sim.nodes[start.node].tell(offer)
+        key, start, path = (worker.replica, worker.attempt), worker.start, f"{worker.world}/{operation.name}"
+        self.sim.points.offered(*key)
+        self._offers[*key, path] = worker, operation.name
+        self.sim.nodes[start.node].tell(io.WorkerOffered(*key, start.generation, path, operation.step))
 
     def answered(self, answer: io.AnswerWorker) -> None:
         """The agent writes the pointer before it answers."""
@@ -343,8 +347,7 @@ class UserCode:
         steps = [file.step for name, file in self.disk.of(role).items() if name in self.latest.values()]
         found = self.disk.newest(role, writer, max(steps, default=None))
         if found:
-            chosen = found[int(draw(self.seed, spec, "damage") * len(found))]
-            self.disk.damage(role, chosen, how)
+            self.disk.damage(role, found[int(draw(self.seed, spec, "damage") * len(found))], how)
 
     # services
 

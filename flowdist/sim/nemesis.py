@@ -278,5 +278,4 @@ class Nemesis:
         if not spec.simulate:
             return (DISK_FULL, "torn-checkpoint")
         tolerates = getattr(load_model(self._graph, spec), "tolerates", ())
-        slow = () if spec.workload.lag_ns else ("slow-checkpoint=10x/1m",)
-        return (*slow, *(DISK_FULL if fate == "disk-full" else fate for fate in tolerates))
+        return ("slow-checkpoint=10x/1m", *(DISK_FULL if fate == "disk-full" else fate for fate in tolerates))

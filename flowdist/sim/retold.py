@@ -191,6 +191,8 @@ def measured(graph: RoleGraph, lines: Sequence[Line]) -> tuple[dict[str, Workloa
         found[role.name] = work.measured(role.workload)
         if not work.steps_per_ns and work.runs:
             missing.append(f"{role.name} reported no progress: it is played as {found[role.name].steps} steps of 1s")
+        elif not work.has_progress and work.runs:
+            missing.append(f"{role.name} reported no progress: its steps are played as its checkpoints tell of them")
     return found, missing
 
 
@@ -214,7 +216,7 @@ class _Attempts:
         self.runs: dict[tuple[ReplicaId, int], int] = {}  # when each was started
         self._progress: dict[tuple[ReplicaId, int], list[tuple[int, int]]] = {}  # (when, step)
         self._saved: dict[tuple[ReplicaId, int], list[tuple[int, int]]] = {}
-        self._lasted: list[int] = []  # of those that succeeded
+        self._lasted: dict[tuple[ReplicaId, int], int] = {}  # of those that succeeded
         self._first_parked: int | None = None  # when the first stayed in place
         for line in records:
             self._hear(role, line)
@@ -231,14 +233,23 @@ class _Attempts:
             case ev.ReplicaStopped(replica, parked=True) if replica.role == role and self._first_parked is None:
                 self._first_parked = line.t_ns
             case ev.ReplicaExited(replica, attempt, None) if replica.role == role and (replica, attempt) in self.runs:
-                self._lasted.append(line.t_ns - self.runs[replica, attempt])
+                self._lasted[replica, attempt] = line.t_ns - self.runs[replica, attempt]
             case _:
                 pass
 
     @property
+    def has_progress(self) -> bool:
+        return bool(self._progress)
+
+    @property
+    def _reports(self) -> dict[tuple[ReplicaId, int], list[tuple[int, int]]]:
+        """How far they were when: by their progress; where they report none, by the checkpoints that they offered."""
+        return self._progress or self._saved
+
+    @property
     def steps_per_ns(self) -> float:
         """Over all attempts, from their first report to their last; 0 where there are too few reports."""
-        reports = [seen for seen in self._progress.values() if seen[-1][1] > seen[0][1]]
+        reports = [seen for seen in self._reports.values() if seen[-1][1] > seen[0][1]]
         time = sum(seen[-1][0] - seen[0][0] for seen in reports)
         return sum(seen[-1][1] - seen[0][1] for seen in reports) / time if time else 0.0
 
@@ -246,9 +257,9 @@ class _Attempts:
         if not self.steps_per_ns:
             return self._by_length(declared)
         step_ns = max(1, round(1 / self.steps_per_ns))
-        first = [self._startup(key, step_ns) for key in self._progress if self._starts_from_saved(key)]
+        first = [self._startup(key, step_ns) for key in self._reports if self._starts_from_saved(key)]
         startup = round(statistics.median(first)) if first else declared.startup_ns
-        last = max(seen[-1][1] for seen in self._progress.values())
+        last = max(seen[-1][1] for seen in self._reports.values()) + self._after_the_last(step_ns)
         gaps = [after - before for seen in self._saved.values() for (before, _), (after, _) in pairwise(seen)]
         every = round(statistics.median(gaps)) if gaps else self._by_loss(step_ns) or declared.checkpoint_every_ns
         return msgspec.structs.replace(
@@ -258,8 +269,17 @@ class _Attempts:
             startup_ns=startup,
             checkpoint_every_ns=every,
             checkpoint_ns=0,  # what it costs is in the time of the steps that were measured
-            restore_ns=0,  # and this in the time until the first report
+            checkpoint_blocks_ns=None,
+            restore_ns=0,  # and this in the time until the first report, with the warm-up
+            warmup_ns=0,
         )
+
+    def _after_the_last(self, step_ns: int) -> int:
+        """Steps that were done after the last checkpoint, of which only the end of the attempt tells."""
+        if self._progress:
+            return 0
+        ends = [(self.runs[key] + lasted, key) for key, lasted in self._lasted.items() if key in self._saved]
+        return max(((end - self._saved[key][-1][0]) // step_ns for end, key in ends), default=0)
 
     def _starts_from_saved(self, key: tuple[ReplicaId, int]) -> bool:
         """Once some stay in place (R6), those who are started afresh go on from what these have in memory."""
@@ -267,7 +287,7 @@ class _Attempts:
 
     def _startup(self, key: tuple[ReplicaId, int], step_ns: int) -> int:
         """From the start of an attempt to its first step, which may have been some steps before its first report."""
-        begun, (reported, step) = self.runs[key], self._progress[key][0]
+        begun, (reported, step) = self.runs[key], self._reports[key][0]
         saved = [step for seen in self._saved.values() for when, step in seen if when <= begun]
         before = max(saved, default=0)
         steps = step - before if self._saved or key[1] == 1 else 1  # who never says what it saved goes on somewhere
@@ -288,7 +308,7 @@ class _Attempts:
         """Nobody knows its steps: it takes as long as it took, and begins anew when it restarts."""
         if not self._lasted:
             return declared
-        seconds = max(1, round(statistics.median(self._lasted) / SECOND))
+        seconds = max(1, round(statistics.median(self._lasted.values()) / SECOND))
         return msgspec.structs.replace(
             declared,
             steps=seconds,
@@ -296,5 +316,7 @@ class _Attempts:
             startup_ns=0,
             checkpoint_every_ns=2 * seconds * SECOND,  # never
             checkpoint_ns=0,
+            checkpoint_blocks_ns=None,
             restore_ns=0,
+            warmup_ns=0,
         )

@@ -16,7 +16,7 @@ from flowdist.control.accounts import Accounts
 from flowdist.control.controller import Controller
 from flowdist.control.effects import Effect, FinishJob, StartReplica, is_order
 from flowdist.control.events import DrainRequested, Event, NodeGone, ScaleRequested, TimePassed
-from flowdist.control.history import FaultLine, Header, Record, record
+from flowdist.control.history import FaultLine, Header, Record, UnsavedLine, record
 from flowdist.control.ids import NodeName, ReplicaId
 from flowdist.control.invariants import check_job
 from flowdist.control.links import Links
@@ -34,6 +34,7 @@ from flowdist.sim.points import POINTS, Points
 from flowdist.sim.properties import Properties, Violation, Watching
 from flowdist.sim.queue import Action, Queue
 from flowdist.sim.result import SimResult
+from flowdist.sim.stretch import make_known
 from flowdist.sim.trace import Trace
 from flowdist.sim.work import Work
 
@@ -346,9 +347,14 @@ class Simulation:
         return self.work.code.is_saving or any(model.is_saving(now) for model in self.work.models.values())
 
     def note_fault(self, fault: Fault, target: str) -> None:
+        make_known(self)
         self._hits[fault.kind, self.phase()] += 1
         self.points.hit(fault)
         self._lines.append(FaultLine(self.queue.now, fault.spec, target))
+
+    def note_unsaved(self, world: str, step: int, role: str) -> None:
+        """What its world was to save at that step is not on the disk of that role."""
+        self._lines.append(UnsavedLine(self.queue.now, world, step, f"the disk of {role} is full"))
 
     def _carry_out(self, effect: Effect) -> None:
         if is_order(effect):

@@ -6,7 +6,8 @@ decision is another one and none comes at another time; the trace lacks the line
 `World.checkpoints` does not count it.
 
 At a checkpoint that is played one member of the world tells how far it is, where nobody asks more: control takes the
-most advanced of all, and looks at each of them only where it has to find out who hangs.
+most advanced of all, and looks at each of them only where it has to find out who hangs. Who loses the controller says
+it again to the next: so at each fault the agents of all learn it (`make_known`).
 
 That holds where nobody waits for a step or a checkpoint, every message arrives at once, and each checkpoint would have
 been told at once: an attempt that is old tells its progress ever more rarely, and then when it does matters.
@@ -54,6 +55,18 @@ def who_tells(sim: Simulation, model: WorldModel) -> list[StartReplica]:
     attempt = sim.nodes[first.node].agent.attempts.get(first.replica)
     quiet_for = sim.queue.now - (attempt.told_ns or 0) if attempt is not None else 0
     return counts if _tells_at_once(sim, first, sim.queue.now, quiet_for) else list(model.members.values())
+
+
+def make_known(sim: Simulation) -> None:
+    """The agents of those who had no need to tell how far they are learn it: whoever joins anew says it again."""
+    for model in sim.work.models.values() if sim.fast_forward else ():
+        step, model.untold = model.untold, -1
+        for start in model.members.values() if step >= 0 else ():
+            node = sim.nodes[start.node]
+            attempt = node.agent.attempts.get(start.replica)
+            if attempt is not None and attempt.order.attempt == start.attempt:
+                for local_rank in range(node.procs_of(start.replica)):
+                    attempt.note_step(local_rank, step, sim.queue.now)
 
 
 def _who_counts(sim: Simulation, model: WorldModel) -> list[StartReplica]:

@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from flowdist.control import agent_io as io
 from flowdist.control.effects import StartReplica
 from flowdist.control.ids import ReplicaId
-from flowdist.graph import SECOND, RoleSpec
+from flowdist.graph import RoleSpec
 from flowdist.sim.accounts import begins, halts
 from flowdist.sim.checkpoints import Damage
 from flowdist.sim.collectives import Collectives
+from flowdist.sim.leaving import Leaving
 from flowdist.sim.models import UserCode
 from flowdist.sim.standstill import Standstill
 from flowdist.sim.streams import draw, spread
 from flowdist.sim.stretch import skip_quiet, who_tells
-from flowdist.sim.workload import EVEN, WorldModel
+from flowdist.sim.workload import EVEN, WorldModel, world_model
 
 if TYPE_CHECKING:
     from flowdist.sim.node import SimNode
     from flowdist.sim.simulation import Simulation
 
-HELD_NS = 1 * SECOND  # how often it is looked whether a member that stood still has saved after all
 PACES = 1_000_000  # parts of the spread of steps that a draw tells apart
-
-
-class _Stop(NamedTuple):
-    """The workers of an attempt know the step at which they are to stop."""
-
-    node: SimNode
-    replica: ReplicaId
-    attempt: int
-    step: int
 
 
 class Work:
@@ -43,13 +34,12 @@ class Work:
         self._sim, self._seed, self._graph, self._queue = sim, seed, sim.graph, sim.queue
         self.models: dict[str, WorldModel] = {}
         self.collectives = Collectives(sim, seed, self.models)
+        self.leaving = Leaving(sim)
         self._serving: dict[str, dict[ReplicaId, int]] = {}  # attempts of services that have started up, by role
         self._away: dict[ReplicaId, None] = {}  # served, and do not for now
         self.standstill = Standstill(sim)
         self._slow_disk: dict[str, Fraction] = {}  # how many times longer roles take to save
         self._parted: dict[str, tuple[str, list[str]]] = {}  # nodes that cannot speak to each other, by the fault
-        self._stops: dict[str, list[_Stop]] = {}  # of worlds that are to stop at a step
-        self._stopped: dict[str, int] = {}  # the generation in which a world has reached that step
         self._step_waits: list[tuple[str, int]] = []  # steps of roles that a fault waits for
 
     def wait_for_step(self, role: str, step: int) -> None:
@@ -66,11 +56,11 @@ class Work:
         if role.kind == "task":
             model = self.models.get(start.world)
             if model is None:
-                model = self.models[start.world] = WorldModel(self._pace_of(role))
+                model = self.models[start.world] = world_model(self._mates_of(role))
             if start.generation < model.generation:
                 return  # its node stood still while they were forked: the world has gone on without them
             if start.generation != model.generation:
-                self._stops.pop(start.world, None)
+                self.leaving.forget(start.world)
             procs = node.procs_of(start.replica)
             model.start(start, kept=len(kept), procs=procs, own=self._pace_drawn(start, procs))
             if model.durable and not kept:
@@ -88,11 +78,10 @@ class Work:
         slowest = max(draw(self._seed, name, "step", rank) for rank in range(procs))
         return 1 + Fraction(round(most * slowest * PACES), PACES)
 
-    def _pace_of(self, role: RoleSpec) -> RoleSpec:
-        """The role whose workload says how its world steps: of a joint world the one that takes longest."""
+    def _mates_of(self, role: RoleSpec) -> list[RoleSpec]:
+        """The roles of its world."""
         joint = self._graph.world_of(role.name)
-        roles = [self._graph.role(name) for name in joint.roles] if joint is not None else [role]
-        return max(roles, key=lambda role: role.workload.steps * role.workload.step_ns)
+        return [self._graph.role(name) for name in joint.roles] if joint is not None else [role]
 
     def _started_up(self, node: SimNode, start: StartReplica) -> None:
         key = (start.replica, start.attempt)
@@ -138,7 +127,7 @@ class Work:
         model = self.models.get(world)
         start = model.members.get(replica) if model is not None else None
         if model is not None and start is not None and start.attempt == attempt:
-            self._halt(model)
+            self.halt(model)
         if self.standstill.has_begun(replica, attempt):
             self.standstill.ends(replica)
         serving = self._serving.get(replica.role, {})
@@ -158,7 +147,8 @@ class Work:
             for name in self._worlds_that_need(replica.role):
                 self.go_on(name, str(replica))
 
-    def _halt(self, model: WorldModel) -> None:
+    def halt(self, model: WorldModel) -> None:
+        """What it did in this generation is over."""
         self.code.halt(model)
         if model.begun_ns is not None:
             halts(self._sim.accounts, self._sim.job, model, self._queue.now)
@@ -168,7 +158,7 @@ class Work:
         """A world starts anew whose last generation stands still, on a node that is paused: that one works no more."""
         model = self.models.get(start.world)
         if model is not None and model.begun_ns is not None and model.generation != start.generation:
-            self._halt(model)
+            self.halt(model)
 
     def worker_failed(self, replica: ReplicaId, attempt: int) -> None:
         """The others of its world wait for it in vain."""
@@ -176,7 +166,7 @@ class Work:
         self.code.ended(replica, attempt)
         model = self.model_of(replica, attempt)
         if model is not None:
-            self._halt(model)
+            self.halt(model)
 
     def _worlds_that_need(self, service: str) -> list[str]:
         """Those that go on running while it is away, and can do nothing; user code that calls it is among them."""
@@ -274,64 +264,20 @@ class Work:
         for start in list(model.members.values()):
             self._tell_step(start, step + (start.replica != replica))
         self.collectives.hangs(replica, attempt)
-        self._halt(model)
+        self.halt(model)
 
     def stop_at(self, node: SimNode, replica: ReplicaId, attempt: int, step: int | None) -> None:
-        """The workers are told the step at which should_stop() turns true: there they save, then they have left it."""
+        """The workers are told the step at which should_stop() turns true."""
         model = self.model_of(replica, attempt)
-        if step is None or model is None:
-            return
-        world = self._sim.job.replicas[replica].world
-        stop = _Stop(node, replica, attempt, step)
-        if self._stopped.get(world) == model.generation:  # its link is slow: the others are there already, and wait
-            self._queue.after(model.pace.workload.checkpoint_ns, self._leave, stop)
-            return
-        if model.begun_ns is None:
-            return
-        self._stops.setdefault(world, []).append(stop)
-        self._plan_stop(world, model)
-
-    def _plan_stop(self, world: str, model: WorldModel) -> None:
-        """When it will be at that step, as long as it goes on like this."""
-        for step in dict.fromkeys(stop.step for stop in self._stops.get(world, [])):
-            at = model.time_of_step(min(step, model.pace.workload.steps))
-            if at is not None:  # a world that was told too late is past it, and stops where it is
-                self._queue.at(max(at, self._queue.now), self._stop, world, model, model.version)
-
-    def _stop(self, world: str, model: WorldModel, version: int) -> None:
-        """It is: there it stands still, and saves."""
-        if model.version != version or model.begun_ns is None:
-            return
-        stops = self._stops.pop(world, [])
-        self._stopped[world] = model.generation
-        self.code.catch_up(world)
-        self.report_steps(model)
-        model.leave(self._queue.now)
-        self._queue.after(model.pace.workload.checkpoint_ns, self._saved, world, model, model.generation, stops)
-
-    def _saved(self, world: str, model: WorldModel, generation: int, stops: list[_Stop]) -> None:
-        """What it saved there is whole, and not lost; unless a member has died meanwhile, or the disk is full."""
-        if model.generation == generation and model.begun_ns is not None:
-            if model.holds:  # a member stands still: so does its part
-                self._queue.after(HELD_NS, self._saved, world, model, generation, stops)
-                return
-            self.code.save_at_once(world)
-            if min(model.members).role not in self.code.disk.full:
-                model.save(model.step_at(self._queue.now))
-            self._halt(model)
-        for stop in stops:
-            self._leave(stop)
-
-    def _leave(self, stop: _Stop) -> None:
-        for local_rank in range(stop.node.procs_of(stop.replica)):
-            stop.node.tell(io.WorkerLeftStep(stop.replica, stop.attempt, local_rank))
+        if step is not None and model is not None:
+            self.leaving.at(node, replica, attempt, step, model)
 
     def _plan(self, world: str, model: WorldModel) -> None:
         """The next moment of a world that steps: a checkpoint, or its end; and the steps that somebody waits for.
 
         That a checkpoint begins matters to user code, and where it will take longer than usual.
         """
-        self._plan_stop(world, model)
+        self.leaving.plan(world, model)
         if not model.has_begun and (begins := model.time_of_step(model.first_step)) is not None:
             self._queue.at(begins, self._warmed_up, model, model.version)
         at, is_checkpoint = model.next_moment()
@@ -339,7 +285,8 @@ class Work:
             return
         do = self.checkpoint if is_checkpoint else self._work_done
         self._queue.at(at, do, world, model, model.version)
-        begins = model.next_save() if self.code.plays(world) or model.pace.name in self._slow_disk else None
+        matters = self.code.plays(world) or (self._slow_disk and self.slowness(world) != 1)
+        begins = model.next_save() if matters else None
         if begins is not None:
             self._queue.at(begins, self._save, world, model, model.version)
         self.code.plan(world, model)
@@ -359,9 +306,10 @@ class Work:
 
     def report_steps(self, model: WorldModel) -> None:
         """The workers of the world tell how far they are."""
-        step = model.step_at(self._queue.now)
-        for start in who_tells(self._sim, model):
+        step, tellers = model.step_at(self._queue.now), who_tells(self._sim, model)
+        for start in tellers:
             self._tell_step(start, step)
+        model.untold = step if len(tellers) < len(model.members) else -1
 
     def _tell_step(self, start: StartReplica, step: int) -> None:
         node = self._sim.nodes[start.node]
@@ -372,12 +320,10 @@ class Work:
         """A checkpoint begins."""
         if model.version != version or model.begun_ns is None:
             return
-        model.saves_begun = model.offered + 1
-        slow = self._slow_disk.get(model.pace.name)
-        if slow is not None:
-            model.slow_saving(slow, self._queue.now)
-        self.code.save(world, model.save_takes())
-        if slow is not None and model.begun_ns is not None:
+        slow = self.slowness(world)
+        model.begin_save(slow)
+        self.code.save(world, model.save_takes(slow))
+        if slow != 1 and model.begun_ns is not None:
             self._plan(world, model)
 
     @property
@@ -389,18 +335,19 @@ class Work:
         """One is complete."""
         if model.version != version or model.begun_ns is None:
             return
-        if self._sim.fast_forward and skip_quiet(self._sim, model):
+        if self._sim.fast_forward and not model.late_ns and skip_quiet(self._sim, model):
             self._plan(world, model)
             return
         self.code.catch_up(world)
-        model.offered += 1
-        if model.saving != 1:
-            model.slow_saving(Fraction(1), self._queue.now)
+        model.end_save()
         self.report_steps(model)
         first = min(model.members)
         start = model.members[first]
         step = model.step_of_checkpoint(model.offered)
-        if first.role not in self.code.disk.full and not self.code.plays(world):
+        full = self.full_disk(world)
+        if full is not None and not self.code.plays(world):
+            self._sim.note_unsaved(world, step, full)
+        elif not self.code.plays(world):
             offer = io.WorkerOffered(first, start.attempt, start.generation, f"{world}/step-{step}", step)
             self._sim.nodes[start.node].tell(offer)
         if model.begun_ns is not None:
@@ -413,15 +360,28 @@ class Work:
     def free_disk(self, role: str) -> None:
         self.code.disk.full.pop(role, None)
 
+    def full_disk(self, world: str) -> str | None:
+        """The role of it, if any, that cannot save: a checkpoint without its part is none."""
+        full = self.code.disk.full
+        return next((role for role in self._sim.job.worlds[world].roles if role in full), None) if full else None
+
     def slow_disk(self, role: str, factor: Fraction) -> None:
         """From its next checkpoint on it takes so many times as long to save; 1 is its own speed again."""
         self._slow_disk.pop(role, None)
         if factor != 1:
             self._slow_disk[role] = factor
-        for world, model in self.models.items():
-            if model.pace.name == role and model.begun_ns is not None:
+        for world in self._sim.job.roles[role].worlds:
+            model = self.models.get(world)
+            if model is not None and model.begun_ns is not None:
+                model.note_save(self._queue.now)
                 model.version += 1
                 self._plan(world, model)
+
+    def slowness(self, world: str) -> Fraction:
+        """How many times longer than usual it takes to save: a checkpoint is whole with its last part."""
+        if not self._slow_disk:
+            return EVEN
+        return max(self._slow_disk.get(role, EVEN) for role in self._sim.job.worlds[world].roles)
 
     def damage(self, role: str, replica: ReplicaId | None, how: Damage, spec: str) -> None:
         """The newest checkpoint, of all worlds of a role or of one replica, is no longer what was written."""

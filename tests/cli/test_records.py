@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 from flowdist.cli.diff import command as diff_command
 from flowdist.cli.replay import command as replay_command
 from flowdist.cli.simulate import command as simulate_command
 from flowdist.cli.timeline import command as timeline_command
+from flowdist.control.events import CheckpointOffered, Event, ReplicaProgressed
+from flowdist.control.history import Record, decode_lines, encode_line
 
 GANG = str(Path(__file__).parents[2] / "scenarios/topologies/gang.py")
 
@@ -118,6 +122,37 @@ def test_what_if_shows_the_record_its_simulation_and_the_other_beside_each_other
     told = json.loads(replay(str(trace), "--fail", "trainer/0@8m", "--json").stdout)
     assert told["kind"] == "what-if" and told["faults"] == ["--fail node2@180s/120.0005s"]
     assert [len(told[column]["incidents"]) for column in ("as_it_was", "again", "what_if")] == [2, 2, 3]
+
+
+def leave_out(trace: Path, *events: type[Event]) -> None:
+    """As if the workers had not told that."""
+    lines = decode_lines(trace.read_bytes().splitlines())
+    kept = [line for line in lines if not (isinstance(line, Record) and isinstance(line.event, events))]
+    numbers = itertools.count(1)
+    told = [replace(line, n=next(numbers)) if isinstance(line, Record) else line for line in kept]
+    trace.write_bytes(b"".join(map(encode_line, told)))
+
+
+@pytest.mark.parametrize("untold", [(ReplicaProgressed, CheckpointOffered), (ReplicaProgressed,)])
+def test_what_if_counts_the_goodput_of_who_told_nothing_alike_in_each_column(
+    trace: Path, untold: tuple[type[Event], ...]
+) -> None:
+    leave_out(trace, *untold)
+    told = json.loads(replay(str(trace), "--fail", "trainer/0@8m", "--json").stdout)
+    was, again, then = (told[column] for column in ("as_it_was", "again", "what_if"))
+    assert was["not_reported"] == again["not_reported"] == then["not_reported"] and "trainer" in was["not_reported"]
+    assert again["goodput"] == pytest.approx(was["goodput"], abs=0.02), "simulated with what was measured"
+    assert "lost_work_s" not in again["roles"]["trainer"] and again["roles"]["trainer"]["step"] == -1
+    for column in (again, then):
+        assert sum(column["time_ns"]["trainer"].values()) == pytest.approx(4e9 * column["lasted_s"])
+    text = replay(str(trace), "--fail", "trainer/0@8m").stdout
+    assert "What restarts cost in work is not known, and goodput is counted alike in each column" in text
+    assert "(trainer reported no progress)" in text
+
+
+def test_what_if_of_who_reports_progress_knows_what_restarts_cost(trace: Path) -> None:
+    result = replay(str(trace), "--fail", "trainer/0@8m")
+    assert "lost work" in result.stdout and "not known" not in result.stdout
 
 
 def test_what_if_names_no_record_that_nobody_has(trace: Path) -> None:

@@ -34,7 +34,7 @@ def read(talk: Talk, *faults: tuple[float, str], known: int | None = None) -> Ti
     lines: list[Line] = [FaultLine(round(at * SECOND), f"{target}@{at}s", target) for at, target in faults]
     for number, (event, now) in enumerate(talk.record, 1):
         lines.append(record(number, now, event, controller.handle(event, now)))
-    lines.sort(key=lambda line: line.t_ns if isinstance(line, Record | FaultLine) else 0)
+    lines.sort(key=lambda line: 0 if isinstance(line, Header) else line.t_ns)
     return sheet_of(talk.graph, [Header(talk.graph, names), *lines], names)
 
 

@@ -10,7 +10,7 @@ from flowdist.control import events as ev
 from flowdist.control.accounts import Accounts, Bucket, goodput_of
 from flowdist.control.effects import FinishJob
 from flowdist.control.history import Header, Record
-from flowdist.graph import SECOND, JointWorld, RoleGraph
+from flowdist.graph import SECOND, Cluster, JointWorld, RoleGraph
 from flowdist.testing.conversation import Player, talks
 from flowdist.testing.conversation import Talk as Drawn
 from tests.control.harness import TCP, Gate, Talk, graph, node, r, restart, role
@@ -358,3 +358,54 @@ def test_gates_are_waited_for_and_nodes_are():
     finish(talk, 10, "helper/0")
     until(talk, 20)
     assert seconds(read(talk)) == {"waiting": 10, "productive": 10}
+
+
+def test_who_is_lost_as_it_starts_up_waits_from_when_its_world_has_started_without_it():
+    """All of the world is gone with the node: it re-forms on the other, which has room for one, with the same event."""
+    gang = role("trainer", min_replicas=1, max_replicas=2, restart=restart())
+    talk = Talk(RoleGraph("test", (gang,), cluster=Cluster((node("node0", 2), node("node1", 1)))), auto=False)
+    talk.join("node0")
+    talk.wait(10)
+    talk.tell(ev.StoreOpened("trainer", 1, 29500))
+    until(talk, 15)
+    talk.join("node1")
+    talk.gone("node0")
+    assert talk.world("trainer").phase == "opening" and talk.world("trainer").members == (r("trainer/0"),)
+    until(talk, 18)
+    talk.tell(ev.StoreOpened("trainer", 2, 29500))
+    until(talk, 20)
+    assert seconds(read(talk)) == {"waiting": 2 * 10 + 2, "start-up": 2 * 5 + 2, "re-formation": 2 * 3}
+
+
+def test_who_is_stopped_again_as_it_starts_up_re_forms_from_when_it_has_ended():
+    """A reader falls over the server, too, and joins the incident: all of it is stopped once more."""
+    ps = role("ps", kind="service", restart=restart("replica"))
+    reader = role("reader", gates=(Gate("ps", "started"),), restart=restart())
+    talk = trainers(1, ps, reader, gates=(Gate("ps", "started", "restart"),))
+    talk.auto = False
+    fail(talk, 10, "ps/0")
+    talk.tell(ev.ReplicaStopped(r("trainer/0"), 1))
+    talk.tell(ev.StoreOpened("ps/0", 2, 29500))
+    talk.tell(ev.ReplicaStarted(r("ps/0"), 2))
+    until(talk, 11)
+    talk.tell(ev.StoreOpened("trainer", 2, 29500))
+    fail(talk, 11.5, "reader/0")
+    assert talk.world("trainer").phase == "stopping" and len(talk.job.incidents) == 1
+    until(talk, 12)
+    talk.tell(ev.ReplicaStopped(r("trainer/0"), 2))
+    until(talk, 15)
+    assert seconds(read(talk)) == {"productive": 10, "re-formation": 1 + 3, "start-up": 1}
+
+
+def test_who_is_sent_away_as_it_starts_up_waits():
+    loose = role("trainer", min_replicas=1, max_replicas=2, gang=False, restart=restart("replica"))
+    talk = Talk(graph(loose), auto=False)
+    talk.join("node0")
+    for number in (0, 1):
+        talk.tell(ev.StoreOpened(f"trainer/{number}", 1, 29500))
+    until(talk, 4)
+    talk.tell(ev.ScaleRequested("trainer", 1))
+    until(talk, 5)
+    talk.tell(ev.ReplicaStopped(r("trainer/1"), 1))
+    until(talk, 10)
+    assert seconds(read(talk)) == {"start-up": 10 + 5, "waiting": 5}

@@ -196,6 +196,8 @@ def test_the_job_says_that_it_waits_for_a_failure_upstream_and_for_a_world_to_le
     talk.tell(ev.DrainRequested(talk.replica("ps/0").node))
     assert "ps/0 to leave its nodes" in waiting_for(talk.job)
     talk.fail("trainer/0")
+    assert "node0 to be heard, or lost: incident 1 may follow from that" in waiting_for(talk.job)
+    talk.wait(1.8)
     assert "a failure upstream that would excuse incident 1" in waiting_for(talk.job)
 
 

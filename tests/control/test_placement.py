@@ -14,9 +14,9 @@ from tests.control.harness import TCP, Talk, graph, restart, role
 LOOSE = restart("replica", 9, backoff_ns=0)
 
 
-def on(*nodes: NodeSpec, roles: tuple[RoleSpec, ...], join: bool = True) -> Talk:
+def on(*nodes: NodeSpec, roles: tuple[RoleSpec, ...], join: bool = True, known: int | None = None) -> Talk:
     drawn = msgspec.structs.replace(graph(*roles), cluster=Cluster(nodes))
-    talk = Talk(drawn)
+    talk = Talk(drawn, known=known)
     if join:
         talk.join(*(node.name for node in nodes))
     return talk
@@ -294,3 +294,65 @@ def test_room_that_a_role_gives_back_in_shares_is_counted_by_gpu():
 def test_growth_in_shares_leaves_a_whole_gpu_to_a_role_that_needs_it():
     talk = on(NodeSpec("node0", gpu=2), roles=(on_gpus(4, 0.5, "shares", low=1), on_gpus(1, 1, "whole")))
     assert (gpus(talk, "shares"), gpus(talk, "whole")) == ([(0,), (0,), (), ()], [(1,)])
+
+
+# Who finds no room, and whom that holds up.
+
+
+def zoned(*zones: str, cpu: float = 1) -> list[NodeSpec]:
+    return [NodeSpec(f"node{i}", cpu=cpu, labels=(("zone", zone),)) for i, zone in enumerate(zones)]
+
+
+def in_zone(zone: str) -> Placement:
+    return Placement(where=(("zone", zone),))
+
+
+def test_r2_who_waits_for_nodes_of_its_own_holds_nobody_up_on_others():
+    """The actors want two nodes of zone a, of which one is lost; the others grow in zone b meanwhile."""
+    other = role("other", max_replicas=3, placement=in_zone("b"))
+    roles = (actors(2, placement=in_zone("a")), other)
+    talk = on(*zoned("a", "a", "b", "b"), roles=roles, join=False, known=3)
+    talk.join("node0", "node1", "node2")
+    talk.gone("node1")
+    assert seats(talk) == ["node0", None]
+    talk.join("node3")
+    assert seats(talk, "other") == ["node2", "node3", None]
+
+
+def test_r2_who_can_never_have_room_on_a_node_holds_nobody_up_there():
+    gpus = msgspec.structs.replace(actors(2), resources=Resources(cpu=1, gpu=1))
+    other = role("other", max_replicas=3)
+    machines = [NodeSpec("node0", cpu=1, gpu=1), NodeSpec("node1", cpu=1, gpu=1), *nodes(5, 1)[2:]]
+    talk = on(*machines, roles=(gpus, other), join=False, known=3)
+    talk.join("node0", "node1", "node2")
+    talk.gone("node1")
+    talk.join("node3")
+    assert seats(talk, "other") == ["node2", "node3", None]
+
+
+def test_r2_a_node_that_it_could_use_is_kept_for_who_waits_for_nodes():
+    """It needs two more, of which one is there; who can grow takes it no more than before."""
+    talk = on(*zoned("a", "a", "b", "a"), roles=(actors(3, placement=in_zone("a")), role("other", max_replicas=4)))
+    assert seats(talk, "other") == ["node2", None, None, None]
+    talk.gone("node0")
+    talk.gone("node1")
+    talk.wait(60)
+    talk.join("node0")
+    assert seats(talk, "other") == ["node2", None, None, None], "one of its nodes is missing yet"
+
+
+def test_r2_who_grows_takes_no_node_that_pushes_one_who_waits_onto_the_nodes_of_another():
+    """`late` can go anywhere: with less on node1 it would take node2, which `own` needs."""
+    gates = (Gate("helper", "succeeded"),)
+    late = msgspec.structs.replace(role("late", gates=gates), resources=Resources(cpu=2))
+    own = role("own", gates=gates, placement=in_zone("a"))
+    own = msgspec.structs.replace(own, resources=Resources(cpu=2))
+    other = role("other", max_replicas=3, placement=Placement("pack", where=(("zone", "b"),)))
+    machines = [
+        NodeSpec(f"node{i}", cpu=cpu, labels=(("zone", zone),))
+        for i, (cpu, zone) in enumerate(zip([1, 2, 2, 1], "cbab", strict=True))
+    ]
+    talk = on(*machines, roles=(role("helper", placement=in_zone("c")), late, own, other))
+    assert seats(talk, "other") == ["node3", None, None]
+    talk.finish("helper/0")
+    assert (seats(talk, "late"), seats(talk, "own")) == (["node1"], ["node2"])

@@ -15,6 +15,7 @@ from flowdist.control.history import (
     FaultLine,
     Header,
     Record,
+    UnsavedLine,
     digest,
     encode_line,
     encode_lines,
@@ -97,9 +98,17 @@ def test_the_digest_is_of_all_lines_but_the_header():
     assert digest(lines[:-1]) != digest(lines)
 
 
-def test_a_fault_line_comes_back_as_it_was():
-    line = FaultLine(3 * SECOND, "node2@3s:lost", "node2")
-    assert read_whole_lines(encode_line(line))[0] == [line]
+def test_a_line_that_is_no_event_comes_back_as_it_was():
+    for line in (
+        FaultLine(3 * SECOND, "node2@3s:lost", "node2"),
+        UnsavedLine(3 * SECOND, "trainer", 60, "the disk of trainer is full"),
+    ):
+        assert read_whole_lines(encode_line(line))[0] == [line]
+
+
+def test_what_was_not_saved_is_told_in_words():
+    text = "the checkpoint of trainer at step 60 is not saved: the disk of ps is full"
+    assert UnsavedLine(3 * SECOND, "trainer", 60, "the disk of ps is full").text == text
 
 
 def has(talk: Talk, event: ev.Event, what: Milestone, number: int = 0, name: str = "trainer") -> bool:

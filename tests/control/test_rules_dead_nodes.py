@@ -158,19 +158,6 @@ def test_r8_who_falls_over_the_node_of_a_worker_that_outlives_sigkill_is_excused
     assert talk.job.ending is None and talk.world("trainer").phase == "opening"
 
 
-def test_r9_who_depends_on_a_role_that_has_lost_its_node_is_judged_by_its_rule_also_when_a_peer_has_failed_before():
-    ps = role("ps", kind="service", restart=restart("replica"))
-    gates = (Gate("ps", "started", "restart"),)
-    talk = Talk(graph(ps, role("trainer", min_replicas=3, max_replicas=3, restart=RULE, gates=gates), nodes=5, cpu=1))
-    talk.join(*(f"node{i}" for i in range(5)))
-    talk.auto = False
-    talk.gone(talk.replica("ps/0").node)
-    talk.fail("trainer/0", code=3)
-    talk.fail("trainer/1")
-    stopped(talk, "trainer/2")
-    assert talk.job.ending == "failed"
-
-
 def test_r9_a_failure_after_the_restart_that_a_loss_has_led_to_is_judged_by_its_rule():
     talk = gang(RULE, nodes=3)
     talk.auto = True

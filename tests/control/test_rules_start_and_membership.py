@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from flowdist.control import events as ev
 from flowdist.control.controller import Controller
@@ -129,6 +130,30 @@ def test_r2_who_grows_leaves_room_for_all_who_wait_for_the_same_role_to_succeed(
     assert talk.up() == ["prepare/0", "grower/0"]
     talk.finish("prepare/0")
     assert talk.up() == ["after/0", "other/0", "other/1", "grower/0"]
+
+
+@pytest.mark.parametrize("order", [("x", "y"), ("y", "x")])
+def test_r2_who_grows_leaves_room_for_all_who_can_be_alive_together_though_they_wait_for_different_ones(
+    order: tuple[str, str],
+):
+    """`late` has room without `early`, and `early` without `late`: when both x and y have succeeded both are alive."""
+    early = role("early", min_replicas=2, max_replicas=2, gates=(Gate("x", "succeeded"),))
+    late = role("late", min_replicas=2, max_replicas=2, gates=(Gate("y", "succeeded"),))
+    talk = Talk(graph(role("x"), role("y"), early, late, role("grower", max_replicas=4), cpu=6))
+    talk.join("node0")
+    assert talk.up() == ["x/0", "y/0", "grower/0", "grower/1"]
+    for name in order:
+        talk.finish(f"{name}/0")
+    assert talk.up() == ["early/0", "early/1", "late/0", "late/1", "grower/0", "grower/1"]
+
+
+def test_r2_no_room_is_kept_for_who_waits_for_another_that_is_yet_to_come():
+    """`last` starts when `early` is gone."""
+    early = role("early", min_replicas=2, max_replicas=2, gates=(Gate("x", "succeeded"),))
+    last = role("last", min_replicas=2, max_replicas=2, gates=(Gate("early", "succeeded"),))
+    talk = Talk(graph(role("x"), early, last, role("grower", max_replicas=4), cpu=4))
+    talk.join("node0")
+    assert talk.up() == ["x/0", "grower/0", "grower/1"]
 
 
 def test_r2_who_waits_for_success_has_room_beside_a_role_that_has_lost_its_node():

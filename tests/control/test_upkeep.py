@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flowdist.control.forking import ForkServerUpkeep
 from flowdist.control.upkeep import AgentUpkeep, ControllerUpkeep, Next
 from flowdist.graph import MS, SECOND
 
@@ -57,3 +58,25 @@ def test_a_journal_that_cannot_be_written_gets_a_second_each_time_and_is_given_u
     because = "the journal cannot be written: is there room on the disk of runs/x?"
     assert [controllers.died(journal_lost=True) for _ in range(9)] == [Next(SECOND, because)] * 9
     assert controllers.died(journal_lost=True).after_ns is None
+
+
+def test_a_fork_server_that_dies_is_started_again_twice():
+    server = ForkServerUpkeep()
+    for _ in range(2):
+        server.died("signal KILL", is_ready=True)
+        assert not server.useless
+    server.died("signal KILL", is_ready=True)
+    assert server.useless == "its fork server died 3 times"
+
+
+def test_a_fork_server_that_dies_while_it_imports_is_not_started_again():
+    server = ForkServerUpkeep()
+    server.died("exit 1", is_ready=False)
+    assert server.useless == "its fork server died while it imported: exit 1"
+
+
+def test_a_fork_server_that_is_slow_or_must_not_be_forked_from_is_of_no_use():
+    slow, unsafe = ForkServerUpkeep(), ForkServerUpkeep()
+    slow.is_slow(60.0)
+    unsafe.is_unsafe("it has run a thread")
+    assert (slow.useless, unsafe.useless) == ("its imports take more than 60 s", "it has run a thread")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from flowdist.dsl.compile import compile_topology
 from flowdist.dsl.problems import Problems
 from flowdist.dsl.topology import Node, Role, Topology
+from flowdist.graph import RoleGraph
 from tests.control.harness import Talk
 
 
@@ -115,6 +116,56 @@ def test_roles_that_wait_for_the_same_one_to_succeed_are_alive_together(cpu: int
     for name in ("train", "evaluate"):
         topology.role(name, "true", cpu=cpu, depends_on=[prepare.succeeded()])
     assert codes(topology) == ([] if fits else ["FD113"])
+
+
+def test_roles_that_wait_for_different_ones_to_succeed_are_alive_together_when_all_of_these_have() -> None:
+    """Each has room beside the one that the other waits for; nobody says which of the two succeeds first."""
+    topology = Topology("x", nodes=[Node(cpu=4)])
+    x, y = topology.role("x", "true"), topology.role("y", "true")
+    first = topology.role("first", "true", cpu=2, depends_on=[x.succeeded()])
+    second = topology.role("second", "true", cpu=3, depends_on=[y.succeeded()])
+    assert codes(topology) == ["FD113"]
+    second.fields["depends_on"] = [y.succeeded(), first.succeeded()]
+    assert codes(topology) == []
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    cpu=st.integers(3, 6),
+    roles=st.lists(
+        st.tuples(
+            st.integers(1, 3),
+            st.booleans(),
+            st.lists(st.sampled_from(["", "", "succeeded", "succeeded", "started"]), min_size=4, max_size=4),
+        ),
+        min_size=4,
+        max_size=5,
+    ),
+)
+def test_check_finds_no_room_where_the_controller_waits_for_some_in_an_order_in_which_others_may_succeed(
+    cpu: int, roles: list[tuple[int, bool, list[str]]]
+) -> None:
+    """On one node, where all seats are alike, the two agree about every topology; who can grow does so meanwhile."""
+    topology = Topology("x", nodes=[Node(cpu=cpu)])
+    for i, (replicas, grows, conditions) in enumerate(roles):
+        gates = [getattr(role, how)() for role, how in zip(topology.roles, conditions, strict=False) if how]
+        least = min(replicas, cpu)
+        topology.role(f"r{i}", "true", replicas=f"{least}:{least + 2 * grows}", depends_on=gates)
+    problems = Problems()
+    graph = compile_topology(topology, problems)
+    assert bool(problems.codes()) == _waits(graph, ())
+
+
+def _waits(graph: RoleGraph, order: tuple[str, ...]) -> bool:
+    """Whether a role that may start finds no room for its minimum, after these have succeeded or any more."""
+    talk = Talk(graph)
+    talk.join("node0")
+    for name in order:
+        talk.finish(*(replica for replica in talk.up() if replica.startswith(f"{name}/")))
+    if not talk.job.admitted or any(due.what == "pending" for due in talk.job.due):
+        return True
+    up = {replica.partition("/")[0]: None for replica in talk.up()}
+    return any(_waits(graph, (*order, name)) for name in up)
 
 
 def test_a_joint_world_takes_the_seats_of_those_that_one_of_its_roles_waits_for() -> None:

@@ -162,6 +162,8 @@ CASES = [
     ("FD105", MAIN + 't.role("a", "true", workload=Workload(step_spread=1e300))', "1e300"),
     ("FD109", MAIN + 't.role("a", "true", preload=["json", "no_such_module"])', '"no_such_module"'),
     ("FD305", MAIN + 't.role("a", "true", preload=["json"])', '["json"]'),
+    ("FD307", MAIN + 't.role("a", "true", kind="service", start_timeout="9s")', '"9s"'),
+    ("FD307", MAIN + 't.role("a", "true", kind="service", ready_when="call", start_timeout="9s")', '"9s"'),
     ("FD305", MAIN + 't.role("a", "true", warm=True)', "True"),
 ]
 

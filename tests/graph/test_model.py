@@ -14,9 +14,12 @@ from flowdist.graph import (
     Resources,
     RoleGraph,
     RoleSpec,
+    WorkloadSpec,
     decode_graph,
     encode_graph,
+    moments,
 )
+from flowdist.graph.capacity import MOMENTS_MAX
 
 PS = RoleSpec("ps", ("ps",))
 TRAINER = RoleSpec("trainer", ("train",), gates=(Gate("ps", "ready"),))
@@ -73,3 +76,22 @@ def test_a_gang_has_as_many_workers_on_a_node_as_its_host_says_unless_they_have_
     here = RoleGraph("test", (gang, *held)).on(node)
     assert [role.procs for role in here.roles] == [3, 2, 2, 2]
     assert [gang.procs_on(each) for each in (node, NodeSpec("b"))] == [3, 2]
+
+
+def test_at_a_moment_any_of_the_roles_that_others_wait_for_may_have_succeeded() -> None:
+    before = {"a": (), "b": ("x",), "c": ("y",), "d": ("x", "b")}
+    found = [set(gone) for gone in moments(before)]
+    assert found == [set(), {"x"}, {"y"}, {"x", "y"}, {"x", "b"}, {"x", "y", "b"}]
+
+
+def test_of_many_moments_each_by_itself_and_all_together_are_named() -> None:
+    before = {f"after{i}": (f"x{i}",) for i in range(20)}
+    found = moments(before)
+    assert len(found) < 2 * MOMENTS_MAX and {frozenset(names) for names in before.values()} <= set(found)
+    assert found[-1] == {f"x{i}" for i in range(20)}
+
+
+def test_a_checkpoint_blocks_all_of_its_time_or_what_the_workload_says() -> None:
+    whole = WorkloadSpec(checkpoint_every_ns=60, checkpoint_ns=10)
+    part = replace(whole, checkpoint_blocks_ns=2)
+    assert [(load.blocking_ns, load.lag_ns, load.cycle_ns) for load in (whole, part)] == [(10, 0, 70), (2, 8, 62)]

@@ -7,7 +7,7 @@ import pytest
 
 from flowdist.control.effects import Notify
 from flowdist.control.events import TimePassed
-from flowdist.control.history import FaultLine, Header, Line, Record
+from flowdist.control.history import FaultLine, Header, Line, Record, UnsavedLine
 from flowdist.report.divergence import Divergence, Side, divergence, divergence_of, divergence_text
 from tests.report.records import simulated
 
@@ -52,6 +52,20 @@ def test_a_record_and_itself_are_the_same() -> None:
 def test_the_first_line_that_differs_is_found_and_how(other: list[Line], at: int, what: str) -> None:
     found = compare(other)
     assert (found.at, found.what, found.is_none) == (at, what, False)
+
+
+def test_a_checkpoint_that_is_not_saved_in_one_of_them_is_a_difference() -> None:
+    unsaved = UnsavedLine(1_000, "trainer", 60, "the disk of trainer is full")
+    lines = [*LINES[:5], unsaved, *LINES[5:]]
+    later = [*LINES[:5], msgspec.structs.replace(unsaved, t_ns=2_000), *LINES[5:]]
+    other = [*LINES[:5], msgspec.structs.replace(unsaved, step=120), *LINES[5:]]
+    assert compare(lines).what == "unsaved" and compare(lines).at == 4
+    pairs = ((lines, ""), (later, "time"), (other, "unsaved"))
+    assert [divergence(side("a", lines), side("b", one)).what for one, _ in pairs] == [what for _, what in pairs]
+    assert divergence(side("a", lines), side("b", later), times=False).is_none
+    told = divergence_of(compare(lines), 0)
+    assert told["b"]["reason"] == "the checkpoint of trainer at step 60 is not saved: the disk of trainer is full"
+    assert "!! the checkpoint of trainer at step 60 is not saved" in divergence_text(compare(lines), 1)
 
 
 def test_without_times_only_what_happened_counts() -> None:

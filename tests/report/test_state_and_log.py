@@ -80,8 +80,14 @@ def test_each_event_and_each_fault_is_one_line_with_a_mark() -> None:
     assert sum(" $" in line for line in lines) >= 4 and lines[-1].rstrip().split()[2].startswith("$")
 
 
+def test_a_checkpoint_that_came_to_nothing_is_a_line_with_its_reason() -> None:
+    [line] = [line for line in log(simulated("gang.py", "trainer@1m:disk-full/1m")) if " )   trainer" in line]
+    assert line.startswith("  0:01:06.007")
+    assert line.endswith("the checkpoint of trainer at step 60 is not saved: the disk of trainer is full")
+
+
 def test_the_columns_stand_below_their_names() -> None:
-    lines = log(simulated("ps.py", "ps/1@4m"))
+    lines = log(simulated("ps.py", "ps/1@4m", "trainer@1m:disk-full/2m"))
     at = lines[0].index("what")
     assert lines[0].index("replicas") < at
     assert all(line[at - 2 : at] == "  " for line in lines[1:])

@@ -43,6 +43,11 @@ def test_a_lost_node_is_away_and_its_replica_lost_work_is_shaded_and_a_generatio
     assert away.index("·") - lost in (0, 1) and away.endswith("─") and "·" not in lanes["node0"]
 
 
+def test_a_checkpoint_that_came_to_nothing_stands_among_the_others_of_its_world() -> None:
+    lane = lines_of(simulate(GANG, "trainer@1m:disk-full/1m"))["world trainer"]
+    assert lane.count("┬") == 1 and lane.index("┬") < lane.index("┴")
+
+
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_no_line_is_wider_than_the_window_and_the_end_is_told(width: int) -> None:
     timeline = drawn(simulate(GANG, "trainer/1@1m", "node2@3m"))

@@ -68,6 +68,15 @@ def test_what_leaves_in_order_loses_nothing() -> None:
     assert left.left_at is not None and left.lost_from_ns is None
 
 
+def test_what_leaves_in_order_and_could_not_save_loses_what_it_did() -> None:
+    saved, full = (of(simulated("gang.py", "node1@90s:drain", *more)) for more in ((), ("trainer@80s:disk-full/1m",)))
+    [line] = full.unsaved
+    for name in ("trainer/0", "trainer/1"):
+        assert attempt(saved, name, 1).left_at == line.step and attempt(saved, name, 1).lost_from_ns is None
+        left = attempt(full, name, 1)
+        assert left.left_at is None and left.lost_from_ns == full.checkpoints[0].t_ns
+
+
 def test_a_service_and_a_role_that_tells_nothing_lose_nothing_that_is_known() -> None:
     timeline = of(simulated("ps.py", "ps/1@4m"))
     assert attempt(timeline, "ps/1", 1).how == "failed" and attempt(timeline, "ps/1", 1).lost_from_ns is None
@@ -188,6 +197,13 @@ def test_the_summary_counts_what_there_is() -> None:
     assert summary_line(timeline_of(*crash_loop(1, 1))).startswith("unfinished after 1m10s; 1 incident, 0 faults")
 
 
+def test_a_checkpoint_that_came_to_nothing_is_on_the_page_and_in_perfetto() -> None:
+    timeline = of(simulated("gang.py", "trainer@1m:disk-full/1m"))
+    assert page_data(timeline)["unsaved"] == [[0, 66_007_200, 60, "the disk of trainer is full"]]
+    [event] = [event for event in perfetto_events(timeline) if event.get("cat") == "unsaved"]
+    assert (event["name"], event["ts"], event["pid"]) == ("step 60 is not saved", 66_007_200, 0)
+
+
 def test_perfetto_has_a_process_a_node_and_a_thread_a_replica() -> None:
     timeline = of(simulated(*LOST_NODE))
     events = perfetto_events(timeline)
@@ -296,6 +312,18 @@ def test_in_a_browser_the_keyboard_reaches_everything(browser: Browser, tmp_path
     assert browser.value("state.t1 - state.t0") == before
     browser.press("Escape")
     assert "Nothing is selected" in details(browser)
+
+
+@needs_browser
+def test_in_a_browser_a_checkpoint_that_came_to_nothing_tells_why(browser: Browser, tmp_path: Path) -> None:
+    opened(browser, of(simulated("gang.py", "trainer@1m:disk-full/1m")), tmp_path)
+    browser.value("canvas.focus()")
+    browser.press("n")
+    browser.press("n")
+    assert "Not saved: trainer at step 60" in details(browser) and "the disk of trainer is full" in details(browser)
+    browser.value("document.getElementById('incident-list').open = true")
+    browser.frame()
+    assert "the disk of trainer is full" in browser.value("document.getElementById('incident-list').innerText")
 
 
 @needs_browser

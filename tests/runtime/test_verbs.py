@@ -77,7 +77,8 @@ def test_a_run_in_the_background_is_watched_scaled_drained_and_cancelled(tmp_pat
         job.recorded(ReplicaStarted, 3)
         told = status(job)
         assert (told["state"], told["run"], told["roles"][0]["phases"]) == ("running", name, {"running": 3})
-        follow.until("[trainer/2] generation 1: rank 2 of 3")
+        follow.until(" of 3", times=3)
+        assert "[trainer/2] generation 1: rank 2 of 3" in follow.text
 
         assert "trainer: scaled to 2 replicas by the operator" in (scaled := verb(job, "scale", "trainer=2", "--wait"))
         assert scaled.endswith("done\n")

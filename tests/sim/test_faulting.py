@@ -8,12 +8,18 @@ import msgspec
 import pytest
 
 from flowdist import Node, Restart, Topology, Workload
+from flowdist.cli.simulated import simulated_summary
+from flowdist.control.controller import Controller
 from flowdist.control.events import NodeJoined, ReplicaLeftStep
-from flowdist.control.history import FaultLine
+from flowdist.control.history import FaultLine, Header, Record, UnsavedLine
+from flowdist.control.timesheet import Timesheet
 from flowdist.dsl.load import load_topology
 from flowdist.fault_files import parse_plan
 from flowdist.faults import Plan, parse_fault, parse_scale
 from flowdist.graph import MINUTE, SECOND, Cluster, NodeSpec, Resources
+from flowdist.report.summary import summary_text
+from flowdist.report.timeline import timeline_of
+from flowdist.report.trace import trace_lines
 from flowdist.sim.network import LATENCY_NS, RESEND_NS, STRAY_NS, Link
 from flowdist.sim.simulation import SimResult, Simulation, Violation, with_nodes
 from flowdist.testing import simulate
@@ -118,6 +124,34 @@ def test_a_full_disk_means_that_nothing_is_saved_until_it_is_not() -> None:
     full = run("gang.py", "trainer@1m:disk-full/3m", "trainer@3m50s")
     assert full.models["trainer"].lost_steps > 180
     assert run("gang.py", "trainer@1m:disk-full/1m", "trainer@4m30s").models["trainer"].lost_steps < 60
+
+
+def unsaved(result: SimResult) -> list[tuple[str, int, str]]:
+    return [(line.world, line.step, line.reason) for line in result.lines if isinstance(line, UnsavedLine)]
+
+
+def test_each_checkpoint_that_a_full_disk_costs_has_a_line_with_the_reason() -> None:
+    full = run("gang.py", "trainer@1m:disk-full/3m", "trainer@3m50s")
+    assert unsaved(full) == [("trainer", step, "the disk of trainer is full") for step in (60, 120, 180)]
+    summary = simulated_summary(full)
+    assert [line["step"] for line in summary["unsaved"]] == [60, 120, 180]
+    assert "Not saved: 3 of the checkpoints of trainer: the disk of trainer is full" in summary_text(summary)
+    assert "Not saved" not in summary_text(simulated_summary(run("gang.py", "trainer@3m50s")))
+    assert any("step 120 is not saved" in text for text in trace_lines(full.lines))
+
+
+def test_a_record_with_checkpoints_that_came_to_nothing_replays() -> None:
+    header, *lines = run("gang.py", "trainer@1m:disk-full/1m").lines
+    assert isinstance(header, Header)
+    timeline = timeline_of(header, lines)
+    assert timeline.differs_at is None and len(timeline.unsaved) == 1
+    controller = Controller(header.graph, header.known_nodes)
+    sheet = Timesheet(controller.state)
+    for line in lines:
+        if isinstance(line, Record):
+            controller.handle(line.event, line.t_ns)
+        sheet.hear(line)
+    assert sheet.lasted() == controller.state.now == timeline.end_ns
 
 
 def zoned(**times: str) -> Topology:

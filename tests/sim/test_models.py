@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from flowdist import Node, Restart, Topology, Workload
+from flowdist.control.history import UnsavedLine
 from flowdist.control.ids import ReplicaId
 from flowdist.errors import FlowdistError
 from flowdist.faults import Plan, parse_fault
@@ -180,7 +181,7 @@ def test_a_stop_at_a_step_saves_at_that_step() -> None:
 def test_what_is_being_saved_when_the_ranks_have_to_stop_is_saved_first() -> None:
     """Else the end of its writer would tear the file that the stop has written."""
     graph = job(models.Writing, steps=60, checkpoint_time="6s")
-    faults = ("trainer@1s:slow-checkpoint=10x", "node1@11.3s:preempt=20s")  # they stop at step 10, and save for long
+    faults = ("node1@11.3s:preempt=20s", "trainer/1@12.2s:pause/2.6s")  # they stop at step 10; one writes for longer
     simulation = Simulation(graph, Plan(tuple(map(parse_fault, faults))))
     simulation.run(25 * 10**9)
     assert set(files(simulation)) == {"b0", "d0", "b1", "d1", "10-1"}  # and no a1 that is torn
@@ -222,6 +223,15 @@ def test_a_full_disk_is_an_error_of_the_write() -> None:
     result = run(job(models.Counting, steps=20), "trainer@1s:disk-full/20s")
     assert result.played.errors[0].line == "OSError: [Errno 28] No space left on device: '10-1'"
     assert result.job.outcome == "succeeded"
+
+
+def test_user_code_that_goes_on_with_a_full_disk_has_a_line_for_what_it_could_not_save() -> None:
+    for model, offered in ((models.Counting, 1), (models.Enduring, 2)):
+        result = run(job(model, steps=30), "trainer@1s:disk-full/20s")
+        lines = [line for line in result.lines if isinstance(line, UnsavedLine)]
+        told = [(line.world, line.step, line.reason) for line in lines]
+        assert told == [("trainer", 10, "the disk of trainer is full")]
+        assert len(result.played.errors) == 2 - offered and result.job.outcome == "succeeded"
 
 
 def test_a_store_is_read_as_its_writer_left_it() -> None:

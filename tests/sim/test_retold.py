@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from flowdist import Node, Restart, Topology, Workload
 from flowdist.cli.common import Named, load
 from flowdist.cli.simulate import _from_scenario
 from flowdist.control import events as ev
@@ -19,6 +20,7 @@ from flowdist.report.summary import summary_of
 from flowdist.scenario import load_scenario
 from flowdist.sim.retold import measured, retold, with_workloads
 from flowdist.sim.simulation import SimResult, Simulation, with_nodes
+from flowdist.testing import simulate
 
 STORIES = sorted((Path(__file__).parents[2] / "scenarios").glob("*.toml"))
 
@@ -113,16 +115,45 @@ def test_steps_start_up_and_checkpoints_are_measured() -> None:
 
 def test_without_progress_a_task_is_as_long_as_it_was_and_that_is_said() -> None:
     graph, then = played(GANG)
-    lines = [
-        line
-        for line in header_of(then)[1]
-        if not (isinstance(line, Record) and isinstance(line.event, ev.ReplicaProgressed | ev.CheckpointOffered))
-    ]
+    lines = without(header_of(then)[1], ev.ReplicaProgressed, ev.CheckpointOffered)
     workloads, missing = measured(graph, lines)
     assert missing == [f"trainer reported no progress: it is played as {workloads['trainer'].steps} steps of 1s"]
     alone = Simulation(with_workloads(graph, workloads), Plan()).run()
     restarted = max(line.t_ns for line in lines if isinstance(line, FaultLine))
     assert alone.now == pytest.approx(then.now - restarted, rel=0.05)
+
+
+def without(lines: list[Line], *told: type[ev.Event]) -> list[Line]:
+    return [line for line in lines if not (isinstance(line, Record) and isinstance(line.event, told))]
+
+
+def test_without_progress_the_pace_is_that_of_the_checkpoints_and_that_is_said() -> None:
+    graph, then = played(GANG)
+    lines = without(header_of(then)[1], ev.ReplicaProgressed)
+    workloads, missing = measured(graph, lines)
+    work, declared = workloads["trainer"], graph.role("trainer").workload
+    assert missing == ["trainer reported no progress: its steps are played as its checkpoints tell of them"]
+    cycle = declared.checkpoint_every_ns + declared.checkpoint_ns
+    assert work.steps == pytest.approx(declared.steps, rel=0.01)
+    assert (work.step_ns, work.checkpoint_every_ns) == (pytest.approx(cycle / 60, rel=0.01), pytest.approx(cycle))
+    again = Simulation(with_workloads(graph, workloads), retold(header_of(then)[0], lines).plan).run()
+    assert again.now == pytest.approx(then.now, rel=0.02) and story(again) == story(then)
+    told = [result.models["trainer"].lost_ns for result in (again, then)]
+    assert told[0] == pytest.approx(told[1], rel=0.1)
+
+
+def test_what_is_in_the_measured_times_is_not_paid_again() -> None:
+    t = Topology("warm", nodes=2 * [Node(cpu=1)])
+    load = {"steps": 600, "warmup": "40s", "restore_time": "5s", "checkpoint_time": "10s", "checkpoint_blocks": "2s"}
+    t.role("trainer", "true", replicas=2, restart=Restart(max_restarts=3), workload=Workload(**load))  # type: ignore[arg-type]
+    then = simulate(t, "trainer/1@350s")
+    header, lines = header_of(then)
+    found = retold(header, lines)
+    again = Simulation(with_workloads(header.graph, found.workloads), found.plan).run()
+    assert again.now == pytest.approx(then.now, rel=0.02) and story(again) == story(then)
+    silent = without(lines, ev.ReplicaProgressed, ev.CheckpointOffered)
+    work = measured(header.graph, silent)[0]["trainer"]
+    assert work.steps * work.step_ns == pytest.approx(then.now - 350 * SECOND, rel=0.02) and not work.warmup_ns
 
 
 def test_who_never_says_what_it_saved_is_known_by_what_it_lost() -> None:

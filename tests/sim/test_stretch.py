@@ -138,6 +138,16 @@ def test_while_somebody_waits_for_a_step_or_a_checkpoint_each_is_played(fault: s
     assert not Simulation(load("ps.py", **LONG), plan, fast_forward=True).run().unfired
 
 
+def test_who_told_nothing_in_a_quiet_stretch_says_to_the_next_controller_how_far_it_is() -> None:
+    """What is said on a lossy link is drawn message by message: one that is missing moves all the others."""
+    plan, said = Plan((parse_fault("controller@35m"),)), []
+    for fast_forward in (False, True):
+        lines = Simulation(load("ps.py", **LONG), plan, fast_forward=fast_forward).run().lines
+        after = [line.event for line in lines if isinstance(line, Record) and 0 <= line.t_ns - 35 * MINUTE < 10**9]
+        said.append([event for event in after if isinstance(event, ReplicaProgressed)])
+    assert said[0] == said[1] and len(said[1]) > 2
+
+
 def test_with_a_property_of_the_users_each_event_is_played() -> None:
     seen: list[int] = []
 

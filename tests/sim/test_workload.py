@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowdist.control.accounts import Spent
-from flowdist.control.history import Record
+from flowdist.control.history import Record, UnsavedLine
 from flowdist.control.ids import ReplicaId
 from flowdist.dsl import Node, Restart, Topology, Workload
 from flowdist.faults import FaultError, Plan, parse_fault
 from flowdist.graph import MS, SECOND, RoleGraph
 from flowdist.sim.faulting import check_faults
-from flowdist.sim.liveness import end_ns
+from flowdist.sim.liveness import bound_ns, end_ns, healed_ns
 from flowdist.sim.nemesis import Nemesis
 from flowdist.sim.simulation import SimResult, Simulation
 from flowdist.testing.campaign import campaign, horizon
@@ -150,13 +150,102 @@ def test_a_disk_that_is_full_saves_nothing_at_an_agreed_step_either() -> None:
     graph = gang(replicas="3:4", steps=300)
     result = run(graph, "trainer@100s:disk-full/1m", "node3@105s:drain")
     assert result.models["trainer"].lost_steps == 30 and result.job.outcome == "succeeded"
+    [line] = [line for line in result.lines if isinstance(line, UnsavedLine)]
+    assert (line.world, line.step, line.reason) == ("trainer", 90, "the disk of trainer is full")
 
 
-def test_a_slow_disk_under_who_steps_on_while_it_saves_is_refused() -> None:
-    for fault in ("trainer@1m:slow-checkpoint=10x/1m", "all@1m:slow-checkpoint=10x/1m"):
-        with pytest.raises(FaultError, match="trainer steps on while it saves"):
-            check_faults(Plan((parse_fault(fault),)), gang(checkpoint_blocks="2s"))
-    check_faults(Plan((parse_fault("trainer@1m:slow-checkpoint=10x/1m"),)), gang())
+def test_a_slow_disk_makes_what_is_saved_at_an_agreed_step_as_much_longer_as_any_checkpoint() -> None:
+    graph, slow = gang(replicas="3:4", steps=300), "trainer@100s:slow-checkpoint=3x/30s"
+    quick, late = run(graph, "node3@105s:drain"), run(graph, slow, "node3@105s:drain")
+    assert (quick.models["trainer"].lost_steps, late.models["trainer"].lost_steps) == (0, 0)
+    assert spent(late, "checkpoint") - spent(quick, "checkpoint") == 20
+    assert late.now - quick.now == pytest.approx(20 * SECOND, abs=SECOND // 10)
+    killed = run(graph, slow, "node3@105s:drain", "node2@130s/1m")
+    assert killed.models["trainer"].lost_steps == 30, "25 s after it has begun it is not whole"
+
+
+def test_on_a_slow_disk_a_notice_may_be_too_short_to_save() -> None:
+    graph, notice = gang(replicas="3:4", steps=300), "node3@105s:preempt=30s"
+    quick, late = run(graph, notice), run(graph, "trainer@100s:slow-checkpoint=4x/1m", notice)
+    assert quick.models["trainer"].lost_steps == 0
+    assert late.models["trainer"].lost_steps == 30 and late.job.outcome == "succeeded"
+
+
+def test_a_slow_disk_blocks_who_saves_and_the_time_counts_as_checkpoint() -> None:
+    quick, late = run(gang()), run(gang(), "trainer@1m:slow-checkpoint=4x/20s")
+    assert late.now - quick.now == 30 * SECOND
+    assert (spent(late, "checkpoint"), spent(late, "stalled")) == (spent(quick, "checkpoint") + 30, 0)
+
+
+def test_on_a_slow_disk_who_saves_in_the_background_steps_on_and_is_safe_only_later() -> None:
+    graph = gang(checkpoint_blocks="2s")
+    quick, late = run(graph), run(graph, "trainer@1m:slow-checkpoint=4x/20s")
+    assert late.now == quick.now and spent(late, "checkpoint") == spent(quick, "checkpoint")
+    (first, *others), (slow, *rest) = saved_at(quick), saved_at(late)
+    assert slow == (first[0] + 30, 60) and rest == others, "whole 40 s after it has begun"
+    begins = first[0] - 10
+    early, later = (
+        run(graph, "trainer@1m:slow-checkpoint=4x/20s", f"trainer/1@{round(1000 * (begins + s))}ms") for s in (39, 41)
+    )
+    assert (early.models["trainer"].lost_steps, later.models["trainer"].lost_steps) == (97, 39)
+
+
+def test_a_checkpoint_that_is_due_while_another_is_still_written_waits_for_it() -> None:
+    graph, disk = gang(checkpoint_blocks="2s"), "trainer@1m:slow-checkpoint=10x/20s"
+    quick, late = run(graph), run(graph, disk)
+    waits = 100 - 62  # s: whole 100 s after its beginning, and 62 s after that the next was due
+    assert late.now - quick.now == waits * SECOND
+    assert spent(late, "checkpoint") - spent(quick, "checkpoint") == waits
+    (first, *others), (slow, *rest) = saved_at(quick), saved_at(late)
+    assert slow == (first[0] + 90, 60)
+    assert rest == [(pytest.approx(at + waits), step) for at, step in others]
+    paused = run(graph, disk, "trainer/1@140s:pause/7s")
+    assert paused.now - late.now == 7 * SECOND and spent(paused, "stalled") == 7
+    again = run(graph, disk, "trainer/1@150s")  # while they wait, at step 120
+    assert again.models["trainer"].lost_steps == 120
+    assert total(again.spent) == again.now * 4
+
+
+def test_while_a_slow_disk_makes_them_wait_they_are_saving() -> None:
+    for load in ({}, {"checkpoint_blocks": "2s"}):
+        sim = Simulation(gang(**load), Plan((parse_fault("trainer@1m:slow-checkpoint=9x/20s"),)))
+        phases = []
+        for at in (64, 66, 100, 150, 154, 170):  # it begins to save 65 s after the start
+            sim.run(at * SECOND)
+            phases.append(sim.phase())
+        assert phases == ["steady", *4 * ["saving"], "steady"], load
+
+
+def test_a_checkpoint_on_a_slow_disk_that_the_end_of_the_work_comes_before_is_not_waited_for() -> None:
+    graph = gang(steps=100, checkpoint_blocks="0s")
+    assert run(graph, "trainer@1m:slow-checkpoint=9x").now == run(graph).now
+
+
+@pytest.mark.parametrize("blocks", [None, "0s", "2s"])
+def test_quiet_stretches_begin_when_what_was_begun_on_a_slow_disk_is_written(blocks: str | None) -> None:
+    """The fault is over by then: what was skipped took as long as it, once."""
+    plan = Plan((parse_fault("trainer@3m:slow-checkpoint=15x/1m"),))
+    wrong, saved = differences(gang(steps=900, checkpoint_blocks=blocks), plan, 0, None)
+    assert not wrong and saved > 10
+
+
+@pytest.mark.parametrize("fault", ["trainer@1m:slow-checkpoint=0x/1m", "trainer/0@1m:slow=0.5x"])
+def test_a_factor_that_makes_nobody_slower_is_refused(fault: str) -> None:
+    with pytest.raises(FaultError, match="would be no slower"):
+        check_faults(Plan((parse_fault(fault),)), gang())
+
+
+def test_a_job_has_healed_when_what_was_begun_on_a_slow_disk_is_written() -> None:
+    plan = Plan((parse_fault("trainer@1m:slow-checkpoint=9x/20s"),))
+    assert healed_ns(Simulation(gang(), plan).run(), plan) == (60 + 20 + 9 * 10) * SECOND
+
+
+def test_what_is_being_written_when_the_disk_gets_slow_takes_no_longer() -> None:
+    for load in ({}, {"checkpoint_blocks": "2s"}):
+        graph = gang(**load)
+        [first, *_] = saved_at(run(graph))
+        slow = run(graph, f"trainer@{round(1000 * (first[0] - 1))}ms:slow-checkpoint=9x/5s")
+        assert slow.now == run(graph).now and saved_at(slow)[0] == first
 
 
 def test_who_warms_up_has_shown_no_progress() -> None:
@@ -165,6 +254,14 @@ def test_who_warms_up_has_shown_no_progress() -> None:
     t.role("trainer", "true", replicas=2, start_timeout="30s", restart=Restart(max_restarts=1), workload=load)
     result = Simulation(graph_of(t)).run()
     assert result.job.outcome == "failed" and not result.models["trainer"].begins
+
+
+def test_a_service_that_has_to_report_progress_and_never_does_is_stopped_as_on_a_real_machine() -> None:
+    t = Topology("served", nodes=[Node("node0")])
+    t.role("ps", "true", kind="service", ready_when="call", start_timeout="30s")
+    t.role("trainer", "true", workload=Workload(steps=100))
+    result = Simulation(graph_of(t)).run()
+    assert result.job.outcome == "failed" and "reported no progress within 30s" in (result.job.ending_reason or "")
 
 
 def test_what_a_member_has_to_save_who_stands_still_is_not_whole() -> None:
@@ -178,6 +275,97 @@ def test_a_world_that_is_held_up_as_it_begins_to_step_begins_once() -> None:
     [begun] = run(graph).models["trainer"].begins
     for fault in ("slow=2x/9s", "pause/2s"):
         assert len(run(graph, f"trainer/1@{begun // 1000}us:{fault}").models["trainer"].begins) == 1
+
+
+def joint(trainer: dict[str, Any], ps: dict[str, Any], **of_all: Any) -> RoleGraph:
+    """Two trainers and two servers in one world, each on a node of its own."""
+    t = Topology("joint", nodes=[Node(f"node{i}", cpu=1) for i in range(4)])
+    usual = {"steps": 300, "startup": "5s", "checkpoint_every": "1m", "checkpoint_time": "10s", **of_all}
+    loads = {"trainer": {**usual, **trainer}, "ps": {**usual, **ps}}
+    roles = [
+        t.role(name, "true", replicas=2, cpu=1, restart=Restart(max_restarts=9), workload=Workload(**load))
+        for name, load in loads.items()
+    ]
+    t.world("core", *roles)
+    return graph_of(t)
+
+
+def begun(result: SimResult) -> list[float]:
+    """When their world began to step, in s."""
+    return [round(at / SECOND, 1) for at in result.models["core"].begins]
+
+
+def test_in_a_joint_world_each_warms_up_in_its_own_time_and_all_wait_for_the_last() -> None:
+    quick = begun(run(joint({}, {})))
+    for trainer, ps in (("5s", "40s"), ("40s", "5s"), ("40s", "40s")):
+        graph = joint({"warmup": trainer}, {"warmup": ps, "steps": 100})
+        assert begun(run(graph)) == [pytest.approx(quick[0] + 40)]
+    graph = joint({"warmup": "40s"}, {"warmup": "10s"})
+    at = f"{round(quick[0] * 1000) + 1}ms"
+    assert begun(run(graph, f"ps/0@{at}:slow=3x/2m")) == begun(run(graph)), "it is warm after 30 s"
+    assert begun(run(graph, f"ps/0@{at}:slow=6x/2m")) == [pytest.approx(quick[0] + 60, abs=0.2)]
+    assert begun(run(graph, f"ps/0@{at}:slow=6x/30s")) == [pytest.approx(quick[0] + 30 + 20, abs=0.2)], "half is left"
+
+
+def test_in_a_joint_world_who_stays_in_place_stays_warm() -> None:
+    graph = joint({"warmup": "40s"}, {"warmup": "10s"}, rejoin_time="1s")
+    of_server, of_trainer = (begun(run(graph, f"{name}/1@100s")) for name in ("ps", "trainer"))
+    assert of_server[1] == pytest.approx(100 + 5 + 10, abs=0.2)
+    assert of_trainer[1] == pytest.approx(100 + 5 + 40, abs=0.2)
+
+
+def test_in_a_joint_world_who_has_less_to_do_holds_nobody_up_until_it_is_as_slow() -> None:
+    for server in ({"steps": 150}, {"step_time": "500ms"}):
+        graph = joint({}, server)
+        whole = run(graph).now
+        assert run(graph, "ps/0@30s:slow=2x").now == whole, "it waited for half of each step"
+        assert run(graph, "ps/0@30s:slow=4x").now == run(joint({}, {}), "ps/0@30s:slow=2x").now > whole
+        assert run(graph, "trainer/0@30s:slow=2x").now > whole
+    spread = joint({}, {"step_spread": 0.9, "step_time": "500ms"})
+    result = run(spread, seed=3)
+    assert result.models["core"].own and result.spent["trainer"]["stalled"] == 0
+
+
+def test_the_time_to_a_new_step_allows_for_the_slowest_of_a_joint_world() -> None:
+    even, uneven = (bound_ns(joint({}, ps), Plan()) for ps in ({}, {"step_spread": 0.5}))
+    assert uneven - even == 0.5 * 70 * SECOND
+
+
+def test_in_a_joint_world_each_reads_in_its_own_time() -> None:
+    result = run(joint({"restore_time": "2s"}, {"restore_time": "20s"}), "trainer/1@100s")
+    assert [result.spent[name]["restore"] / SECOND for name in ("trainer", "ps")] == [2 * 2, 2 * 20]
+    assert total(result.spent) == result.now * 4
+
+
+def test_in_a_joint_world_the_disk_of_each_is_that_of_all() -> None:
+    graph = joint({}, {"steps": 100})
+    whole = run(graph)
+    for role in ("trainer", "ps"):
+        late = run(graph, f"{role}@1m:slow-checkpoint=3x/20s")
+        assert late.now - whole.now == 20 * SECOND
+        full = run(graph, f"{role}@1m:disk-full/1m", "trainer/1@130s")
+        [line] = [line for line in full.lines if isinstance(line, UnsavedLine)]
+        assert (line.world, line.step, line.reason) == ("core", 60, f"the disk of {role} is full")
+        assert full.models["core"].lost_steps > 100
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    trainer=st.sampled_from([{}, {"warmup": "20s"}, {"step_spread": 0.4, "restore_time": "3s"}]),
+    ps=st.sampled_from([{}, {"warmup": "9s", "step_spread": 0.8}, {"step_time": "700ms", "step_spread": 1.0}]),
+    seed=st.integers(1, 300),
+)
+def test_the_buckets_of_a_joint_world_close_and_quiet_stretches_change_nothing(
+    trainer: dict[str, Any], ps: dict[str, Any], seed: int
+) -> None:
+    graph = joint(trainer, ps, steps=900)
+    usual = horizon(graph)
+    plan = Nemesis(graph, usual).plan(seed)
+    wrong, _ = differences(graph, plan, seed, end_ns(graph, plan, usual))
+    assert not wrong
+    result = Simulation(graph, plan, seed=seed, schedule=seed).run(end_ns(graph, plan, usual))
+    assert result.violation is None
+    assert total(result.spent) == result.now * len(result.job.replicas)
 
 
 class Saver:
@@ -223,14 +411,18 @@ LOADS = st.fixed_dictionaries(
 )
 
 
+DISKS = st.sampled_from(["", "trainer@3m:slow-checkpoint=3x/4m", "trainer@3m:slow-checkpoint=15x/5m"])
+
+
 @settings(max_examples=25, deadline=None)
-@given(load=LOADS, seed=st.integers(1, 500))
+@given(load=LOADS, seed=st.integers(1, 500), disk=DISKS)
 def test_the_buckets_close_and_quiet_stretches_change_nothing_whatever_the_workload(
-    load: dict[str, Any], seed: int
+    load: dict[str, Any], seed: int, disk: str
 ) -> None:
     graph = gang(replicas="2:4", steps=900, **load)
     usual = horizon(graph)
     plan = Nemesis(graph, usual).plan(seed)
+    plan = Plan((*plan.faults, *([parse_fault(disk)] if disk else [])))
     wrong, _ = differences(graph, plan, seed, end_ns(graph, plan, usual))
     assert not wrong
     result = Simulation(graph, plan, seed=seed, schedule=seed).run(end_ns(graph, plan, usual))
