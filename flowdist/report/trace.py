@@ -117,6 +117,8 @@ def _is_checkpoint(line: Line) -> bool:
 
 
 def _is_loud(text: str, line: Line) -> bool:
-    said = [effect for effect in line.effects if isinstance(effect, Notify)] if isinstance(line, Record) else []
-    loud = any(text.endswith(one.text) and (one.level != "info" or one.text.startswith("incident ")) for one in said)
-    return isinstance(line, FaultLine) or loud
+    """Of what is no event, a fault or a checkpoint that came to nothing, each; of an event what was decided."""
+    if not isinstance(line, Record):
+        return True
+    said = [effect for effect in line.effects if isinstance(effect, Notify)]
+    return any(text.endswith(one.text) and (one.level != "info" or one.text.startswith("incident ")) for one in said)
