@@ -178,10 +178,15 @@ class Faulting:
         roles = list(self._sim.job.roles) if name == "all" else [name]
         if fault.kind in DAMAGES:
             roles = [role for role in roles if self._has_saved(fault, role)]
+        roles = [role for role in roles if self._saves(role)]
         if roles:
             self._tell(fault, fault.target)
         for role in roles:
             self._spoil(fault, role)
+
+    def _saves(self, role: str) -> bool:
+        """It writes checkpoints in simulation: a service does by a model of its worker alone."""
+        return self._sim.graph.role(role).kind == "task" or self._sim.work.code.has_model(role)
 
     def _has_saved(self, fault: Fault, role: str) -> bool:
         """There is a checkpoint to be damaged."""

@@ -58,11 +58,14 @@ def _had(role: RoleSpec, generations: int) -> str:
 def _nothing_there(fault: Fault, result: SimResult) -> str:
     """Its moment came."""
     nodes = {node.name for node in result.job.graph.cluster.nodes} | set(result.job.nodes)
+    role = fault.target.partition("/")[0]
+    is_service = role in result.job.roles and result.job.roles[role].spec.kind == "service"
+    if fault.kind == "slow" and is_service:
+        return f"{role} is a service: what a slow one costs those who call it is not simulated"
+    if fault.kind in ("disk-full", "slow-checkpoint") and is_service:
+        return f"{role} is a service: it saves nothing that is simulated, unless simulate= names a model of its worker"
     if fault.kind.endswith("-checkpoint"):
         return f"there was no checkpoint of {fault.target} then"
-    role = fault.target.partition("/")[0]
-    if fault.kind == "slow" and role in result.job.roles and result.job.roles[role].spec.kind == "service":
-        return f"{role} is a service: what a slow one costs those who call it is not simulated"
     if fault.kind == "xid":
         return f"{fault.target} had no GPU {fault.xid[1]} then"
     if fault.target == "controller":

@@ -9,6 +9,8 @@ from flowdist.sim.unfired import unfired_texts
 from flowdist.testing import simulate
 from flowdist.testing.kit import graph_of
 
+NOT_SAVED = "it saves nothing that is simulated, unless simulate= names a model of its worker"
+
 
 def job() -> Topology:
     t = Topology("job", nodes=[Node("node0", cpu=4), Node("node1", cpu=4)])
@@ -34,6 +36,8 @@ def job() -> Topology:
         ("ps@50s:lost-checkpoint", "there was no checkpoint of ps then"),
         ("node1@50s:xid=79", "node1 had no GPU 0 then"),
         ("ps@50s:slow=2x", "ps is a service: what a slow one costs those who call it is not simulated"),
+        ("ps@50s:disk-full", f"ps is a service: {NOT_SAVED}"),
+        ("ps@50s:slow-checkpoint=3x", f"ps is a service: {NOT_SAVED}"),
         ("trainer/1@5ms", "trainer/1 did not run then"),
     ],
 )
