@@ -114,7 +114,7 @@ class Collectives:
     def _is_blocked(self, world: str, model: WorldModel) -> bool:
         if self._broken.get(world) == model.generation:
             return True
-        return model.begun_ns is not None and (bool(model.holds) or self._sim.work.is_parted(model))
+        return model.begun_ns is not None and (bool(model.holds) or self._sim.work.partitions.splits(model))
 
     def _time_out(self, world: str, blocked: Blocked, timeout_ns: int) -> None:
         """The process group of those who still wait gives up."""

@@ -312,8 +312,8 @@ class Faulting:
         if others:
             self._parted += 1  # of a label each node is parted by itself, and `every=` may part it twice
             why = f"{fault.spec} ({self._parted})"
-            self._sim.work.part(why, node.spec.name, others)
-            self._later(fault, lambda: self._sim.work.join(why))
+            self._sim.work.partitions.part(why, node.spec.name, others)
+            self._later(fault, lambda: self._sim.work.partitions.join(why))
 
     def _preempt(self, fault: Fault, node: SimNode) -> None:
         """A notice, and when it has run out the end, come what may."""

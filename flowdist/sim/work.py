@@ -14,6 +14,7 @@ from flowdist.sim.checkpoints import Damage
 from flowdist.sim.collectives import Collectives
 from flowdist.sim.leaving import Leaving
 from flowdist.sim.models import UserCode
+from flowdist.sim.partitions import Partitions
 from flowdist.sim.standstill import Standstill
 from flowdist.sim.streams import draw, spread
 from flowdist.sim.stretch import skip_quiet, who_tells
@@ -39,7 +40,7 @@ class Work:
         self._away: dict[ReplicaId, None] = {}  # served, and do not for now
         self.standstill = Standstill(sim)
         self._slow_disk: dict[str, Fraction] = {}  # how many times longer roles take to save
-        self._parted: dict[str, tuple[str, list[str]]] = {}  # nodes that cannot speak to each other, by the fault
+        self.partitions = Partitions(sim, self.models)
         self._step_waits: list[tuple[str, int]] = []  # steps of roles that a fault waits for
 
     def wait_for_step(self, role: str, step: int) -> None:
@@ -105,7 +106,7 @@ class Work:
             self.code.begin(start.world, model)
             if model.begun_ns is not None:
                 begins(self._sim.accounts, model, self._queue.now)
-            self._check_parted(start.world)
+            self.partitions.look(start.world)
             self._plan(start.world, model)
             for member in [one for one in model.members.values() if (one.replica, one.attempt) in self.standstill.hung]:
                 self.hang(self._sim.nodes[member.node], member.replica, member.attempt)  # it hung as it started up
@@ -118,6 +119,11 @@ class Work:
         self._sim.accounts.serves(replica, self._queue.now)
         for world in self._worlds_that_need(replica.role):
             self.go_on(world, str(replica))
+        self.partitions.look_at_users(replica.role)
+
+    def serving(self, service: str) -> list[ReplicaId]:
+        """Its replicas that have started up, and are not gone."""
+        return list(self._serving.get(service, ()))
 
     def ended(self, replica: ReplicaId, attempt: int) -> None:
         """All workers of an attempt are gone: its world stands still, and whoever needs the service waits for it."""
@@ -137,6 +143,7 @@ class Work:
             self._sim.accounts.stopped_working(replica, self._queue.now)
             for name in self._worlds_that_need(replica.role):
                 self.stall(name, str(replica))
+            self.partitions.look_at_users(replica.role)
 
     def notice_who_stays_away(self) -> None:
         """A server that has no seat any more is in nobody's list of addresses: they go on without it."""
@@ -195,33 +202,8 @@ class Work:
             self._plan(world, model)
         self.collectives.look(world)
 
-    def part(self, why: str, node: str, others: list[str]) -> None:
-        """A node and some others cannot speak to each other."""
-        self._parted[why] = (node, others)
-        for world in list(self.models):
-            self._check_parted(world)
-
-    def join(self, why: str) -> None:
-        """They can again."""
-        del self._parted[why]
-        for world in list(self.models):
-            self.go_on(world, why)
-
-    def is_parted(self, model: WorldModel) -> bool:
-        """Some of its members cannot speak to others."""
-        return any(why in self._parted for why in model.stalls)
-
     def waits_for_service(self, model: WorldModel) -> bool:
-        return any(why not in self._parted for why in model.stalls)
-
-    def _check_parted(self, world: str) -> None:
-        """A world with members on both sides of a partition cannot go on."""
-        nodes = {start.node for start in self.models[world].members.values()}
-        for why, (node, others) in self._parted.items():
-            if node in nodes and nodes.intersection(others):
-                self.stall(world, why)
-            else:
-                self.go_on(world, why)
+        return any(not self.partitions.is_of_members(why) for why in model.stalls)
 
     def slow_down(self, replica: ReplicaId, attempt: int, factor: Fraction) -> None:
         """All of a world are as slow as the slowest."""
