@@ -284,10 +284,9 @@ class _AgentProcess:
     def _channel_send(self, request: spawner.Request) -> None:
         # small and rare: a moment of blocking is simpler than a buffer of our own
         self._channel.setblocking(True)
-        try:
+        with contextlib.suppress(ConnectionError):  # the spawner is gone: the next read says so
             self._channel.sendall(spawner.encode(request))
-        finally:
-            self._channel.setblocking(False)
+        self._channel.setblocking(False)
 
     def _signal(self, output: io.SignalWorkers) -> None:
         number = signal.Signals[f"SIG{output.signal}"]
@@ -304,6 +303,8 @@ class _AgentProcess:
             data = self._channel.recv(1 << 16)
         except BlockingIOError:
             return
+        except ConnectionError:  # it was killed, with a request unread
+            data = b""
         if not data:
             os._exit(1)  # without a spawner the node is lost: the guardian sees to the rest
         for answer in self._answers.feed(data):

@@ -75,10 +75,7 @@ class _Loop:
                     self._answer(self._children.end(key.data))
                     self._standbys.stir()
                     continue
-                data = self._channel.recv(1 << 16)
-                if not data:
-                    os._exit(0)
-                forked = self._obey(data)
+                forked = self._obey(self._read())
                 if forked is not None:
                     return forked
             channel = self._standbys.keep_up(len(self._children))
@@ -89,11 +86,17 @@ class _Loop:
     def _first_line(self) -> tuple[bytes, bytes, bytes]:
         data = b""
         while b"\n" not in data:
-            more = self._channel.recv(1 << 16)
-            if not more:
-                os._exit(0)
-            data += more
+            data += self._read()
         return data.partition(b"\n")
+
+    def _read(self) -> bytes:
+        """What the spawner says; without it this process ends. One that was killed may have left an answer unread."""
+        data = b""
+        with contextlib.suppress(ConnectionError):
+            data = self._channel.recv(1 << 16)
+        if not data:
+            os._exit(0)
+        return data
 
     def _obey(self, data: bytes) -> Spawn | None:
         """A request, in the process that was forked for it."""
@@ -153,7 +156,8 @@ class _Loop:
             os.close(fd)
 
     def _answer(self, answer: Answer) -> None:
-        self._channel.sendall(encode(answer))
+        with contextlib.suppress(ConnectionError):  # the spawner is gone: the next read says so
+            self._channel.sendall(encode(answer))
 
 
 def _take(files: list[int]) -> None:

@@ -6,6 +6,7 @@ keep. It decides nothing: it says what it sees, each message one line of JSON.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
@@ -189,13 +190,16 @@ def main() -> None:
     while True:
         ready, _, _ = select.select([channel], [], [], watch.pause_s)
         if ready:
-            data = channel.recv(1 << 16)
+            data = b""
+            with contextlib.suppress(ConnectionError):  # the agent was killed, with an answer unread
+                data = channel.recv(1 << 16)
             if not data:
                 return
             for line in lines.feed(data):
                 watch.ask(_REQUESTS.decode(line), time.monotonic())
         for news in watch.look(time.monotonic()):
-            channel.sendall(encode(news))
+            with contextlib.suppress(ConnectionError):  # the next read says so
+                channel.sendall(encode(news))
 
 
 if __name__ == "__main__":

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from flowdist.runtime import fork_server
+from flowdist.runtime.fork_server import Imports
 from flowdist.runtime.spawning import Ended, Hurry, Prepare, Signal, Spawned, SpawnRefused
 from tests.runtime.harness import Deaths, children
 from tests.runtime.spawning import Spawning, cold_reasons
@@ -228,3 +235,16 @@ def test_a_folder_that_is_not_there_is_refused_as_ever(spawning: Spawning) -> No
     id = spawning.start("says.py", server=ready)
     answer = spawning.until(SpawnRefused, id)
     assert isinstance(answer, SpawnRefused) and "File exists" in answer.detail
+
+
+def test_one_whose_spawner_is_killed_with_an_answer_unread_ends_without_a_word() -> None:
+    ours, theirs = socket.socketpair()
+    boot = str(Path(fork_server.__file__).with_name("fork_server_boot.py"))
+    argv = [sys.executable, boot, str(theirs.fileno()), str(os.getpid())]
+    with subprocess.Popen(argv, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE) as process:
+        theirs.close()
+        ours.sendall(msgspec.json.encode(Imports("", ())) + b"\n")
+        select.select([ours], [], [])
+        ours.close()
+        _, said = process.communicate()
+    assert (process.returncode, said) == (0, b"")
