@@ -61,9 +61,8 @@ class Partitions:
 
     def look_at_users(self, service: str) -> None:
         """A replica of it is there, or gone."""
-        for world in list(self._models) if self._parted else ():
-            if service in self._services[self._sim.job.worlds[world].roles[0]]:
-                self.look(world)
+        for world in self._sim.work.users(service) if self._parted else ():
+            self.look(world)
 
     def _nodes_of_services(self, world: str) -> set[str]:
         nodes = set()

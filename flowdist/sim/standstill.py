@@ -25,14 +25,14 @@ class Standstill:
         """An attempt does nothing from now on; of a task its own world says so."""
         if self._sim.graph.role(replica.role).kind == "service":
             self._since[replica, attempt] = self._sim.queue.now
-            for world in self._users(replica.role):
+            for world in self._sim.work.users(replica.role):
                 self._sim.work.stall(world, f"{replica} stands still")
 
     def ends(self, replica: ReplicaId) -> None:
         """It does something again, or is gone, or another attempt serves in its place."""
         for key in [key for key in self._since if key[0] == replica]:
             del self._since[key]
-            for world in self._users(replica.role):
+            for world in self._sim.work.users(replica.role):
                 self._sim.work.go_on(world, f"{replica} stands still")
 
     def output_ns(self, replica: ReplicaId, attempt: int) -> int | None:
@@ -44,7 +44,3 @@ class Standstill:
     def has_begun(self, replica: ReplicaId, attempt: int) -> bool:
         """It is a service, and stands still."""
         return (replica, attempt) in self._since
-
-    def _users(self, service: str) -> list[str]:
-        roles = [spec.name for spec, _ in self._sim.graph.dependents(service)]
-        return list(dict.fromkeys(world for role in roles for world in self._sim.job.roles[role].worlds))

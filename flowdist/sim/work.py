@@ -177,9 +177,12 @@ class Work:
 
     def _worlds_that_need(self, service: str) -> list[str]:
         """Those that go on running while it is away, and can do nothing; user code that calls it is among them."""
-        gates = self._graph.dependents(service)
-        asked = self.code.has_model(service)
-        roles = [spec.name for spec, gate in gates if gate.on_restart == "reconnect" or asked]
+        return self.users(service, None if self.code.has_model(service) else "reconnect")
+
+    def users(self, service: str, on_restart: str | None = None) -> list[str]:
+        """The worlds that depend on it; of edges of that kind, if one is given."""
+        edges = self._graph.dependents(service)
+        roles = [spec.name for spec, gate in edges if on_restart in (None, gate.on_restart)]
         return list(dict.fromkeys(world for role in roles for world in self._sim.job.roles[role].worlds))
 
     def stall(self, world: str, why: str) -> None:
