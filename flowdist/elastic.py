@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from flowdist import process_groups
 from flowdist.elastic_state import ElasticState
 from flowdist.worker_link import hello, is_managed, link, stop
 
@@ -71,7 +72,7 @@ def elastic(train: Callable[[State], Result], state: State, *, backend: str | No
             else:
                 if not session.stops_here():
                     session.close()
-                    _end_group()
+                    process_groups.end()
                     return result
             session.leave()
             state.restore()
@@ -197,13 +198,6 @@ class _Session:
                     group.abort()
             _shut_down(self._foreign)
             self._has_left.wait(POLL_S)
-
-
-def _end_group() -> None:
-    import torch.distributed as dist
-
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 def _is_nccl() -> bool:

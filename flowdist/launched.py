@@ -14,6 +14,8 @@ from multiprocessing import spawn
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+from flowdist.process_groups import end_at_exit
+
 CALL = "call.pickle"  # in the folder of the run
 RESULT = "result.pickle"  # in the folder of the worker
 
@@ -46,6 +48,7 @@ def main(folder: Path) -> None:
     except Exception as error:
         _fail(folder, _of_exception(error, frames=2))
     _leave(folder, result)
+    end_at_exit()
 
 
 def _call(function: Callable[..., Any], args: Any, kwargs: Any, setup: Callable[[], Any] | None) -> bytes:

@@ -21,9 +21,10 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from flowdist.graph.parallel import mesh_of
+from flowdist.process_groups import end_at_exit, meshes
 
 Key = tuple[str, str, tuple[tuple[str, str], ...]]
-_made: dict[Key, DeviceMesh] = {}  # of the present generation
+_made: dict[Key, DeviceMesh] = meshes  # of the present generation
 
 
 def mesh(parallel: Mapping[str, int | str] | None = None, *, backends: Mapping[str, str] | None = None) -> DeviceMesh:
@@ -79,6 +80,7 @@ def _make(dimensions: tuple[tuple[str, int], ...], backends: dict[str, str]) -> 
         torch.cuda.set_device(_local_device())
     if not dist.is_initialized():
         dist.init_process_group("nccl" if own_gpu else "gloo")
+        end_at_exit()
     more: dict[str, Any] = {}
     if backends:
         if "backend_override" not in inspect.signature(init_device_mesh).parameters:

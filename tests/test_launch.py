@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from pathlib import Path
@@ -65,6 +66,37 @@ def mean_rank() -> float:
     return float(rank) / size
 
 
+class Reluctant:
+    """What a thread of gloo takes long to let go of, when it is the last that holds it."""
+
+    freed = threading.Event()
+
+    def __del__(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            self.freed.set()
+            for _ in range(10**7):
+                pass
+
+
+def leave_a_tensor_with_gloo(dropped: Path) -> str:
+    """Rank 0 ends when a thread of gloo has begun to free its tensor, and the process group is still there."""
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    tensor = torch.ones(1)
+    if dist.get_rank() == 1:
+        dropped.read_text()
+        dist.all_reduce(tensor)
+        return "waited"
+    tensor.held = Reluctant()  # type: ignore[attr-defined]
+    dist.all_reduce(tensor, async_op=True)
+    del tensor
+    dropped.write_text("now the other thread is the only one that holds it")
+    assert Reluctant.freed.wait(60)
+    return "left"
+
+
 def test_what_each_rank_returns_is_returned_in_order(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     results = flowdist.launch(
         rank_and, (1, "two"), {"three": [3]}, procs=3, setup=set_who, env={"WHO": "${rank}"}, runs=tmp_path, quiet=True
@@ -110,6 +142,15 @@ def test_what_cannot_come_back_is_told(tmp_path: Path, how: str, kind: type[Exce
 
 def test_a_failure_restarts_all_and_results_are_those_of_the_last_time(tmp_path: Path) -> None:
     assert flowdist.launch(flaky, procs=2, max_restarts=1, runs=tmp_path, quiet=True) == ["attempt 1", "attempt 1"]
+
+
+@needs_torch
+def test_a_worker_that_has_done_its_work_ends_well_whatever_gloo_still_holds(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "dropped")
+    assert flowdist.launch(leave_a_tensor_with_gloo, (tmp_path / "dropped",), procs=2, runs=tmp_path) == [
+        "left",
+        "waited",
+    ]
 
 
 @needs_torch

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ import pytest
 import flowdist
 from flowdist.errors import FlowdistError
 from tests.runtime.harness import Job
+from tests.runtime.hosts import free_port
 
 pytestmark = [
     pytest.mark.real,
@@ -38,8 +42,6 @@ t.role("trainer", ["python", "trainer.py"], replicas="2:4", cpu=1, parallel={"pp
 
 
 def test_the_elastic_dimension_shrinks_with_the_world_and_half_a_pipeline_is_never_formed(tmp_path: Path) -> None:
-    import os
-
     os.mkfifo(tmp_path / "never")
     (tmp_path / "trainer.py").write_text(TRAINER)
     (tmp_path / "topology.py").write_text(TOPOLOGY)
@@ -84,6 +86,29 @@ def test_all_to_all_of_uneven_pieces_and_its_gradient(tmp_path: Path) -> None:
     (first, gradient), (second, other) = results
     assert first == [[0, 1], [10, 11], [12, 13]] and second == [[2, 3], [4, 5], [14, 15]]
     assert gradient == [[0, 1], [100, 101], [102, 103]] and other == [[2, 3], [4, 5], [104, 105]]
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_the_groups_of_a_mesh_end_with_a_script_that_ends_well(failing: bool) -> None:
+    script = """
+import atexit, os, sys
+from flowdist.parallel import mesh
+
+def say():
+    names = [open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task")]
+    print(names.count("pt_gloo_runloop"), "threads of gloo")
+
+atexit.register(say)
+held = mesh({"dp": "elastic", "tp": 1})
+say()
+assert "fail" not in sys.argv
+"""
+    command = [sys.executable, "-c", script, *(["fail"] if failing else [])]
+    env = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "RANK": "0", "WORLD_SIZE": "1"}
+    run = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120)
+    before, after = re.findall(r"(\d+) threads of gloo", run.stdout)
+    assert run.returncode == int(failing) and int(before) > 0, run.stderr
+    assert after == (before if failing else "0"), "an exception waits for nobody; who ends well leaves no thread"
 
 
 def test_one_process_is_a_mesh_too_and_what_forms_none_is_refused(tmp_path: Path) -> None:

@@ -99,6 +99,7 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
     import time
     time.sleep(3600)
 dist.barrier()
+dist.destroy_process_group()
 """
 
 

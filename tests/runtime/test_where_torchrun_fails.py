@@ -38,6 +38,7 @@ print("generation", info.generation, "sums to", int(total), "of", info.world_siz
 while os.environ.get("STUBBORN") == info.replica and info.generation == 1:
     signal.pause()
 if os.environ.get("EARLY") == info.replica:
+    dist.destroy_process_group()
     sys.exit(0)
 step = 0
 while "EARLY" not in os.environ:
@@ -50,6 +51,7 @@ while "EARLY" not in os.environ:
     time.sleep(0.02)
 if "EARLY" in os.environ and info.generation == 1:
     signal.pause()
+dist.destroy_process_group()
 """
 TOPOLOGY = """
 from flowdist import Node, Restart, Topology

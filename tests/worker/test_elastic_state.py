@@ -95,6 +95,7 @@ big = torch.full((1000,), float(rank))
 state = worker.ElasticState(big=big, half=big[:600].half(), small=torch.tensor([rank]), name=f"of {rank}", step=0)
 SCRIPT
 dist.barrier()
+dist.destroy_process_group()
 if rank == 0:
     os.wait()
 """
