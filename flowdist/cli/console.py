@@ -116,7 +116,7 @@ def finish(
 
     run_dir = Path(result.run_dir)
     summary = {**summary_of(result.job, result.faults), **time_of_run(result.job.graph, result.sheet)}
-    summary |= {"run_dir": result.run_dir, **drawn}
+    summary |= {"run_dir": result.run_dir, "unfired": [fault.spec for fault in result.unfired], **drawn}
     cause = mask(root_cause_text(result.job, run_dir)) if result.outcome == "failed" else ""
     (run_dir / "summary.json").write_text(json.dumps({**summary, "root_cause": cause}, indent=2) + "\n")
     write_status(run_dir, result.job, result.sheet)

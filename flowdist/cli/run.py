@@ -21,6 +21,7 @@ from flowdist.fault_files import parse_plan
 from flowdist.fault_rates import entities, expected
 from flowdist.faults import Plan
 from flowdist.graph import RoleGraph
+from flowdist.unfired import why_it_never_fired
 
 if TYPE_CHECKING:
     from flowdist.runtime.logs import OpenSink
@@ -237,7 +238,8 @@ def _supervise(
     finally:
         console.close()
     for fault in result.unfired:
-        console.show("warning", f"fault {fault.spec} never fired")
+        why = why_it_never_fired(fault, result.job, result.job.now)
+        console.show("warning", f"fault {fault.spec} never fired: {why}")
     finish(result, console.shown.as_json, mask, drawn)
     return result.outcome
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -259,8 +260,16 @@ def test_who_stops_reading_the_output_does_not_stop_the_job(tmp_path: Path) -> N
 
 def test_a_fault_that_never_fires_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text("pass")
-    with Job(tmp_path, "x.py", "--fail", "trainer/0@1h") as job:
-        assert job.finish() == 0 and "fault trainer/0@1h never fired" in job.text
+    faults = ("--fail", "trainer/0@1h", "--fail", "node0@step=trainer,9", "--fail", "trainer/0@start=trainer,2")
+    with Job(tmp_path, "x.py", *faults) as job:
+        assert job.finish() == 0
+        assert json.loads((job.run_dir / "summary.json").read_text())["unfired"] == list(faults[1::2])
+    warnings = re.findall(r"fault (\S+) never fired: (.*)", job.text)
+    assert warnings[0][0] == "trainer/0@1h" and re.fullmatch(r"the job was over after [\d.]+m?s", warnings[0][1])
+    assert warnings[1:] == [
+        ("node0@step=trainer,9", "trainer came to step 0"),
+        ("trainer/0@start=trainer,2", "trainer had 1 generation"),
+    ]
 
 
 def test_more_gpus_than_the_machine_has_are_refused(tmp_path: Path) -> None:
