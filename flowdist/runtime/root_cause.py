@@ -7,6 +7,13 @@ from pathlib import Path
 from flowdist.control.state import JobState
 from flowdist.runtime.errors_of_workers import last_lines, read_error_file
 
+# What says nothing of its cause to whoever has not met it before.
+HELP = {
+    "terminate called without an active exception": (
+        "if it had done its work, torch ended it as it left: end the script with dist.destroy_process_group()"
+    ),
+}
+
 
 def root_cause_text(job: JobState, run_dir: Path) -> str:
     """The last failure that was not a membership change: its first failing worker's traceback, or its last lines."""
@@ -15,7 +22,8 @@ def root_cause_text(job: JobState, run_dir: Path) -> str:
         lines = error["traceback"].splitlines() if error is not None and error["traceback"] else []
         lines = lines or last_lines(folder / "stderr.log", 15)
         if lines:
-            return "\n".join([f"Root cause, from {_place(folder)}:", *(f"  {line}" for line in lines)]) + "\n"
+            help = [f"help: {text}" for sign, text in HELP.items() if sign in lines]
+            return "\n".join([f"Root cause, from {_place(folder)}:", *(f"  {line}" for line in lines), *help]) + "\n"
     return ""
 
 
