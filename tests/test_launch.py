@@ -258,7 +258,7 @@ def test_nothing_is_left_of_a_launch_whose_process_ends(tmp_path: Path, number: 
         assert "up" in process.stdout.readline() and "up" in process.stdout.readline()
         with Deaths([pid for pid in marked(mark) if pid != process.pid]) as deaths:
             process.send_signal(number)
-            assert deaths.survivors(20) == []
+            assert deaths.survivors() == []
         assert process.wait() == -number and marked(mark) == []
 
 

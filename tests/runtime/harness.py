@@ -65,9 +65,11 @@ class Job:
 
     def kill(self) -> None:
         """All of it, one after the other: who ends because of those before it is gone when its turn comes."""
-        for pid in self.alive():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        with Deaths(self.alive()) as deaths:
+            for pid in deaths.pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            assert deaths.survivors() == []  # what they held, a port for one, is free
 
     def lines(self) -> Iterator[str]:
         """Lines as they come; ends with the run."""
@@ -138,9 +140,10 @@ class Job:
 
 
 def marked(mark: str) -> list[int]:
+    """Every process with the mark that is no zombie, oldest first."""
     wanted = f"{MARK}={mark}".encode()
-    pids = sorted(int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
-    return [pid for pid in pids if wanted in _read(pid, "environ").split(b"\0")]
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return sorted((pid for pid in pids if wanted in _read(pid, "environ").split(b"\0")), key=_age)
 
 
 def _read(pid: int, what: str) -> bytes:
@@ -155,17 +158,35 @@ def children(pid: int) -> list[int]:
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            fields = _read(int(entry.name), "stat").rpartition(b")")[2].split()
+            fields = _stat(int(entry.name))
             if len(fields) > 1 and int(fields[1]) == pid:
                 found.append(int(entry.name))
-    return sorted(found)
+    return sorted(found, key=_age)
+
+
+def _age(pid: int) -> tuple[int, int]:
+    """By when it started: the numbers begin anew after 32,768, and threads count."""
+    fields = _stat(pid)
+    return (int(fields[19]) if len(fields) > 19 else sys.maxsize, pid)
+
+
+def _stat(pid: int) -> list[bytes]:
+    """What /proc says of it behind its name, from its state on."""
+    return _read(pid, "stat").rpartition(b")")[2].split()
 
 
 class Deaths:
     """Watches processes from before they are killed; waits for their end without asking again and again."""
 
     def __init__(self, pids: list[int]) -> None:
-        self._fds = {os.pidfd_open(pid): pid for pid in pids}
+        self._fds: dict[int, int] = {}
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):  # it has ended since it was found
+                self._fds[os.pidfd_open(pid)] = pid
+
+    @property
+    def pids(self) -> list[int]:
+        return list(self._fds.values())
 
     def __enter__(self) -> Deaths:
         return self
@@ -176,8 +197,8 @@ class Deaths:
         for fd in self._fds:
             os.close(fd)
 
-    def survivors(self, seconds: float) -> list[int]:
-        """Those that still run after so long."""
+    def survivors(self, seconds: float = 60.0) -> list[int]:
+        """Those that still run after so long, as soon as there are none."""
         waiting = dict(self._fds)
         end = time.monotonic() + seconds
         while waiting and (left := end - time.monotonic()) > 0:

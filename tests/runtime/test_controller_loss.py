@@ -85,7 +85,7 @@ def test_r21_a_failure_while_no_controller_listens_is_dealt_with_by_the_next(tmp
         with Deaths([worker]) as deaths:
             os.kill(job.named("flowdist.runtime.controller_main")[0], signal.SIGKILL)
             os.kill(worker, signal.SIGKILL)
-            assert deaths.survivors(2.0) == []
+            assert deaths.survivors() == []
         job.until("attempt 2")
         assert job.finish() == 0
         header, lines = job.journal()
@@ -98,7 +98,7 @@ def test_r21_a_run_that_was_killed_goes_on_from_its_last_checkpoint(tmp_path: Pa
         job.until("committed", 3)
         with Deaths(job.alive()) as deaths:
             job.process.kill()
-            assert deaths.survivors(2.0) == []
+            assert deaths.survivors() == []
     (tmp_path / "enough").touch()
     with Job(tmp_path, "--resume", "latest") as again:
         line = again.until("from step")
@@ -150,7 +150,7 @@ def test_r21_workers_that_outlived_all_of_their_run_do_not_work_beside_those_of_
             with Job(tmp_path, "--resume", "latest") as again:
                 again.until("worker processes that had outlived the run are killed: 1")
                 again.until("works")
-                assert deaths.survivors(2.0) == []
+                assert deaths.survivors() == []
                 again.process.send_signal(signal.SIGINT)
                 again.finish()
                 assert again.alive() == []

@@ -126,7 +126,7 @@ def test_a_run_that_is_resumed_does_not_wait_for_a_node_that_had_been_added(tmp_
         job.until("of 3 from", 3)
         with Deaths(job.alive()) as deaths:
             job.process.kill()
-            assert deaths.survivors(5.0) == []
+            assert deaths.survivors() == []
     with Job(tmp_path, "--resume", "latest") as again:
         again.until("of 2 from", 2)
         again.process.send_signal(signal.SIGINT)
@@ -160,7 +160,7 @@ def test_a_run_that_is_killed_while_a_node_stands_still_leaves_nothing(tmp_path:
         job.until("slow=10x hits")
         with Deaths(job.alive()) as deaths:
             job.process.kill()
-            assert deaths.survivors(5.0) == []
+            assert deaths.survivors() == []
         assert job.alive() == []
 
 

@@ -148,7 +148,7 @@ def test_a_worker_that_ends_takes_its_group_with_it(spawning: Spawning) -> None:
     with Deaths([pid, *children(pid)]) as deaths:
         (spawning.folder / "go").write_text("x")
         assert spawning.outcome(id).code == 0
-        assert deaths.survivors(2.0) == []
+        assert deaths.survivors() == []
 
 
 def test_an_injected_exit_is_told_as_that_code(spawning: Spawning) -> None:
@@ -212,7 +212,7 @@ def test_the_death_of_a_fork_server_is_that_of_its_workers(spawning: Spawning) -
         with Deaths([parent, *(spawning.pid(id) for id in ids)]) as deaths:
             os.kill(parent, signal.SIGKILL)
             assert [spawning.outcome(id).code for id in ids] == [-signal.SIGKILL] * 2
-            assert deaths.survivors(2.0) == []
+            assert deaths.survivors() == []
     outcome = spawning.outcome(spawning.start("says.py", server=server))
     assert outcome.out == f"parent {spawning.process.pid}\n"
     assert cold_reasons(spawning) == ["its fork server died 3 times"]
@@ -225,7 +225,7 @@ def test_the_end_of_the_spawner_is_that_of_its_fork_servers(spawning: Spawning) 
     servers = children(spawning.process.pid)
     with Deaths(servers) as deaths:
         spawning.process.kill()
-        assert len(servers) == 1 and deaths.survivors(2.0) == []
+        assert len(servers) == 1 and deaths.survivors() == []
 
 
 def test_a_folder_that_is_not_there_is_refused_as_ever(spawning: Spawning) -> None:

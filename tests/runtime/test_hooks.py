@@ -72,7 +72,7 @@ def test_a_run_that_is_resumed_tells_its_old_incidents_to_nobody(tmp_path: Path)
         run.until("recovered after")
         with Deaths(run.alive()) as deaths:
             run.process.kill()
-            assert deaths.survivors(5.0) == []
+            assert deaths.survivors() == []
     with Job(tmp_path, "--resume", "latest") as again:
         assert again.finish() == 0
         incidents = [line["incident"] for line in told(again) if line["event"] == "incident_closed"]
@@ -113,7 +113,7 @@ def test_the_job_goes_on_while_a_hook_hangs_and_ctrl_c_does_not_wait_for_it(tmp_
         with Deaths([runner, *children(runner)]) as deaths:
             run.process.send_signal(signal.SIGINT)
             assert run.finish() == 0
-            assert deaths.survivors(2.0) == [] and run.alive() == []
+            assert deaths.survivors() == [] and run.alive() == []
 
 
 def test_the_end_of_a_node_leaves_the_hooks_alone(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_sigkill_of_the_run_takes_its_hooks_along(tmp_path: Path) -> None:
         (grandchild,) = children(child)
         with Deaths([runner, child, grandchild]) as deaths:
             run.process.kill()
-            assert deaths.survivors(2.0) == []
+            assert deaths.survivors() == []
 
 
 @contextmanager
@@ -231,4 +231,4 @@ def test_what_a_hook_leaves_behind_is_killed_with_it(tmp_path: Path) -> None:
         lines = [process.stdout.readline() for _ in range(3)]
         assert "exit code 0" in lines[2]
         with Deaths([int(lines[1])]) as deaths:  # it is not reaped before the next hook starts
-            assert deaths.survivors(2.0) == []
+            assert deaths.survivors() == []

@@ -54,7 +54,7 @@ def test_sigkill_of_the_run_itself(tmp_path: Path, how: tuple[str, ...]) -> None
         daemons = [int(file.read_text()) for file in tmp_path.glob("*.daemon")]
         assert len(daemons) == 2 and set(daemons) <= set(job.alive())
         job.process.kill()
-        assert deaths.survivors(2.0) == []
+        assert deaths.survivors() == []
         assert job.alive() == []
 
 
@@ -66,7 +66,7 @@ def test_sigkill_of_a_run_whose_sockets_are_in_a_temporary_folder(tmp_path: Path
         sockets = (job.run_dir / "control.sock").readlink().parent
         assert sockets != job.run_dir and sorted(path.name for path in sockets.iterdir())[0] == "control.sock"
         job.process.kill()
-        assert deaths.survivors(2.0) == []
+        assert deaths.survivors() == []
         assert not sockets.exists()
 
 
@@ -82,7 +82,7 @@ def test_sigkill_of_a_process_of_a_node(tmp_path: Path, victim: str, how: tuple[
         assert len(below) >= (3 if how else 2) and len(adopted) == 1  # a standby fork may be there by now
         with Deaths([guardian, spawner, agent, *below, *adopted]) as deaths:
             os.kill({"agent": agent, "spawner": spawner, "guardian": guardian}[victim], signal.SIGKILL)
-            assert deaths.survivors(2.0) == []
+            assert deaths.survivors() == []
         job.until("its agent is started again")
         job.until("set free", 2)
         job.process.send_signal(signal.SIGINT)
@@ -100,7 +100,7 @@ def test_sigkill_of_a_fork_server_is_a_failure_of_its_workers(tmp_path: Path) ->
         assert len(below) >= 2
         with Deaths([server, *below]) as deaths:
             os.kill(server, signal.SIGKILL)
-            assert deaths.survivors(2.0) == []
+            assert deaths.survivors() == []
         job.until("signal SIGKILL")
         job.until("set free", 2)
         job.process.send_signal(signal.SIGINT)
@@ -158,7 +158,7 @@ def test_a_worker_that_ends_takes_its_group_with_it(tmp_path: Path) -> None:
         worker = int((job.run_dir / "trainer/0/attempt_1/0/pid").read_text())
         with Deaths([worker, *children(worker)]) as deaths:
             (tmp_path / "go").write_text("x")
-            assert deaths.survivors(2.0) == []
+            assert deaths.survivors() == []
         assert job.finish() == 0
 
 

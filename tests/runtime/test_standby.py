@@ -112,7 +112,7 @@ def test_they_end_with_their_fork_server(standing: Standing, how: str) -> None:
             os.kill(standing.fork_server(), signal.SIGKILL)
         else:
             standing.process.kill()
-        assert deaths.survivors(60) == []
+        assert deaths.survivors() == []
 
 
 def test_one_that_was_killed_is_not_missed_and_not_replaced(standing: Standing) -> None:
@@ -120,7 +120,7 @@ def test_one_that_was_killed_is_not_missed_and_not_replaced(standing: Standing) 
     (waits,) = standing.standbys(1, [first])
     with Deaths([waits]) as deaths:
         os.kill(waits, signal.SIGKILL)
-        assert deaths.survivors(60) == []
+        assert deaths.survivors() == []
     second = standing.tells(RANK="3")
     assert standing.told(second)[2] == "3"
     answer = standing.until(Spawned, second)

@@ -30,7 +30,7 @@ def test_a_store_that_ends_with_its_agent_is_told_to_nobody() -> None:
         os.kill(process.pid, signal.SIGSTOP)  # it sees both at once
         with Deaths(hosts) as deaths:
             os.kill(hosts[0], signal.SIGKILL)
-            assert deaths.survivors(5.0) == []
+            assert deaths.survivors() == []
     os.kill(process.pid, signal.SIGCONT)
     _, said = process.communicate(timeout=60)
     assert (process.returncode, said) == (0, b"")

@@ -101,7 +101,7 @@ def test_a_run_in_the_background_is_watched_scaled_drained_and_cancelled(tmp_pat
         assert name in verb(job, "list", "--state", "running")
         with Deaths(job.alive()) as deaths:
             assert "the job is cancelled: enough" in verb(job, "cancel", "--reason", "enough", "--wait")
-            assert deaths.survivors(10.0) == [] and job.alive() == []
+            assert deaths.survivors() == [] and job.alive() == []
         assert follow.finish() == 0, "it ends with the run"
         assert status(job)["state"] == "cancelled" and "cancelled  " in verb(job, "list")
         report = verb(job, "report")
@@ -115,13 +115,13 @@ def test_a_run_in_the_background_is_watched_scaled_drained_and_cancelled(tmp_pat
 
 def test_a_supervisor_in_the_background_has_no_terminal(tmp_path: Path) -> None:
     with detached(tmp_path) as job:
-        lead = min(job.alive())
+        lead = job.alive()[0]
         assert os.getsid(lead) == lead, "a session of its own"
         files = [Path(f"/proc/{lead}/fd/{number}").readlink() for number in range(3)]
         assert files == [Path("/dev/null"), *2 * [job.run_dir / "supervisor.log"]]
-        (tmp_path / "enough").touch()
         with Deaths(job.alive()) as deaths:
-            assert deaths.survivors(20.0) == []
+            (tmp_path / "enough").touch()
+            assert deaths.survivors() == []
         assert "SUCCEEDED" in (job.run_dir / "supervisor.log").read_text()
         assert json.loads((job.run_dir / "environment.json").read_text())["starts"][0]["argv"][-2:] == [
             "stepper.py",
@@ -145,7 +145,7 @@ def test_neither_ctrl_c_nor_the_end_of_the_terminal_reaches_a_run_in_the_backgro
         assert watch.finish() == 0
         assert any(line.startswith("stepper-") and "  cancelled  " in line for line in watch.output)
     with Deaths(marked(tmp_path.name)) as deaths:
-        assert deaths.survivors(10.0) == []
+        assert deaths.survivors() == []
 
 
 def test_a_verb_waits_for_the_next_controller(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_verb_waits_for_the_next_controller(tmp_path: Path) -> None:
         socket = (job.run_dir / "control.sock").readlink()
         with Deaths(job.alive()) as deaths:
             verb(job, "cancel", "--now", "--wait")
-            assert deaths.survivors(10.0) == []
+            assert deaths.survivors() == []
         assert not socket.parent.exists() and not (job.run_dir / "control.sock").is_symlink()
 
 
@@ -170,8 +170,8 @@ def test_a_run_that_was_killed_is_told_to_have_died_with_the_command_that_goes_o
         with Job(tmp_path, "-f", verb="logs") as follow:
             follow.until("rank 0 of 1")
         with Deaths(job.alive()) as deaths:
-            os.kill(min(job.alive()), signal.SIGKILL)
-            assert deaths.survivors(5.0) == []
+            os.kill(job.alive()[0], signal.SIGKILL)
+            assert deaths.survivors() == []
         command = f"flowdist run --resume {job.run_dir.name}"
         assert "  died  after" in (told := verb(job, "status")) and command in told
         assert "has died: nothing of it runs" in (told := verb(job, "drain", "node0", code=2)) and command in told
@@ -187,7 +187,7 @@ def test_what_goes_wrong_before_the_job_has_started_is_told_in_the_foreground(tm
     with Job(tmp_path, "bad.py", "--detach") as job:
         assert job.finish() in (0, 1), job.text  # it may have been seen to run
         with Deaths(job.alive()) as deaths:
-            assert deaths.survivors(10.0) == []
+            assert deaths.survivors() == []
         assert status(job)["state"] == "failed"
     with detached(tmp_path) as going, Job(tmp_path, "--resume", "latest", "--detach") as second:
         assert second.finish() == 2 and "is still going on" in second.text
@@ -203,13 +203,14 @@ def test_a_job_that_cannot_start_yet_gives_the_shell_back_all_the_same(tmp_path:
         assert "it runs in the background, and waits for " in job.text
         assert "cancelled" in verb(job, "cancel", "--wait")
         with Deaths(job.alive()) as deaths:
-            assert deaths.survivors(10.0) == []
+            assert deaths.survivors() == []
 
 
 def test_metrics_are_there_for_as_long_as_the_run_and_survive_the_controller(tmp_path: Path) -> None:
     with stepper(tmp_path, "--metrics-port", "0", *THREE) as job:
         address = job.until("metrics at").rpartition(" ")[2]
         job.until("generation 1", 3)
+        job.recorded(ReplicaStarted, 3)
         for _ in range(2):
             with urllib.request.urlopen(address, timeout=60) as answer:
                 samples, _ = read(answer.read().decode())
@@ -227,9 +228,10 @@ def test_on_a_terminal_a_picture_stays_below_what_workers_print(tmp_path: Path) 
         "for number in range(300):\n"
         "    print(f'{number}%\\r{number} is said', flush=True)\n"
         "open(f'said-{os.environ[\"RANK\"]}', 'w').close()\n"
-        "open('go', 'r').read()\n"
+        "open(f'go-{os.environ[\"RANK\"]}', 'r').read()\n"
     )
-    os.mkfifo(tmp_path / "go")
+    for rank in range(2):
+        os.mkfifo(tmp_path / f"go-{rank}")  # one each: who opens one that two wait for lets both go
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
     env = {**os.environ, "TERM": "xterm-256color", MARK: "picture"}
@@ -243,8 +245,8 @@ def test_on_a_terminal_a_picture_stays_below_what_workers_print(tmp_path: Path) 
             if not released and any("2 running" in row for row in terminal.seen) and _said(terminal) == 600:
                 picture = [row for row in terminal.seen if row.startswith("talker-")]
                 assert len(picture) == 1 and "running" in picture[0]
-                for _ in range(2):
-                    (tmp_path / "go").write_text("on")
+                for rank in range(2):
+                    (tmp_path / f"go-{rank}").write_text("on")
                 released = True
         assert process.wait() == 0
     os.close(master)

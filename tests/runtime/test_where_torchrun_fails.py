@@ -144,6 +144,6 @@ def test_no_worker_outlives_its_agent(tmp_path: Path) -> None:
         _, agent = sorted(pid for pid in children(guardian) if pid in job.named("flowdist.runtime.guardian"))[:2]
         with Deaths([worker, guardian]) as deaths:
             os.kill(agent, signal.SIGKILL)
-            assert deaths.survivors(2.0) == []
+            assert deaths.survivors() == []
         job.until("sums to 2 of 2", 2)  # the node is taken back
         finish(job)
