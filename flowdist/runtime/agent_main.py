@@ -221,7 +221,7 @@ class _AgentProcess:
                 spawning.ids[id] = local_rank
                 spawning.missing.discard(local_rank)
                 self._workers[id] = (start, local_rank)
-                self._resume(id, before, start, local_rank, envs[local_rank])
+                self._resume(before, start, local_rank, envs[local_rank])
         self._forget_before(start)
         if not spawning.missing:
             self._all_spawned(start)
@@ -244,17 +244,15 @@ class _AgentProcess:
             del self._spawning[key]
             self._killed.pop(key, None)
 
-    def _resume(self, id: int, before: StartReplica, start: StartReplica, local_rank: int, env: dict[str, str]) -> None:
+    def _resume(self, before: StartReplica, start: StartReplica, local_rank: int, env: dict[str, str]) -> None:
         """A worker that has left its generation goes on as one of this attempt."""
         folder = self._places.attempt_dir(start) / str(local_rank)
         folder.mkdir(parents=True, exist_ok=True)
-        self._channel_send(spawner.Moved(id, str(folder)))
-        old = self._env(
-            before,
-            self._graph.role(start.replica.role),
-            local_rank,
-            self._spawning[before.replica, before.attempt].ports,
-        )
+        pid = spawner.read_pid(self._places.attempt_dir(before) / str(local_rank))
+        if pid is not None:  # a fault may be aimed at it as soon as it is said to run
+            spawner.write_pid(folder, pid)
+        role, ports = self._graph.role(start.replica.role), self._spawning[before.replica, before.attempt].ports
+        old = self._env(before, role, local_rank, ports)
         changed = {name: value for name, value in env.items() if old.get(name) != value}
         self._sockets.resume(start.replica, before.attempt, start.attempt, local_rank, changed)
 
@@ -402,13 +400,14 @@ class _AgentProcess:
         self._tell(self._exit_of(start, local_rank, answer.code))
 
     def _exit_of(self, start: StartReplica, local_rank: int, code: int) -> io.WorkerExited:
+        folder = self._places.attempt_dir(start) / str(local_rank)
+        code = spawner.injected_code(folder, code)
         name = signal_name(code) if code < 0 else None
         if code == 0:
             return io.WorkerExited(start.replica, start.attempt, local_rank)
         if self._config.meeting is not None and self._writer is not None:
-            folder = self._places.attempt_dir(start) / str(local_rank)
             self._writer.write(encode(gather(start, local_rank, folder, self._mask)))
-        detail = one_line(self._places.attempt_dir(start) / str(local_rank), self._mask)
+        detail = one_line(folder, self._mask)
         kind = "oom" if is_out_of_memory(detail) or self._was_oom_killed(start, local_rank, name) else None
         return io.WorkerExited(start.replica, start.attempt, local_rank, max(code, 0), name, kind, detail)  # type: ignore[arg-type]
 

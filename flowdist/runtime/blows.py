@@ -11,7 +11,7 @@ import msgspec
 
 from flowdist.control.ids import NodeName, ReplicaId
 from flowdist.runtime.holding import Group, Slow
-from flowdist.runtime.spawning import INJECTED_EXIT, INJECTED_OOM
+from flowdist.runtime.spawning import INJECTED_EXIT, INJECTED_OOM, read_pid
 
 Held = Group | Slow
 
@@ -45,12 +45,14 @@ def workers_hit(run_dir: Path, blow: Blow) -> list[Path]:
     assert blow.replica is not None
     base = run_dir / blow.replica.role / str(blow.replica.index) / f"attempt_{blow.attempt}"
     ranks = "*" if blow.local_rank is None else str(blow.local_rank)
-    return sorted(file.parent for file in base.glob(f"{ranks}/pid"))
+    return sorted(file.parent for file in base.glob(f"{ranks}/pid") if read_pid(file.parent) is not None)
 
 
 def strike(folder: Path, blow: Blow) -> Held | None:
     """Hit the worker whose logs are in the folder, if it is still there. Returns what holds it up."""
-    pid = int((folder / "pid").read_text())
+    pid = read_pid(folder)
+    if pid is None:
+        return None
     with contextlib.suppress(ProcessLookupError):
         match blow.kind:
             case "hang" | "pause":

@@ -23,13 +23,13 @@ from flowdist.runtime.reaper import die_with_parent
 from flowdist.runtime.spawning import (
     Answer,
     Children,
-    Moved,
     Ready,
     Signal,
     Spawn,
     SpawnRefused,
     encode,
     requests,
+    write_pid,
 )
 from flowdist.runtime.standby import Standby, Standbys, wait_for_work
 
@@ -107,8 +107,6 @@ class _Loop:
                         return request
                 case Signal():
                     self._children.signal(request.id, request.number)
-                case Moved():
-                    self._children.move(request.id, request.folder)
                 case _:
                     raise TypeError(f"no request: {request}")
         return None
@@ -122,7 +120,7 @@ class _Loop:
             files = [os.open(os.devnull, os.O_RDONLY)]
             for name in ("stdout.log", "stderr.log"):
                 files.append(os.open(folder / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666))
-            pid = self._standbys.hand_over(request, files) or fork()
+            pid = self._standbys.hand_over(request, files) or fork_with_pid(folder)
         except OSError as error:
             self._answer(SpawnRefused(request.id, f"{request.argv[0]}: {error.strerror}"))
             return False
@@ -133,7 +131,7 @@ class _Loop:
         self._standbys.stir()
         for file in files:
             os.close(file)
-        self._answer(self._children.add(request, pid, lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
+        self._answer(self._children.add(request.id, pid, lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
         return False
 
     def _stand_by(self, channel: socket.socket) -> Spawn:
@@ -173,6 +171,22 @@ def fork() -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return os.fork()
+
+
+def fork_with_pid(folder: Path) -> int:
+    """As `fork`; in the child it returns when its pid is in the folder."""
+    gate, opener = os.pipe()
+    pid = -1
+    try:
+        pid = fork()
+        if pid > 0:
+            write_pid(folder, pid)
+    finally:
+        os.close(opener)
+        if pid == 0:
+            os.read(gate, 1)  # the parent has closed its end
+        os.close(gate)
+    return pid
 
 
 def hidden_by(first_path: str) -> str:

@@ -23,7 +23,6 @@ from flowdist.runtime.spawning import (
     Answer,
     Ended,
     ForkServer,
-    Moved,
     Prepared,
     Ready,
     Signal,
@@ -75,7 +74,7 @@ class Server:
             data = b""
         return self._frames.feed(data) if data else None  # type: ignore[return-value]
 
-    def send(self, request: Spawn | Signal | Moved) -> None:
+    def send(self, request: Spawn | Signal) -> None:
         with contextlib.suppress(OSError):  # it has died: that is read from the same socket
             self.channel.sendall(encode(request))
 
@@ -142,7 +141,7 @@ class ForkServers:
             server.waiting[request.id] = request
         return True
 
-    def pass_on(self, request: Signal | Moved) -> bool:
+    def pass_on(self, request: Signal) -> bool:
         """Whether the worker is one of ours."""
         server = self._of.get(request.id)
         if server is not None:

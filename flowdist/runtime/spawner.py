@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import selectors
 import socket
 import subprocess
@@ -13,7 +14,6 @@ from flowdist.runtime.spawning import (
     Answer,
     Children,
     Hurry,
-    Moved,
     Prepare,
     Request,
     Signal,
@@ -23,6 +23,7 @@ from flowdist.runtime.spawning import (
     bound_to,
     encode,
     requests,
+    write_pid,
 )
 
 
@@ -62,9 +63,6 @@ class Spawner:
             case Signal():
                 if not self._servers.pass_on(request):
                     self._children.signal(request.id, request.number)
-            case Moved():
-                if not self._servers.pass_on(request):
-                    self._children.move(request.id, request.folder)
             case Prepare():
                 self._servers.prepare(request.server)
             case Hurry():
@@ -89,11 +87,14 @@ class Spawner:
                     stdout=out,
                     stderr=err,
                     start_new_session=True,
+                    preexec_fn=lambda: write_pid(folder, os.getpid()),  # noqa: PLW1509  # we have one thread
                 )
         except (OSError, ValueError) as error:
+            with contextlib.suppress(OSError):
+                (folder / "pid").unlink()  # it was to be exec'ed
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             return SpawnRefused(request.id, f"{request.argv[0]}: {reason}")
-        return self._children.add(request, process.pid, process.wait)
+        return self._children.add(request.id, process.pid, process.wait)
 
     def _answer(self, answer: Answer) -> None:
         with contextlib.suppress(ConnectionError):  # the agent is gone: the next read says so

@@ -26,7 +26,10 @@ class ForkServer(msgspec.Struct, frozen=True):
 
 
 class Spawn(msgspec.Struct, frozen=True, tag=True):
-    """Start one worker. `folder` gets its stdout.log, stderr.log and pid. Without `server` it is started by exec."""
+    """Start one worker. `folder` gets its stdout.log, stderr.log and pid. Without `server` it is started by exec.
+
+    The pid is there before the worker runs anything of its own, and before Spawned is said.
+    """
 
     id: int
     argv: tuple[str, ...]
@@ -51,13 +54,6 @@ def bound_to(cpus: tuple[int, ...]) -> Iterator[None]:
     finally:
         if cpus:
             os.sched_setaffinity(0, ours)
-
-
-class Moved(msgspec.Struct, frozen=True, tag=True):
-    """A worker that runs belongs to another attempt now, whose folder this is."""
-
-    id: int
-    folder: str
 
 
 class Prepare(msgspec.Struct, frozen=True, tag=True):
@@ -115,7 +111,7 @@ class StartedCold(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
-Request = Spawn | Moved | Prepare | Signal | Hurry
+Request = Spawn | Prepare | Signal | Hurry
 Answer = Spawned | SpawnRefused | Ended | Ready | Prepared | StartedCold
 
 _REQUESTS = msgspec.msgpack.Decoder(Request)
@@ -123,6 +119,28 @@ _ANSWERS = msgspec.msgpack.Decoder(Answer)
 _ENCODER = msgspec.msgpack.Encoder()
 INJECTED_EXIT = "injected_exit"  # a fault wrote here which code the kill that follows is to be taken for
 INJECTED_OOM = "injected_oom"  # a fault left this: the kill that follows is to be taken for the kernel's
+
+
+def write_pid(folder: str | Path, pid: int) -> None:
+    """Whoever reads it finds all of it or nothing. A full disk costs the file, which faults want, not the worker."""
+    temporary = Path(folder, f".pid.{os.getpid()}")
+    with contextlib.suppress(OSError):
+        temporary.write_text(f"{pid}\n")
+        temporary.rename(Path(folder, "pid"))
+
+
+def read_pid(folder: str | Path) -> int | None:
+    """Of the worker whose folder that is; None if there is none, or none that can be read."""
+    try:
+        return int(Path(folder, "pid").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def injected_code(folder: Path, code: int) -> int:
+    """An injected `exit=3` is a SIGKILL that is told as exit code 3: nobody can make a foreign process exit."""
+    file = folder / INJECTED_EXIT
+    return int(file.read_text()) if code == -signal.SIGKILL and file.exists() else code
 
 
 def encode(message: Request | Answer) -> bytes:
@@ -167,7 +185,7 @@ class Children:
 
     def __init__(self, selector: selectors.BaseSelector) -> None:
         self._selector = selector
-        self._running: dict[int, tuple[int, int, str, Callable[[], int]]] = {}  # by id: pid, pidfd, folder, wait
+        self._running: dict[int, tuple[int, int, Callable[[], int]]] = {}  # by id: pid, pidfd, wait
 
     def __contains__(self, id: int) -> bool:
         return id in self._running
@@ -175,20 +193,12 @@ class Children:
     def __len__(self) -> int:
         return len(self._running)
 
-    def add(self, request: Spawn, pid: int, wait: Callable[[], int]) -> Spawned:
+    def add(self, id: int, pid: int, wait: Callable[[], int]) -> Spawned:
         """Its pidfd is in the selector from now on, with the id. `wait` reaps it, and gives its code."""
-        Path(request.folder, "pid").write_text(f"{pid}\n")
         pidfd = os.pidfd_open(pid)
-        self._running[request.id] = (pid, pidfd, request.folder, wait)
-        self._selector.register(pidfd, selectors.EVENT_READ, request.id)
-        return Spawned(request.id, pid)
-
-    def move(self, id: int, folder: str) -> None:
-        """It is found under the folder of another attempt from now on."""
-        if id in self._running:
-            pid, pidfd, _, wait = self._running[id]
-            Path(folder, "pid").write_text(f"{pid}\n")
-            self._running[id] = (pid, pidfd, folder, wait)
+        self._running[id] = (pid, pidfd, wait)
+        self._selector.register(pidfd, selectors.EVENT_READ, id)
+        return Spawned(id, pid)
 
     def signal(self, id: int, number: int) -> None:
         if id in self._running:
@@ -197,24 +207,16 @@ class Children:
 
     def end(self, id: int) -> Ended:
         """To be called when its pidfd is readable."""
-        pid, pidfd, folder, wait = self._running.pop(id)
+        pid, pidfd, wait = self._running.pop(id)
         self._selector.unregister(pidfd)
         os.close(pidfd)
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)  # the leader is a zombie: the group is still its own
-        return Ended(id, _injected(folder, wait()))
+        return Ended(id, wait())
 
     def forget(self) -> None:
         """In a fork of this process, which is the parent of nobody."""
-        for _, pidfd, _, _ in self._running.values():
+        for _, pidfd, _ in self._running.values():
             os.close(pidfd)
         self._running.clear()
-
-
-def _injected(folder: str, code: int) -> int:
-    """An injected `exit=3` is a SIGKILL that is told as exit code 3: nobody can make a foreign process exit."""
-    file = Path(folder, INJECTED_EXIT)
-    if code == -signal.SIGKILL and file.exists():
-        return int(file.read_text())
-    return code

@@ -14,7 +14,7 @@ import socket
 import time
 from collections.abc import Callable
 
-from flowdist.runtime.spawning import Spawn, encode, requests
+from flowdist.runtime.spawning import Spawn, encode, requests, write_pid
 
 STANDBY_MAX = 8
 CALM_S = 0.5  # without a start or an end: nobody is kept from anything by a fork
@@ -74,6 +74,7 @@ class Standbys:
         while self._waiting:
             standby = self._waiting.pop(0)
             self._selector.unregister(standby.pidfd)
+            write_pid(request.folder, standby.pid)
             try:
                 data = encode(request)
                 sent = socket.send_fds(standby.channel, [data], files)

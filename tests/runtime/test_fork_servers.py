@@ -17,7 +17,7 @@ import pytest
 
 from flowdist.runtime import fork_server
 from flowdist.runtime.fork_server import Imports
-from flowdist.runtime.spawning import Ended, Hurry, Prepare, Signal, Spawned, SpawnRefused
+from flowdist.runtime.spawning import Ended, Hurry, Prepare, Spawned, SpawnRefused
 from tests.runtime.harness import Deaths, children
 from tests.runtime.spawning import Spawning, cold_reasons
 
@@ -149,14 +149,6 @@ def test_a_worker_that_ends_takes_its_group_with_it(spawning: Spawning) -> None:
         (spawning.folder / "go").write_text("x")
         assert spawning.outcome(id).code == 0
         assert deaths.survivors() == []
-
-
-def test_an_injected_exit_is_told_as_that_code(spawning: Spawning) -> None:
-    id = spawning.start("waits.py", server=spawning.server("json"))
-    spawning.output_until(id, "up")
-    (spawning.logs(id) / "injected_exit").write_text("5")
-    spawning.send(Signal(id, signal.SIGKILL))
-    assert spawning.outcome(id).code == 5
 
 
 def test_who_is_to_end_does_not_wait_for_imports(spawning: Spawning) -> None:

@@ -1,0 +1,233 @@
+"""The pid of a worker, in its folder: there before the worker runs and before it is said to, whole or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from flowdist import Topology
+from flowdist.control.effects import Order, StartReplica, StopReplica
+from flowdist.control.events import ReplicaElastic, ReplicaStarted, ReplicaStopped
+from flowdist.control.ids import ReplicaId
+from flowdist.control.messages import Dismissed, Ordered, Report, Reported
+from flowdist.graph import NodeSpec, encode_graph
+from flowdist.runtime.agent_main import _AgentProcess
+from flowdist.runtime.blows import Blow, strike, workers_hit
+from flowdist.runtime.frames import encode, read_to_controller
+from flowdist.runtime.guardian import NodeConfig
+from flowdist.runtime.spawner import Spawner
+from flowdist.runtime.spawning import (
+    Children,
+    Ended,
+    Spawn,
+    Spawned,
+    answers,
+    injected_code,
+    read_pid,
+    requests,
+    write_pid,
+)
+from flowdist.runtime.spawning import encode as encode_answer
+from flowdist.testing import graph_of
+from tests.runtime.spawning import Spawning
+from tests.runtime.test_standby import Standing
+
+pytestmark = pytest.mark.real
+
+Event = TypeVar("Event", bound=Reported)
+R = ReplicaId("trainer", 0)
+SAYS = "import os, sys; print(os.getpid(), open(sys.argv[1]).read())"
+# A parent that gets no CPU between the start of a worker and whatever else it does: until the worker has ended.
+LATE = """
+import os, sys
+from flowdist.runtime.spawning import Children
+add = Children.add
+def late(self, id, pid, wait):
+    if os.path.exists("late"):
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    return add(self, id, pid, wait)
+Children.add = late
+"""
+
+
+@pytest.fixture
+def standing(tmp_path: Path) -> Iterator[Standing]:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "slow_parent.py").write_text(LATE)
+    (folder / "says.py").write_text(SAYS)
+    with Standing(folder) as standing:
+        standing.spec = standing.server("slow_parent")
+        yield standing
+
+
+def finds_its_pid(spawning: Spawning, id: int) -> bool:
+    outcome = spawning.outcome(id)
+    return outcome.out == f"{spawning.pid(id)} {spawning.pid(id)}\n\n" and outcome.err == ""
+
+
+def says(standing: Standing) -> int:
+    """A worker that prints what its file says, and ends. Nobody has it in its books before that."""
+    (standing.folder / "late").touch()
+    folder = standing.logs(standing._last + 1)
+    return standing.start("says.py", str(folder / "pid"), server=standing.spec)
+
+
+def test_a_forked_worker_finds_its_pid(standing: Standing) -> None:
+    assert finds_its_pid(standing, says(standing))
+
+
+def test_one_that_stood_by_finds_its_pid(standing: Standing) -> None:
+    (waits,) = standing.standbys(1, [first := standing.tells()])
+    id = says(standing)
+    assert finds_its_pid(standing, id) and standing.pid(id) == waits
+    standing.kill(first)
+
+
+def test_one_that_is_executed_finds_its_pid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add = Children.add
+
+    def late(self: Children, id: int, pid: int, wait: Callable[[], int]) -> Spawned:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        return add(self, id, pid, wait)
+
+    monkeypatch.setattr(Children, "add", late)
+    (tmp_path / "says.py").write_text(SAYS)
+    ours, theirs = socket.socketpair()
+    folder = tmp_path / "logs"
+    argv = (sys.executable, "says.py", str(folder / "pid"))
+    with ours, theirs:
+        spawner = Spawner(theirs)
+        spawner._obey(Spawn(1, argv, dict(os.environ), str(tmp_path), str(folder)))
+        (said,) = answers().feed(ours.recv(1 << 16))
+    assert isinstance(said, Spawned) and spawner._children.end(1) == Ended(1, 0)
+    assert (folder / "stdout.log").read_text() == f"{said.pid} {said.pid}\n\n", (folder / "stderr.log").read_text()
+
+
+def test_what_cannot_be_executed_leaves_no_pid(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        Spawner(theirs)._obey(Spawn(1, ("/no/such/program",), {}, str(tmp_path), str(tmp_path / "logs")))
+        assert b"No such file" in ours.recv(1 << 16)
+    assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["stderr.log", "stdout.log"]
+
+
+def test_who_reads_while_it_is_written_reads_all_of_it(tmp_path: Path) -> None:
+    write_pid(tmp_path, 4242)
+    with (tmp_path / "pid").open() as before:
+        write_pid(tmp_path, 17)
+        assert before.read() == "4242\n"
+    assert read_pid(tmp_path) == 17 and [path.name for path in tmp_path.iterdir()] == ["pid"]
+
+
+def test_a_disk_that_is_full_costs_the_file_alone() -> None:
+    write_pid("/proc", 4242)
+    assert read_pid("/proc") is None
+
+
+@pytest.mark.parametrize("content", [None, "", "no number"])
+def test_a_fault_hits_nobody_where_no_pid_can_be_read(tmp_path: Path, content: str | None) -> None:
+    folder = tmp_path / "trainer/0/attempt_1/0"
+    folder.mkdir(parents=True)
+    if content is not None:
+        (folder / "pid").write_text(content)
+    blow = Blow("node0", "kill", replica=R, attempt=1)
+    assert workers_hit(tmp_path, blow) == [] and strike(folder, blow) is None
+    write_pid(folder, 4242)
+    assert workers_hit(tmp_path, blow) == [folder]
+
+
+def test_an_injected_exit_is_told_as_that_code(tmp_path: Path) -> None:
+    assert injected_code(tmp_path, -signal.SIGKILL) == -signal.SIGKILL
+    (tmp_path / "injected_exit").write_text("5")
+    assert injected_code(tmp_path, -signal.SIGKILL) == 5
+    assert injected_code(tmp_path, 3) == 3 and injected_code(tmp_path, -signal.SIGTERM) == -signal.SIGTERM
+
+
+class Around:
+    """An agent, with the test in the place of its controller, its spawner and its one worker."""
+
+    def __init__(self, folder: Path, sockets: str) -> None:
+        t = Topology("around")
+        t.role("trainer", "true")
+        (folder / "graph.json").write_bytes(encode_graph(graph_of(t)))
+        self.folder, self.worker_socket = folder, f"{sockets}/node0.sock"
+        self.control_socket = f"{sockets}/control.sock"
+        node = NodeSpec("node0", cpu=1)
+        self.config = NodeConfig(node, 0, 1, str(folder), "run", self.control_socket, sockets, -1, -1)
+        self._calls: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
+
+    async def begin(self) -> None:
+        self.server = await asyncio.start_unix_server(lambda *call: self._calls.put_nowait(call), self.control_socket)
+        ours, self._channel = socket.socketpair()
+        self.agent = asyncio.create_task(_AgentProcess(self.config, self._channel, "").run())
+        self._spawner, self._answers = await asyncio.open_connection(sock=ours)
+        self._heard, self._orders = await self._calls.get()
+
+    async def end(self) -> None:
+        self._orders.write(encode(Dismissed(1, 1)))
+        await self.agent
+        asyncio.get_running_loop().remove_reader(self._channel)  # its process would have ended by now
+        self._channel.close()
+        self.server.close()
+        for writer in (self._orders, self._answers):
+            writer.close()
+
+    def order(self, order: Order) -> None:
+        self._orders.write(encode(Ordered(1, 1, order)))
+
+    async def told(self, kind: type[Event]) -> Event:
+        """The next event of that kind that the agent reports."""
+        while True:
+            message = await read_to_controller(self._heard)
+            assert message is not None
+            if isinstance(message, Report) and isinstance(message.event, kind):
+                return message.event
+
+    async def spawned(self, pid: int) -> None:
+        """Do as the spawner does when it has started a worker."""
+        (request,) = requests().feed(await self._spawner.read(1 << 16))
+        assert isinstance(request, Spawn)
+        Path(request.folder).mkdir(parents=True)
+        write_pid(request.folder, pid)
+        self._answers.write(encode_answer(Spawned(request.id, pid)))
+
+
+def start(attempt: int) -> StartReplica:
+    return StartReplica("node0", R, attempt, "trainer", attempt, 0, 1, 0, 1, 0, 1, 0, "127.0.0.1", 0)
+
+
+async def stays_in_place(around: Around) -> None:
+    await around.begin()
+    around.order(start(1))
+    await around.spawned(4242)
+    await around.told(ReplicaStarted)
+    lines, worker = await asyncio.open_unix_connection(around.worker_socket)
+    hello = {"replica": "trainer/0", "attempt": 1, "local_rank": 0}
+    worker.write(json.dumps({"hello": hello}).encode() + b'\n{"elastic": true}\n')
+    await around.told(ReplicaElastic)
+    around.order(StopReplica("node0", R, 1, 60_000_000_000, in_place=True))
+    assert json.loads(await lines.readline()) == {"leave": True}
+    worker.write(b'{"parked": true}\n')
+    assert (await around.told(ReplicaStopped)).parked
+    around.order(start(2))
+    assert (await around.told(ReplicaStarted)).attempt == 2
+    blow = Blow("node0", "kill", replica=R, attempt=2)
+    assert [read_pid(folder) for folder in workers_hit(around.folder, blow)] == [4242]
+    worker.close()
+    await around.end()
+
+
+def test_who_goes_on_in_place_is_found_under_its_new_attempt_as_soon_as_it_is_said_to_run(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory() as sockets:  # pytest's own folder may have too long a name
+        asyncio.run(stays_in_place(Around(tmp_path, sockets)))
