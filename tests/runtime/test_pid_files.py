@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
 import pytest
 
 from flowdist import Topology
 from flowdist.control.effects import Order, StartReplica, StopReplica
 from flowdist.control.events import ReplicaElastic, ReplicaStarted, ReplicaStopped
 from flowdist.control.ids import ReplicaId
-from flowdist.control.messages import Dismissed, Ordered, Report, Reported
-from flowdist.graph import NodeSpec, encode_graph
-from flowdist.runtime.agent_main import _AgentProcess
+from flowdist.control.messages import Ordered, Report, Reported
+from flowdist.graph import SECOND, NodeSpec, encode_graph
 from flowdist.runtime.blows import Blow, strike, workers_hit
 from flowdist.runtime.frames import encode, read_to_controller
 from flowdist.runtime.guardian import NodeConfig
@@ -154,6 +156,15 @@ def test_an_injected_exit_is_told_as_that_code(tmp_path: Path) -> None:
     assert injected_code(tmp_path, 3) == 3 and injected_code(tmp_path, -signal.SIGTERM) == -signal.SIGTERM
 
 
+AGENT = """
+import socket, sys
+import msgspec
+from flowdist.runtime.agent_main import run_agent
+from flowdist.runtime.guardian import NodeConfig
+run_agent(msgspec.json.decode(sys.argv[1], type=NodeConfig), socket.socket(fileno=int(sys.argv[2])))
+"""
+
+
 class Around:
     """An agent, with the test in the place of its controller, its spawner and its one worker."""
 
@@ -162,26 +173,26 @@ class Around:
         t.role("trainer", "true")
         (folder / "graph.json").write_bytes(encode_graph(graph_of(t)))
         self.folder, self.worker_socket = folder, f"{sockets}/node0.sock"
-        self.control_socket = f"{sockets}/control.sock"
+        self._control_socket = f"{sockets}/control.sock"
         node = NodeSpec("node0", cpu=1)
-        self.config = NodeConfig(node, 0, 1, str(folder), "run", self.control_socket, sockets, -1, -1)
+        self._config = NodeConfig(node, 0, 1, str(folder), "run", self._control_socket, sockets, -1, -1)
         self._calls: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
 
-    async def begin(self) -> None:
-        self.server = await asyncio.start_unix_server(lambda *call: self._calls.put_nowait(call), self.control_socket)
-        ours, self._channel = socket.socketpair()
-        self.agent = asyncio.create_task(_AgentProcess(self.config, self._channel, "").run())
+    async def __aenter__(self) -> Around:
+        self._server = await asyncio.start_unix_server(lambda *c: self._calls.put_nowait(c), self._control_socket)
+        ours, theirs = socket.socketpair()
+        argv = [sys.executable, "-c", AGENT, msgspec.json.encode(self._config).decode(), str(theirs.fileno())]
+        self._agent = subprocess.Popen(argv, pass_fds=[theirs.fileno()])
+        theirs.close()
         self._spawner, self._answers = await asyncio.open_connection(sock=ours)
         self._heard, self._orders = await self._calls.get()
+        return self
 
-    async def end(self) -> None:
-        self._orders.write(encode(Dismissed(1, 1)))
-        await self.agent
-        asyncio.get_running_loop().remove_reader(self._channel)  # its process would have ended by now
-        self._channel.close()
-        self.server.close()
-        for writer in (self._orders, self._answers):
-            writer.close()
+    async def __aexit__(self, *_: object) -> None:
+        self._agent.kill()
+        self._agent.wait()
+        self._server.close()
+        await close(self._orders, self._answers)
 
     def order(self, order: Order) -> None:
         self._orders.write(encode(Ordered(1, 1, order)))
@@ -203,12 +214,18 @@ class Around:
         self._answers.write(encode_answer(Spawned(request.id, pid)))
 
 
+async def close(*writers: asyncio.StreamWriter) -> None:
+    for writer in writers:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
 def start(attempt: int) -> StartReplica:
     return StartReplica("node0", R, attempt, "trainer", attempt, 0, 1, 0, 1, 0, 1, 0, "127.0.0.1", 0)
 
 
 async def stays_in_place(around: Around) -> None:
-    await around.begin()
     around.order(start(1))
     await around.spawned(4242)
     await around.told(ReplicaStarted)
@@ -216,7 +233,7 @@ async def stays_in_place(around: Around) -> None:
     hello = {"replica": "trainer/0", "attempt": 1, "local_rank": 0}
     worker.write(json.dumps({"hello": hello}).encode() + b'\n{"elastic": true}\n')
     await around.told(ReplicaElastic)
-    around.order(StopReplica("node0", R, 1, 60_000_000_000, in_place=True))
+    around.order(StopReplica("node0", R, 1, 60 * SECOND, in_place=True))
     assert json.loads(await lines.readline()) == {"leave": True}
     worker.write(b'{"parked": true}\n')
     assert (await around.told(ReplicaStopped)).parked
@@ -224,10 +241,13 @@ async def stays_in_place(around: Around) -> None:
     assert (await around.told(ReplicaStarted)).attempt == 2
     blow = Blow("node0", "kill", replica=R, attempt=2)
     assert [read_pid(folder) for folder in workers_hit(around.folder, blow)] == [4242]
-    worker.close()
-    await around.end()
+    await close(worker)
 
 
 def test_who_goes_on_in_place_is_found_under_its_new_attempt_as_soon_as_it_is_said_to_run(tmp_path: Path) -> None:
+    async def play(sockets: str) -> None:
+        async with Around(tmp_path, sockets) as around:
+            await stays_in_place(around)
+
     with tempfile.TemporaryDirectory() as sockets:  # pytest's own folder may have too long a name
-        asyncio.run(stays_in_place(Around(tmp_path, sockets)))
+        asyncio.run(play(sockets))
