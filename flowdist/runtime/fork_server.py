@@ -33,6 +33,8 @@ from flowdist.runtime.spawning import (
 )
 from flowdist.runtime.standby import Standby, Standbys, wait_for_work
 
+PF_EXITING = 0x4  # among the flags of a thread: it is on its way out, and runs no code of the process any more
+
 
 class Imports(msgspec.Struct, frozen=True):
     """The first line that a fork server reads."""
@@ -234,13 +236,24 @@ def _unsafe(ours: set[int]) -> str:
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
-    threads = [entry for entry in os.listdir("/proc/self/task") if entry != str(os.getpid())]  # noqa: PTH208
-    names = []
-    for thread in threads:
-        with contextlib.suppress(OSError):
-            names.append(Path(f"/proc/self/task/{thread}/comm").read_text().strip())
+    names = other_threads(Path("/proc/self/task"), os.getpid())
     count = f"{len(names)} thread{'s' if len(names) > 1 else ''}"
     return f"its imports have left {count} running ({', '.join(names)})" if names else ""
+
+
+def other_threads(tasks: Path, pid: int) -> list[str]:
+    """The names of those that run beside the main thread, from what /proc has of a process.
+
+    Whoever joins a thread may be told that it has ended a moment before the kernel has taken it off the list.
+    """
+    names = []
+    for task in tasks.iterdir():
+        with contextlib.suppress(OSError):  # it has ended
+            name, _, rest = (task / "stat").read_text().partition("(")[2].rpartition(")")
+            fields = rest.split()
+            if task.name != str(pid) and fields[0] not in "ZX" and not int(fields[6]) & PF_EXITING:
+                names.append(name)
+    return names
 
 
 def _open_files() -> set[int]:

@@ -11,6 +11,7 @@ import select
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,6 +44,7 @@ class NodeConfig(msgspec.Struct, frozen=True):
 
 
 ORPHANED = "its flowdist was killed"
+LAST_S = 1.0  # an agent closes its sockets a moment before its parent can know how it has ended
 KILL_NODE = signal.SIGUSR1  # to a guardian: the node dies now, with all that runs on it
 
 
@@ -109,15 +111,19 @@ def _watch(lifeline: int, wake: int, agent: int, spawner: int) -> str:
     poll = select.poll()
     poll.register(lifeline, select.POLLIN | select.POLLHUP)
     poll.register(wake, select.POLLIN)
-    while True:
-        ready = dict(poll.poll())
+    give_up_s: float | None = None
+    while give_up_s is None or time.monotonic() < give_up_s:
+        ready = dict(poll.poll(None if give_up_s is None else max(0.0, give_up_s - time.monotonic()) * 1000))
         if lifeline in ready:
             return ORPHANED
-        if KILL_NODE in os.read(wake, 4096):
+        if wake in ready and KILL_NODE in os.read(wake, 4096):
             return "it was killed by a fault"
         ended = _reap_any()
-        if agent in ended or spawner in ended:
-            return "" if ended.get(agent) == 0 else "its agent died"
+        if agent in ended:
+            return "" if ended[agent] == 0 else "its agent died"
+        if spawner in ended:  # it ends when the agent does, and may be the first of the two to be seen
+            give_up_s = time.monotonic() + LAST_S
+    return "its agent died"
 
 
 def _reap_any() -> dict[int, int]:

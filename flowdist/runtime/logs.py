@@ -58,11 +58,13 @@ class Follower:
             for line in file.new_lines(final):
                 file.sink(line)
 
-    def forget(self, start: StartReplica) -> None:
-        """The attempt is over and has been read: nothing more will come."""
+    def end(self, start: StartReplica) -> None:
+        """The attempt is over: show what is left of it, half lines too. Nothing more will come."""
         base = self._run_dir / start.replica.role / str(start.replica.index) / f"attempt_{start.attempt}"
         for path in [path for path in self._files if path.is_relative_to(base)]:
-            del self._files[path]
+            file = self._files.pop(path)
+            for line in file.new_lines(final=True):
+                file.sink(line)
 
 
 class File:

@@ -89,8 +89,12 @@ class Standbys:
         return None
 
     def died(self, standby: Standby) -> None:
-        """Somebody has killed it, for want of memory for example: no more of them, then."""
-        self._drop(standby)
+        """Somebody has killed it, for want of memory for example: no more of them, then.
+
+        It may have been missed already, by a request that came with the news.
+        """
+        if standby in self._waiting:
+            self._drop(standby)
         self._is_off, self._calm_at_s = True, None
 
     def forget(self) -> None:

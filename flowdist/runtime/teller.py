@@ -54,8 +54,8 @@ class Teller:
     def _tell_start(self, start: StartReplica) -> None:
         before = self._latest.get(start.replica)
         if before is not None:
-            self._follower.read(final=True)
-            self._follower.forget(before)
+            self._follower.read()
+            self._follower.end(before)
         self._latest[start.replica] = start
         if start.node in self._here:
             self._follower.follow(start, self._graph.role(start.replica.role))

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from flowdist.runtime import fork_server
-from flowdist.runtime.fork_server import Imports
+from flowdist.runtime.fork_server import Imports, other_threads
 from flowdist.runtime.spawning import Ended, Hurry, Prepare, Spawned, SpawnRefused
 from tests.runtime.harness import Deaths, children
 from tests.runtime.spawning import Spawning, cold_reasons
@@ -120,6 +120,22 @@ def test_threads_that_end_with_a_fork_do_not(spawning: Spawning) -> None:
     for _ in range(2):
         assert spawning.outcome(spawning.start("blas.py", server=server)).out == "27000000.0\n"
     assert cold_reasons(spawning) == []
+
+
+def test_a_thread_that_has_been_joined_and_is_not_off_the_list_yet_does_not_count(tmp_path: Path) -> None:
+    """As /proc/PID/task has them: state and flags are the first and the seventh field behind the name."""
+    threads = {
+        10: "(python) S 1 10 10 0 -1 4194304 0",
+        11: "(pt_main (a) b) S 1 10 10 0 -1 4194368 0",
+        12: "(joined) R 1 10 10 0 -1 4194372 0",
+        13: "(joined) Z 1 10 10 0 -1 4194368 0",
+        14: "(joined) X 1 10 10 0 -1 4194368 0",
+    }
+    for thread, stat in threads.items():
+        (tmp_path / str(thread)).mkdir()
+        (tmp_path / str(thread) / "stat").write_text(f"{thread} {stat}\n")
+    (tmp_path / "15").mkdir()  # it ends while we look
+    assert other_threads(tmp_path, 10) == ["pt_main (a) b"]
 
 
 def test_files_that_an_import_has_opened_stay_open_and_ours_do_not(spawning: Spawning) -> None:

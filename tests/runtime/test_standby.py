@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import selectors
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from flowdist.runtime.spawning import ForkServer, Signal, Spawned
-from flowdist.runtime.standby import STANDBY_MAX
+from flowdist.runtime import standby
+from flowdist.runtime.spawning import ForkServer, Signal, Spawn, Spawned
+from flowdist.runtime.standby import STANDBY_MAX, Standbys
 from tests.runtime.harness import Deaths, children
 from tests.runtime.spawning import Spawning
 
@@ -113,6 +117,34 @@ def test_they_end_with_their_fork_server(standing: Standing, how: str) -> None:
         else:
             standing.process.kill()
         assert deaths.survivors() == []
+
+
+def test_one_whose_death_comes_with_the_request_that_it_was_to_have_is_missed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standby, "CALM_S", 0.0)
+    selector = selectors.DefaultSelector()
+    waits: list[subprocess.Popen[bytes]] = []
+
+    def fork() -> int:
+        waits.append(subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]))
+        return waits[-1].pid
+
+    standbys = Standbys(selector, fork)
+    standbys.stir()
+    standbys.keep_up(1)
+    waits[0].kill()
+    ((key, _),) = selector.select()  # in the same breath as a request, which comes first
+    request = Spawn(1, ("python",), {}, str(tmp_path), str(tmp_path))
+    assert standbys.hand_over(request, []) is None
+    standbys.died(key.data)
+    standbys.stir()
+    standbys.keep_up(1)
+    assert len(waits) == 1, "one was killed: no more of them"
+    with pytest.raises(ChildProcessError):
+        os.waitpid(waits[0].pid, 0)  # it has been reaped
+    waits[0].wait()
+    selector.close()
 
 
 def test_one_that_was_killed_is_not_missed_and_not_replaced(standing: Standing) -> None:

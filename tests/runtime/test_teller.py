@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
 from flowdist import Node, Restart, Topology, Workload
+from flowdist.control.effects import StartReplica
+from flowdist.control.events import CancelRequested
 from flowdist.control.history import Record
+from flowdist.control.ids import ReplicaId
 from flowdist.runtime.logs import Follower
 from flowdist.runtime.teller import Teller
 from flowdist.testing import graph_of, simulate
@@ -22,6 +27,38 @@ def told(tmp_path: Path, *faults: str, rejoin_time: str | None, attempt: int = 2
         if isinstance(line, Record):
             teller.tell(line)
     return sorted(text.partition(",")[0] for text in said if f"(attempt {attempt})" in text)
+
+
+def test_who_starts_anew_tears_no_line_of_the_others(tmp_path: Path) -> None:
+    """A line that Python writes in pieces: print(a, b) with PYTHONUNBUFFERED=1."""
+    t = Topology("lines", nodes=2 * [Node(cpu=1)])
+    t.role("trainer", "true", replicas=2, restart=Restart("replica", max_restarts=3))
+    graph = graph_of(t)
+    role = graph.role("trainer")
+    shown: list[str] = []
+    follower = Follower(tmp_path, lambda _, text: shown.append(text))
+    teller = Teller(graph, follower, (), lambda *_: None)
+    logs = [tmp_path / f"trainer/{index}/attempt_1/0/stdout.log" for index in (0, 1)]
+    starts = [
+        StartReplica(f"node{index}", ReplicaId("trainer", index), 1, "", 1, 0, 1, 0, 1, 0, 1, 0, "", 0)
+        for index in (0, 1)
+    ]
+    teller.skip(Record(1, 0, CancelRequested(), tuple(starts), ""))
+    for log, start in zip(logs, starts, strict=True):
+        log.parent.mkdir(parents=True)
+        log.write_text("a whole line\nhalf")
+        follower.follow(start, role)
+    again = msgspec.structs.replace(starts[1], attempt=2)
+    teller.tell(Record(2, 0, CancelRequested(), (again,), ""))
+    assert shown == [
+        "[trainer/0] a whole line",
+        "[trainer/1] a whole line",
+        "[trainer/1] half",
+    ]
+    with logs[0].open("a") as log:
+        log.write(" a line\n")
+    follower.read()
+    assert shown[3:] == ["[trainer/0] half a line"]
 
 
 def test_who_stays_in_place_goes_on_and_who_failed_starts(tmp_path: Path) -> None:
