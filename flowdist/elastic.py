@@ -118,6 +118,7 @@ class _Session:
             dist.init_process_group(self._backend, store=dist.HashStore(), rank=0, world_size=1)
         else:
             dist.init_process_group(self._backend)
+        process_groups.end_at_exit()  # `train` may call sys.exit()
 
     def check(self) -> None:
         """After a commit: nothing is lost if training begins again from here."""

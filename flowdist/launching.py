@@ -11,10 +11,10 @@ import os
 import pickle
 import platform
 import signal
-import socket
 import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal, TypeVar
@@ -28,6 +28,7 @@ from flowdist.errors import FlowdistError, JobFailed
 from flowdist.launched import CALL, RESULT, Call, Result
 from flowdist.runtime.devices import machine_gpus, settle_cluster
 from flowdist.runtime.folder import new_run
+from flowdist.runtime.ports import Ports
 from flowdist.runtime.started import write_environment
 
 T = TypeVar("T")
@@ -116,9 +117,8 @@ def launch(
 @contextlib.contextmanager
 def _world_of_one(env: Mapping[str, str]) -> Iterator[None]:
     """torchrun's variables for one worker of one; afterwards the environment is as it was."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    # not of those that any connection may be given between now and the moment when torch binds it
+    port = Ports(uuid.uuid4().hex, 0).of("launch", ("master",))["master"]
     ranks = dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"), "0")
     sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"), "1")
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}

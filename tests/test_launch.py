@@ -116,6 +116,12 @@ def test_one_process_is_this_process(tmp_path: Path) -> None:
     assert dict(os.environ) == before and not list(tmp_path.iterdir())
 
 
+def test_no_connection_takes_the_port_of_one_process_before_its_group_does() -> None:
+    first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    (port,) = flowdist.launch(os.environ.get, ("MASTER_PORT",))
+    assert port is not None and int(port) not in range(first, last + 1)
+
+
 def test_what_a_child_raises_is_raised_here_with_its_traceback(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
