@@ -80,8 +80,8 @@ PROBES = {
         print("before", end="")
     """,
     "thread_that_outlasts": """
-        import threading, time
-        threading.Thread(target=lambda: (time.sleep(0.05), print("thread ends"))).start()
+        import threading
+        threading.Thread(target=lambda: (threading.main_thread().join(), print("thread ends"))).start()
         print("main ends")
     """,
     "thread_that_raises": """
@@ -97,7 +97,6 @@ PROBES = {
     """,
     "signals": """
         import signal
-import textwrap
         print([(s.name, signal.getsignal(s)) for s in sorted(signal.valid_signals()) if hasattr(s, "name")
                if signal.getsignal(s) not in (signal.SIG_DFL, None, signal.default_int_handler)])
         print(signal.getsignal(signal.SIGINT), signal.pthread_sigmask(signal.SIG_BLOCK, []))
@@ -267,6 +266,18 @@ import textwrap
                     print(list(pool.map(abs, [-1, 2])))
     """,
 }
+ENDS = {  # the others end well: a probe that fails by mistake would fail alike both ways
+    "exit_3": 3,
+    "exit_big": 7,
+    "exit_none_of_them": 9,
+    "interrupt": -signal.SIGINT,
+    "killed": -signal.SIGTERM,
+    "interrupted": -signal.SIGINT,
+    "aborts": -signal.SIGABRT,
+    "argparse": 2,
+    **dict.fromkeys(("exit_text", "exit_tuple", "syntax", "excepthook", "last_words", "pipe"), 1),
+    **dict.fromkeys(("raises", "raises_in_order", "raises_while", "raises_group", "raises_own"), 1),
+}
 TORCH_PROBES = {
     f"loader_{method}": f"""
         import torch
@@ -338,6 +349,8 @@ def both(
 def test_a_script(spawning: Spawning, probe: str) -> None:
     cold, warm = both(spawning, f"probe_{probe}.py", "1", "2", env={"SOME": "thing"})
     assert warm == cold
+    assert cold.code == ENDS.get(probe, 0), cold.err
+    assert ("SyntaxError" in cold.err) == (probe == "syntax") and "IndentationError" not in cold.err
 
 
 @needs_torch
@@ -345,6 +358,7 @@ def test_a_script(spawning: Spawning, probe: str) -> None:
 def test_a_script_with_torch(spawning: Spawning, probe: str) -> None:
     cold, warm = both(spawning, f"probe_{probe}.py", preload=("torch",))
     assert warm == cold
+    assert cold.code == 0, cold.err
 
 
 @needs_torch
