@@ -22,6 +22,7 @@ def fork(code):
         os._exit(0)
     return pid
 
+guardian.LAST_S = float(sys.argv[3])
 wake, wake_write = os.pipe()
 os.set_blocking(wake_write, False)
 signal.set_wakeup_fd(wake_write)
@@ -53,6 +54,7 @@ while True:
     ],
 )
 def test_only_the_end_of_the_agent_says_whether_it_was_in_order(spawner: str, agent: str, cause: str) -> None:
-    command = [sys.executable, "-c", GUARDIAN, spawner, agent]
+    patience_s = "0.1" if agent == "signal.pause()" else "60"
+    command = [sys.executable, "-c", GUARDIAN, spawner, agent, patience_s]
     run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert (run.stdout, run.stderr) == (f"{cause!r}\n", "")
