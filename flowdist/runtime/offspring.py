@@ -38,12 +38,13 @@ class Offspring:
                     pass_fds=hold,
                     start_new_session=True,
                 )
-            self._known = [known for known in self._known if known.returncode is None]
-            self._known.append(process)
+            self._known = [*self.running(), process]
             return process
+
+    def running(self) -> list[asyncio.subprocess.Process]:
+        return [process for process in self._known if process.returncode is None]
 
     async def kill_others(self, spare: Iterable[int] = ()) -> None:
         """Whatever is below this process and is not one of these, nor below one, nor in `spare`."""
         async with self._changing:
-            own = [process.pid for process in self._known if process.returncode is None]
-            kill_descendants(spare=frozenset([*own, *spare]))
+            kill_descendants(spare=frozenset([*(process.pid for process in self.running()), *spare]))

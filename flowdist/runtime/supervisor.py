@@ -31,6 +31,7 @@ from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.controller_main import JOURNAL_LOST, ControllerConfig
 from flowdist.runtime.devices import share_devices
 from flowdist.runtime.disturbances import Disturb, Heal
+from flowdist.runtime.early_interrupts import EarlyInterrupts
 from flowdist.runtime.folder import CONTROL, end_leftovers, lock_run, past_of, remove_sockets, socket_dir
 from flowdist.runtime.frames import Injected, JournalLine, Operate, Operation, Watch, encode, read_from_controller
 from flowdist.runtime.guardian import KILL_NODE, NodeConfig
@@ -87,7 +88,7 @@ class Supervisor:
 
     With `hosting` it lets nodes of other hosts into the job; those of the graph are this one's.
     `onlooker` is told what happens. `metrics` is a socket that listens, at which the controllers answer.
-    `seed` is that of the plan's rates.
+    `seed` is that of the plan's rates. `early` are interrupts from before it runs.
     """
 
     def __init__(
@@ -103,8 +104,9 @@ class Supervisor:
         onlooker: Onlooker | None = None,
         metrics: int | None = None,
         seed: int = 0,
+        early: EarlyInterrupts | None = None,
     ) -> None:
-        self._onlooker, self._metrics = onlooker, metrics
+        self._onlooker, self._metrics, self._early = onlooker, metrics, early
         self._graph, self._show, self._run_dir, self._run_id = graph, show, run_dir, run_dir.name
         self._lock = lock_run(run_dir, RESUME_WAIT_S)
         self._past = past_of(run_dir, hosting.listening.door if hosting is not None else None)
@@ -159,6 +161,8 @@ class Supervisor:
         self._start_ns = boot_ns() - self._past.last_ns
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             self._loop.add_signal_handler(number, self._interrupted)
+        for _ in range(self._early.count if self._early is not None else 0):
+            self._interrupted()
         self._lifeline, held = os.pipe()
         try:
             await self._hooks.start()
@@ -401,8 +405,9 @@ class Supervisor:
             if waits:
                 await asyncio.wait(waits, timeout=WIND_DOWN_S)
         os.close(held)  # whoever still holds the other end of the lifeline, ends
-        waits = [asyncio.create_task(process.wait()) for process in [*self._guardians.values(), self._controller]]
-        await asyncio.wait(waits, timeout=WIND_DOWN_S)
+        waits = [asyncio.create_task(process.wait()) for process in self._own.running()]
+        if waits:
+            await asyncio.wait(waits, timeout=WIND_DOWN_S)
         interrupted = FinishJob("cancelled", "interrupted") if self._interrupts else None
         await self._hooks.finish(self._mirror.state, self._finished or interrupted)
         for task in list(self._tasks):
