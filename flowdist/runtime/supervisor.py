@@ -396,6 +396,9 @@ class Supervisor:
     def note_fault(self, spec: str, target: str) -> None:
         self._outbox.say(Injected(spec, target))
 
+    def warn(self, text: str) -> None:
+        self._show("warning", text)
+
     async def _wind_down(self, held: int) -> None:
         """Agents that were dismissed go by themselves; whatever is left after a moment does not have the choice."""
         self._over.set()
