@@ -45,7 +45,6 @@ from flowdist.runtime.reception import Listening
 from flowdist.runtime.teller import Show, Teller
 
 LOOK_S = 0.1  # how often the workers' output is looked at
-RESUME_WAIT_S = 5.0  # for what is left of a run that was killed to end
 WIND_DOWN_S = 5.0
 
 
@@ -108,7 +107,7 @@ class Supervisor:
     ) -> None:
         self._onlooker, self._metrics, self._early = onlooker, metrics, early
         self._graph, self._show, self._run_dir, self._run_id = graph, show, run_dir, run_dir.name
-        self._lock = lock_run(run_dir, RESUME_WAIT_S)
+        self._lock = lock_run(run_dir)
         self._past = past_of(run_dir, hosting.listening.door if hosting is not None else None)
         if ended := end_leftovers(run_dir):
             show("warning", f"worker processes that had outlived the run are killed: {ended}")
