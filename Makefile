@@ -28,9 +28,11 @@ test: $(VENV)/.dev  ## all tests; those on real processes two at a time: they mo
 	$(BIN)/python -m pytest -q -n 2 -m real
 
 LATE ?= 1.5
+STUTTER ?= 0.5
 
-test-late: $(VENV)/.dev  ## those on real processes, each process late by up to LATE seconds, see tests/late
-	LATE=$(LATE) PYTHONPATH=$(CURDIR)/tests/late:$(CURDIR) $(BIN)/python -m pytest -q -n 3 -m real
+test-late: $(VENV)/.dev  ## those on real processes, which are late by LATE seconds and stand still for STUTTER, at most: see tests/late
+	LATE=$(LATE) PYTHONPATH=$(CURDIR)/tests/late:$(CURDIR) $(BIN)/python tests/late/stutter.py $(STUTTER) \
+		$(BIN)/python -m pytest -q -n 3 -m real
 
 check-static: $(VENV)/.dev  ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .

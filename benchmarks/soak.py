@@ -209,19 +209,17 @@ def more_files(samples: list[Sample]) -> int:
 
 
 def overlaps(beats: str) -> list[str]:
-    """Attempts that went on working after the next one had begun to."""
-    first: dict[int, float] = {}
-    last: dict[int, float] = {}
+    """Attempts that went on working after the next one had begun to. One that stood still meanwhile did not work."""
+    times: dict[int, list[float]] = {}
     for line in beats.splitlines():
         with contextlib.suppress(ValueError, IndexError):  # a line that a kill has cut
-            attempt, at_s = int(line.split()[0]), float(line.split()[1])
-            first.setdefault(attempt, at_s)
-            last[attempt] = at_s
-    return [
-        f"attempt {old} worked for {last[old] - first[new]:.2f} s beside attempt {new}"
-        for old, new in zip(sorted(first), sorted(first)[1:], strict=False)
-        if last[old] - first[new] > OVERLAP_MAX_S
-    ]
+            times.setdefault(int(line.split()[0]), []).append(float(line.split()[1]))
+    found = []
+    for old, new in zip(sorted(times), sorted(times)[1:], strict=False):
+        beside = [at_s for at_s in times[old] if at_s > times[new][0]]
+        if beside and beside[-1] - beside[0] > OVERLAP_MAX_S:
+            found.append(f"attempt {old} worked for {beside[-1] - beside[0]:.2f} s beside attempt {new}")
+    return found
 
 
 class Soak:

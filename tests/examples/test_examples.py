@@ -102,7 +102,7 @@ def test_word2vec_learns_while_a_server_and_a_trainer_are_killed(tmp_path: Path)
 @pytest.mark.real
 @needs_torch
 def test_char_gpt_resumes_where_it_was(tmp_path: Path) -> None:
-    options = ["-p", "trainers=1:2", "-p", "steps=60", "--fail", "trainer/1@checkpoint=trainer,1+100ms"]
+    options = ["-p", "trainers=1:2", "-p", "steps=90", "--fail", "trainer/1@checkpoint=trainer,1+100ms"]
     with Job(tmp_path, str(EXAMPLES / "char_gpt/topology.py"), *options) as job:
         assert job.finish() == 0, job.text
         assert "2 workers, from step 0" in job.text and "2 workers, from step 50" in job.text
@@ -124,8 +124,8 @@ def test_char_gpt_runs_under_torchrun_unchanged(tmp_path: Path) -> None:
 def test_the_resume_model_ends_in_the_same_state_for_real_as_simulated(tmp_path: Path) -> None:
     """A worker is killed after its first checkpoint, in both; the state has to be equal to the last bit."""
     topology, fault = str(EXAMPLES / "resume_model/topology.py"), "trainer/1@checkpoint=trainer,1+100ms"
-    simulated = assert_same_result(topology, fault).played.ends["trainer"]
-    with Job(tmp_path, topology, "--fail", fault) as job:
+    simulated = assert_same_result(topology, fault, params={"steps": "200"}).played.ends["trainer"]
+    with Job(tmp_path, topology, "-p", "steps=200", "--fail", fault) as job:
         assert job.finish() == 0, job.text
         assert "incident 1: trainer/1 failed" in job.text and job.alive() == []
         states = [json.loads(state) for state in re.findall(r"state (\{.*\})", job.text)]

@@ -49,10 +49,12 @@ class Browser:
         self._n, self._rest, self._session = 0, b"", ""
         self.requests: list[str] = []
         self.problems: list[str] = []
+        self._loaded: set[str] = set()
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(f"{domain}.enable")
+        self.call("Page.setLifecycleEventsEnabled", enabled=True)
 
     def call(self, method: str, **params: Any) -> Any:
         """The answer to one command; what is heard meanwhile is written down."""
@@ -77,6 +79,8 @@ class Browser:
         match heard.get("method"):
             case "Network.requestWillBeSent":
                 self.requests.append(heard["params"]["request"]["url"])
+            case "Page.lifecycleEvent" if heard["params"]["name"] == "load":
+                self._loaded.add(heard["params"]["loaderId"])
             case "Runtime.exceptionThrown":
                 self.problems.append(heard["params"]["exceptionDetails"]["exception"].get("description", "?"))
             case "Log.entryAdded":
@@ -86,7 +90,9 @@ class Browser:
     def open(self, path: Path) -> float:
         """Seconds until the page says that it is drawn."""
         begun = time.monotonic()
-        self.call("Page.navigate", url=path.as_uri())
+        page = self.call("Page.navigate", url=path.as_uri())["loaderId"]
+        while page not in self._loaded:  # what is asked before that may be asked of the page before
+            self._next()
         while self.value("document.documentElement?.dataset.ready || ''") != "yes":
             assert time.monotonic() < begun + 60, f"the page is not ready: {self.problems}"
         self.frame()

@@ -164,6 +164,15 @@ def children(pid: int) -> list[int]:
     return sorted(found, key=_age)
 
 
+def is_guardian_of(pid: int, node: str) -> bool:
+    """Its agent and its spawner are forked by it, and look alike."""
+    command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return f'"name":"{node}"'.encode() in command and b"flowdist.runtime.guardian" not in (
+        Path(f"/proc/{parent}/cmdline").read_bytes()
+    )
+
+
 def _age(pid: int) -> tuple[int, int]:
     """By when it started: the numbers begin anew after 32,768, and threads count."""
     fields = _stat(pid)

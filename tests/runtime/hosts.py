@@ -12,9 +12,10 @@ from tests.runtime.harness import Job
 
 
 def free_port() -> int:
-    """A port outside of what Linux hands to connections, so that none takes it while a test has its listener killed."""
+    """A port outside of what Linux gives to connections and flowdist to replicas (runtime/ports.py), so that none takes
+    it while a test has its listener killed."""
     while True:
-        port = random.randint(20_000, 32_000)
+        port = random.randint(10_000, 14_999)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port

@@ -93,7 +93,7 @@ def test_callers_that_talk_nonsense_are_dropped_and_the_job_goes_on(tmp_path: Pa
     assert "was not let in" in log and "Operate is not for other hosts" in log and "Traceback" not in log, log
 
 
-def test_last_words_are_believed_of_who_is_let_in_only(tmp_path: Path) -> None:
+def test_last_words_are_believed_of_who_is_let_in_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "train.py").write_text(WAIT)
     (tmp_path / "topology.py").write_text(TOPOLOGY)
     with Hosts(tmp_path) as hosts:
@@ -101,6 +101,7 @@ def test_last_words_are_believed_of_who_is_let_in_only(tmp_path: Path) -> None:
         first = hosts.start(1, "run", *words, env={"FLOWDIST_TOKEN": "hush"})
         first.until("rank 0 of 1")
         host, port = hosts.endpoint.split(":")
+        monkeypatch.setattr("flowdist.runtime.meeting.LAST_WORDS_S", 60)
         meeting = Meeting(host, int(port), "flowdist", first.run_dir.name)
         say_gone(meeting, "wrong", "gpu07", 1000, "it is said")
         say_gone(msgspec.structs.replace(meeting, run="another"), "hush", "gpu07", 1000, "it is said")

@@ -10,7 +10,7 @@ import pytest
 from flowdist.control.events import NodeGone, NodeLeft, NodePreempted, NodeSilent, ReplicaExited
 from flowdist.control.history import FaultLine, Record
 from flowdist.runtime.reception import node_name
-from tests.runtime.harness import Job
+from tests.runtime.harness import Deaths, Job
 from tests.runtime.hosts import Hosts
 
 pytestmark = pytest.mark.real
@@ -26,7 +26,7 @@ while not os.path.exists("end"):
 TOPOLOGY = """
 from flowdist import Restart, Topology
 
-t = Topology("hosts", nodes="1:2", lease="2s")
+t = Topology("hosts", nodes="1:2")
 t.role("trainer", "python train.py", replicas="1:2", apart=True, cooldown="0s", join_window="20s",
        restart=Restart("role", max_restarts=1))
 """
@@ -58,7 +58,7 @@ def events(job: Job) -> list[object]:
 )
 def test_a_node_of_another_host_is_hit_and_comes_back(tmp_path: Path, kind: str, heard: type) -> None:
     with Hosts(tmp_path) as hosts:
-        first, second = two_hosts(hosts, f"{SECOND}@generation=trainer,1{kind}/6s")
+        first, second = two_hosts(hosts, f"{SECOND}@generation=trainer,1{kind}/10s")
         first.until("rank 0 of 1")
         second.until("generation 3 rank 1 of 2")
         (tmp_path / "end").touch()
@@ -71,7 +71,9 @@ def test_a_node_that_does_not_come_back_leaves_its_command_to_see_the_end(tmp_pa
     with Hosts(tmp_path) as hosts:
         first, second = two_hosts(hosts, f"{SECOND}@generation=trainer,1")
         first.until("rank 0 of 1")
-        assert second.alive() == [second.process.pid]
+        with Deaths(second.alive(but=(second.process.pid,))) as deaths:
+            assert deaths.survivors() == []
+        assert second.process.poll() is None
         (tmp_path / "end").touch()
         assert hosts.all_end() == [0, 0], hosts.text
     (gone,) = [event for event in events(first) if isinstance(event, NodeGone)]
@@ -95,9 +97,9 @@ def test_orders_reach_another_host_too(tmp_path: Path) -> None:
     with Hosts(tmp_path) as hosts:
         first, second = two_hosts(hosts, f"{SECOND}@generation=trainer,1:drain")
         first.until("rank 0 of 1")
-        assert "a fault hits" not in second.text, "the operator's orders are carried out by control"
         (tmp_path / "end").touch()
         assert hosts.all_end() == [0, 0], hosts.text
+        assert "a fault hits" not in second.text, "the operator's orders are carried out by control"
 
 
 def test_a_slip_of_the_pen_is_refused_before_anything_starts(tmp_path: Path) -> None:

@@ -73,7 +73,13 @@ BEGINS = re.compile(
 
 
 def job(
-    folder: Path, replicas: str, *, nodes: str = NODE, fields: str = "", extra: str = "pass", train: str = TRAIN
+    folder: Path,
+    replicas: str,
+    *,
+    nodes: str = NODE,
+    fields: str = 'stop_grace="30s"',
+    extra: str = "pass",
+    train: str = TRAIN,
 ) -> Job:
     (folder / "train.py").write_text(train.replace("EXTRA", extra))
     topology = TOPOLOGY.replace("NODES", nodes).replace("REPLICAS", replicas).replace("FIELDS", fields)
@@ -160,7 +166,7 @@ def test_survivors_that_wait_for_a_newcomer_in_vain_leave_again(tmp_path: Path) 
 
 def test_a_worker_that_does_not_come_out_of_its_step_in_time_is_restarted(tmp_path: Path) -> None:
     stuck = "if info.rank == 0 and state.step >= 5: time.sleep(3600)"
-    with job(tmp_path, "3", fields='stop_grace="500ms"', extra=stuck) as run:
+    with job(tmp_path, "3", fields='stop_grace="5s"', extra=stuck) as run:
         first = begun(run, 1, 3)
         warm(run, 3)
         os.kill(int(first["trainer/2.0"]["pid"]), signal.SIGKILL)
@@ -195,7 +201,7 @@ def test_an_operator_scales_and_the_newcomer_gets_the_state(tmp_path: Path) -> N
 
 def test_a_node_that_is_taken_away_costs_the_others_no_process(tmp_path: Path) -> None:
     nodes = ", ".join(["Node(cpu=1)"] * 3)
-    with job(tmp_path, "1:3", nodes=nodes, fields='grace="100ms"') as run:
+    with job(tmp_path, "1:3", nodes=nodes) as run:
         first = begun(run, 1, 3)
         warm(run, 1)
         run.operate(NodePreempted("node1", SECOND))

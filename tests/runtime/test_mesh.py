@@ -31,6 +31,8 @@ sizes = dict(zip(mesh.mesh_dim_names, mesh.mesh.shape))
 ones = torch.ones(1)
 dist.all_reduce(ones, group=mesh["dp"].get_group())
 print("mesh", sizes, "sum over dp", int(ones), flush=True)
+dist.barrier()
+worker.progress(1)
 if worker.info().generation == 1:
     open("never").read()
 """
@@ -45,7 +47,7 @@ def test_the_elastic_dimension_shrinks_with_the_world_and_half_a_pipeline_is_nev
     os.mkfifo(tmp_path / "never")
     (tmp_path / "trainer.py").write_text(TRAINER)
     (tmp_path / "topology.py").write_text(TOPOLOGY)
-    with Job(tmp_path, "--fail", "node1@generation=trainer,1+4s") as job:
+    with Job(tmp_path, "--fail", "node1@step=trainer,1") as job:
         assert job.finish() == 0, job.text
         assert job.alive() == []
     meshes = re.findall(r"mesh (\{.*?\}) sum over dp (\d)", job.text)

@@ -80,6 +80,4 @@ def test_the_table_is_what_happens(tmp_path: Path, name: str) -> None:
             }
             assert restarted == told, f"{victim}: {restarted} restarted, the table says {told}"
         job.process.send_signal(signal.SIGINT)
-        job.until("once more stops at once")
-        job.process.send_signal(signal.SIGINT)
         assert job.finish() == 130 and job.alive() == []

@@ -119,7 +119,7 @@ def trio(folder: Path, last: int) -> Path:
 
 
 FAULTS = ["ps/0@generation=trainer,1+300ms", "trainer/1@generation=trainer,2+300ms:exit=7",
-          "evaluator/0@generation=trainer,3+300ms", "node1@generation=trainer,3+900ms/1s"]  # fmt: skip
+          "evaluator/0@generation=trainer,3+300ms", "node1@generation=trainer,3+900ms/4s"]  # fmt: skip
 
 
 def decisions(summary: dict) -> dict:  # type: ignore[type-arg]
@@ -193,10 +193,10 @@ def test_a_restarted_server_keeps_its_port_and_trainers_resume_from_what_was_com
 
 
 def test_an_agents_share_of_a_lost_node_comes_back_after_its_duration(tmp_path: Path) -> None:
-    with Job(tmp_path, str(trio(tmp_path, last=3)), "--fail", "node1@generation=trainer,1+200ms/500ms") as job:
+    with Job(tmp_path, str(trio(tmp_path, last=3)), "--fail", "node1@generation=trainer,1+200ms/4s") as job:
         assert job.finish() == 0, job.text
         assert world_sizes(job.journal()[1]) == [2, 1, 2]
-        assert "fault node1@generation=trainer,1+200ms/500ms hits node1" in job.text
+        assert "fault node1@generation=trainer,1+200ms/4s hits node1" in job.text
 
 
 def test_a_used_up_budget_shows_the_root_cause_with_its_traceback(tmp_path: Path) -> None:

@@ -60,7 +60,8 @@ def test_growth_is_the_slope_of_a_straight_line(soak: ModuleType) -> None:
 
 def test_an_attempt_that_works_beside_its_successor_is_seen(soak: ModuleType) -> None:
     assert soak.overlaps("1 10.0\n1 11.0\n2 11.5\n1 11.8\n2 20.0\n3 20.5\n3") == []
-    assert soak.overlaps("1 10.0\n2 11.5\n1 13.0\n") == ["attempt 1 worked for 1.50 s beside attempt 2"]
+    assert soak.overlaps("1 10.0\n2 11.5\n1 18.0\n1 18.1\n") == [], "it stood still, and was killed when it went on"
+    assert soak.overlaps("1 10.0\n2 11.5\n1 11.6\n1 13.1\n") == ["attempt 1 worked for 1.50 s beside attempt 2"]
 
 
 def test_shared_memory_that_somebody_else_uses_is_not_ours(soak: ModuleType) -> None:

@@ -99,8 +99,10 @@ def test_as_many_stand_by_as_run_up_to_a_limit(standing: Standing) -> None:
     for id in running[2:]:
         standing.kill(id)
     waiting = standing.standbys(2, running[:2])
+    for id in running[:2]:  # both at once: with one alone for half a second one of the others would go
+        standing.send(Signal(id, signal.SIGKILL))
     for id in running[:2]:
-        standing.kill(id)
+        standing.outcome(id)
     assert {standing.pid(standing.tells()) for _ in range(2)} == set(waiting)
 
 

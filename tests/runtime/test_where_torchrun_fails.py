@@ -16,7 +16,7 @@ import pytest
 from flowdist.control.effects import StartReplica
 from flowdist.control.events import ReplicaExited
 from flowdist.control.history import Line, Record
-from tests.runtime.harness import Deaths, Job, children
+from tests.runtime.harness import Deaths, Job, children, is_guardian_of
 from tests.runtime.test_run import replayed
 
 pytestmark = [
@@ -109,7 +109,7 @@ def test_the_node_of_rank_0_and_of_the_store_is_lost(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["aaa", "zzz"])
 def test_a_node_of_any_name_joins_a_running_job(tmp_path: Path, name: str) -> None:
-    with summing(tmp_path, 2, "2:3", "--add", f"{name}@6s") as job:
+    with summing(tmp_path, 2, "2:3", "--fail", f"{name}@step=trainer,3:add") as job:
         job.until("generation 2 sums to 3 of 3", 3)
         newest = {
             str(start.replica): (start.node, start.rank) for start in starts(finish(job)) if start.generation == 2
@@ -140,8 +140,9 @@ def test_no_worker_outlives_its_agent(tmp_path: Path) -> None:
     with summing(tmp_path, 2, "1:2") as job:
         job.until("generation 1 sums to 2 of 2", 2)
         worker = int((job.run_dir / "trainer/1/attempt_1/0/pid").read_text())
-        guardian = job.named("flowdist.runtime.guardian")[1]
-        _, agent = sorted(pid for pid in children(guardian) if pid in job.named("flowdist.runtime.guardian"))[:2]
+        own = job.named("flowdist.runtime.guardian")
+        guardian = next(pid for pid in own if is_guardian_of(pid, "node1"))
+        _, agent = [pid for pid in children(guardian) if pid in own][:2]
         with Deaths([worker, guardian]) as deaths:
             os.kill(agent, signal.SIGKILL)
             assert deaths.survivors() == []
