@@ -119,7 +119,7 @@ def trio(folder: Path, last: int) -> Path:
 
 
 FAULTS = ["ps/0@generation=trainer,1+300ms", "trainer/1@generation=trainer,2+300ms:exit=7",
-          "evaluator/0@generation=trainer,3+300ms", "node1@generation=trainer,3+900ms/4s"]  # fmt: skip
+          "evaluator/0@generation=trainer,3+300ms", "node1@start=evaluator,2+300ms/4s"]  # fmt: skip
 
 
 def decisions(summary: dict) -> dict:  # type: ignore[type-arg]
