@@ -27,6 +27,7 @@ from flowdist.errors import FlowdistError, JobFailed
 from flowdist.graph import SECOND
 
 if TYPE_CHECKING:
+    from flowdist.runtime.early_interrupts import EarlyInterrupts
     from flowdist.runtime.supervisor import Onlooker
 
 LOG = "supervisor.log"
@@ -60,22 +61,32 @@ class _Starting(Console):
 
 
 def detached(
-    run_dir: Path, base: Path, shown: Shown, mask: Callable[[str], str], supervise: Callable[[Console], int]
+    run_dir: Path,
+    base: Path,
+    shown: Shown,
+    mask: Callable[[str], str],
+    supervise: Callable[[Console], int],
+    early: EarlyInterrupts,
 ) -> NoReturn:
     """Leave it to a process in the background; ends this one when that has started the job, or could not.
 
     Args:
         base: Where the folders of runs are, as the user has named it.
         supervise: Carries the job to its end and returns the exit code.
+        early: Those from before are for the one in the background.
     """
     reading, writing = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
+    theirs = early.count
     if os.fork() == 0:
         os.close(reading)
         _be_supervisor(run_dir, mask, supervise, writing)
     os.close(writing)
     try:
+        early.end()
+        if early.count > theirs:
+            raise KeyboardInterrupt
         with os.fdopen(reading) as pipe:
             told = json.loads(pipe.readline() or "{}")
     except KeyboardInterrupt:

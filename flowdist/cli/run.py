@@ -24,6 +24,7 @@ from flowdist.graph import RoleGraph
 from flowdist.unfired import why_it_never_fired
 
 if TYPE_CHECKING:
+    from flowdist.runtime.early_interrupts import EarlyInterrupts
     from flowdist.runtime.logs import OpenSink
     from flowdist.runtime.supervisor import Hosting
     from flowdist.runtime.teller import Show
@@ -162,6 +163,7 @@ def carry_out(
     """
     from flowdist.report.room import stranding
     from flowdist.runtime.devices import machine_gpus, settle_cluster  # asyncio and more: not for --help
+    from flowdist.runtime.early_interrupts import EarlyInterrupts
     from flowdist.runtime.folder import find_run, new_run
     from flowdist.runtime.inject import check_faults
     from flowdist.runtime.metrics import listen
@@ -184,24 +186,27 @@ def carry_out(
     console.now_ns = lambda: 0  # nothing has begun
     for warning in warnings:
         console.show("warning", warning)
-    run_dir = run_dir or new_run(base, graph, prefix)
-    if metrics is not None:
-        console.show("event", f"metrics at http://127.0.0.1:{metrics.getsockname()[1]}/metrics")
-    fd = metrics.fileno() if metrics is not None else None
+    early = EarlyInterrupts()
+    with early:
+        run_dir = run_dir or new_run(base, graph, prefix)
+        if metrics is not None:
+            console.show("event", f"metrics at http://127.0.0.1:{metrics.getsockname()[1]}/metrics")
+        fd = metrics.fileno() if metrics is not None else None
 
-    def supervise(console: Console) -> int:
-        try:
-            return EXIT_CODES[_supervise(graph, gpus, plan, seed, run_dir, console, mask, opener, fd, hosting)]
-        except KeyboardInterrupt:
-            if _call_off(graph, run_dir, console, mask):
-                return EXIT_CODES["cancelled"]
-            raise
+        def supervise(console: Console) -> int:
+            try:
+                told = _supervise(graph, gpus, plan, seed, run_dir, console, mask, opener, fd, hosting, early)
+                return EXIT_CODES[told]
+            except KeyboardInterrupt:
+                if _call_off(graph, run_dir, console, mask):
+                    return EXIT_CODES["cancelled"]
+                raise
 
-    if detach:
-        from flowdist.cli.detaching import detached  # as above
+        if detach:
+            from flowdist.cli.detaching import detached  # as above
 
-        detached(run_dir, base, shown, mask, supervise)
-    sys.exit(supervise(console))
+            detached(run_dir, base, shown, mask, supervise, early)
+        sys.exit(supervise(console))
 
 
 def _supervise(
@@ -215,15 +220,27 @@ def _supervise(
     opener: Callable[[Path, Show], OpenSink] | None,
     metrics: int | None,
     hosting: Hosting | None,
+    early: EarlyInterrupts,
 ) -> str:
     """Until the job is over and its summary is written; the outcome."""
     from flowdist.runtime.started import write_environment  # as in carry_out
     from flowdist.runtime.supervisor import Supervisor
 
+    early.check()
     open_sink = opener(run_dir, console.show) if opener is not None else None
     onlooker = console.onlooker(run_dir.name)
     supervisor = Supervisor(
-        graph, gpus, plan, run_dir, console.show, open_sink, hosting, onlooker=onlooker, metrics=metrics, seed=seed
+        graph,
+        gpus,
+        plan,
+        run_dir,
+        console.show,
+        open_sink,
+        hosting,
+        onlooker=onlooker,
+        metrics=metrics,
+        seed=seed,
+        early=early,
     )
     console.now_ns = supervisor.now_ns
     try:

@@ -372,6 +372,8 @@ class Agent:
                     self._out.append(io.LeaveGeneration(event.replica, event.attempt))
                 else:
                     self._signal(attempt, "TERM")
+        elif failed:
+            attempt.note_failure(event)
         if not attempt.alive or attempt.is_parked:
             self._finish(attempt)
         elif attempt.is_noticed:

@@ -56,7 +56,10 @@ class SpawnFailed(msgspec.Struct, frozen=True, tag=True):
 
 
 class WorkerExited(msgspec.Struct, frozen=True, tag=True):
-    """One worker ended. `kind` tells an oom apart where the driver can see it."""
+    """One worker ended. `kind` tells an oom apart where the driver can see it.
+
+    `raised_ns` is when it wrote down what it failed of, by the driver's clock; None: it did not, or nobody looked.
+    """
 
     replica: ReplicaId
     attempt: int
@@ -65,6 +68,7 @@ class WorkerExited(msgspec.Struct, frozen=True, tag=True):
     signal: str | None = None
     kind: FailureKind | None = None
     detail: str = ""
+    raised_ns: int | None = None
 
 
 class WorkerReady(msgspec.Struct, frozen=True, tag=True):

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
+
 from flowdist.control import agent_io as io
 from flowdist.control import events as ev
 from flowdist.control.effects import StartReplica
@@ -35,7 +37,7 @@ class Attempt:
     kill_at_ns: int | None = None
     unkillable_at_ns: int | None = None
     is_unkillable: bool = False
-    failure: io.WorkerExited | None = None  # of the first worker that failed
+    failure: io.WorkerExited | None = None  # of the first worker that failed, as far as is known
     ready_ranks: dict[int, None] = field(default_factory=dict)
     is_elastic_told: bool = False  # the controller knows that all are
     is_leaving: bool = False  # they were told to leave their generation
@@ -113,6 +115,19 @@ class Attempt:
         if self.stop_grace_ns is None:
             key = (self.order.replica, self.order.attempt)
             self.failure = io.WorkerExited(*key, 0, 1, kind="start_failed", detail=detail)
+
+    def note_failure(self, event: io.WorkerExited) -> None:
+        """Another worker has failed, perhaps earlier than the one that ended first.
+
+        The connections of a worker that raises close before it has ended, and its peers may be quicker to fail of that.
+        Then it may have been stopped for their sake: how it ended says nothing any more, and what it wrote down does.
+        """
+        first = self.failure
+        if first is None or first.raised_ns is None or event.raised_ns is None or first.raised_ns <= event.raised_ns:
+            return
+        if event.signal is not None:
+            event = msgspec.structs.replace(event, exit_code=first.exit_code, signal=first.signal)
+        self.failure = event
 
     def has_left(self) -> bool:
         return all(rank in self.left_ranks for rank in self.alive)

@@ -29,7 +29,7 @@ from flowdist.runtime import spawning as spawner
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.dialing import dial
 from flowdist.runtime.environment import Places, fork_server, macro_values, worker_argv, worker_env
-from flowdist.runtime.errors_of_workers import is_out_of_memory, one_line, oom_kills, signal_name
+from flowdist.runtime.errors_of_workers import is_out_of_memory, one_line, oom_kills, raised_ns, signal_name
 from flowdist.runtime.evidence import gather
 from flowdist.runtime.frames import encode, read_from_controller
 from flowdist.runtime.gpu_guard import GpuGuard
@@ -248,9 +248,8 @@ class _AgentProcess:
         """A worker that has left its generation goes on as one of this attempt."""
         folder = self._places.attempt_dir(start) / str(local_rank)
         folder.mkdir(parents=True, exist_ok=True)
-        pid = spawner.read_pid(self._places.attempt_dir(before) / str(local_rank))
-        if pid is not None:  # a fault may be aimed at it as soon as it is said to run
-            spawner.write_pid(folder, pid)
+        if (pid := spawner.read_pid(self._places.attempt_dir(before) / str(local_rank))) is not None:
+            spawner.write_pid(folder, pid)  # a fault may be aimed at it as soon as it is said to run
         role, ports = self._graph.role(start.replica.role), self._spawning[before.replica, before.attempt].ports
         old = self._env(before, role, local_rank, ports)
         changed = {name: value for name, value in env.items() if old.get(name) != value}
@@ -409,7 +408,8 @@ class _AgentProcess:
             self._writer.write(encode(gather(start, local_rank, folder, self._mask)))
         detail = one_line(folder, self._mask)
         kind = "oom" if is_out_of_memory(detail) or self._was_oom_killed(start, local_rank, name) else None
-        return io.WorkerExited(start.replica, start.attempt, local_rank, max(code, 0), name, kind, detail)  # type: ignore[arg-type]
+        how = (max(code, 0), name, kind, detail, raised_ns(folder))
+        return io.WorkerExited(start.replica, start.attempt, local_rank, *how)  # type: ignore[arg-type]
 
     def _was_oom_killed(self, start: StartReplica, local_rank: int, name: str | None) -> bool:
         """A SIGKILL that was not ours while the kernel counted one for want of memory, or a fault said so."""

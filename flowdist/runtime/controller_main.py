@@ -27,6 +27,7 @@ from flowdist.control.messages import Heartbeat, Join, Leave, Preempted, Report,
 from flowdist.control.status import Lately, Said, Status, status_of
 from flowdist.control.timesheet import Timesheet
 from flowdist.graph import RoleGraph, decode_graph
+from flowdist.runtime.alarm import Alarm
 from flowdist.runtime.asking import Decided, Describe, Described
 from flowdist.runtime.blows import Blow
 from flowdist.runtime.clock import boot_ns
@@ -116,7 +117,7 @@ class _ControllerProcess:
         self._agents: dict[NodeName, asyncio.StreamWriter] = {}
         self._disturbances = Disturbances(config.disturbed)
         self._watchers: list[asyncio.StreamWriter] = []
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm = Alarm(self._now, self._time_passed)
         self._lately = Lately()
         self._sheet = Timesheet(self._controller.state)
         self._heard_ns: dict[NodeName, int] = {}
@@ -323,15 +324,11 @@ class _ControllerProcess:
             writer.write(encode(message))
 
     def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
         times = [time for time in (self._controller.deadline(), self._links.deadline()) if time is not None]
-        if times:
-            wait_s = max(0, min(times) - self._now()) / 1e9
-            self._timer = self._loop.call_later(wait_s, self._time_passed)
+        self._alarm.set(max(0, min(times) - self._now()) / 1e9 if times else None)
 
-    def _time_passed(self) -> None:
-        now = self._now()
+    def _time_passed(self, now: int) -> None:
+        """What agents had said by then has been heard."""
         for silent in self._links.expire(now):
             self._handle(silent)
         deadline = self._controller.deadline()

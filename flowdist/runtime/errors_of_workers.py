@@ -28,6 +28,14 @@ def read_error_file(folder: Path) -> dict[str, Any] | None:
     return {"message": str(message.get("message", "")), "traceback": str(extra.get("py_callstack", ""))}
 
 
+def raised_ns(folder: Path) -> int | None:
+    """When the worker wrote its error file; None if it wrote none."""
+    try:
+        return (folder / "error.json").stat().st_mtime_ns
+    except OSError:
+        return None
+
+
 def last_lines(file: Path, count: int) -> list[str]:
     """The last lines of a log that are not blank."""
     try:

@@ -29,6 +29,7 @@ CONTROL = "control.sock"
 SUMMARY = "summary.json"  # written when the run is over
 LISTENS = "listens.json"  # a file: where the run lets other hosts in, and the name by which they ask for its job
 JOINED = "joined"  # a file: the folder is of a host that takes part in the run of another, and says where that is
+LOCK_WAIT_S = 5.0  # for what is left of a run that was killed to end, and for whoever looks whether one goes on
 SOCKET_PATH_MAX = 100  # Linux allows 107 bytes; the longest name in the folder has its share
 
 
@@ -132,7 +133,7 @@ def remove_sockets(folder: Path, run_dir: Path) -> None:
         remove_folder(folder)
 
 
-def lock_run(run_dir: Path, wait_s: float = 0.0) -> int:
+def lock_run(run_dir: Path, wait_s: float = LOCK_WAIT_S) -> int:
     """A lock that the supervisor and every guardian of the run hold: whoever gets it knows that nothing of it runs.
 
     Raises:
@@ -152,7 +153,10 @@ def lock_run(run_dir: Path, wait_s: float = 0.0) -> int:
 
 
 def is_locked(run_dir: Path) -> bool:
-    """Whether anything of the run still goes on: its supervisor, or guardians of one that was killed."""
+    """Whether anything of the run still goes on: its supervisor, or guardians of one that was killed.
+
+    It holds the lock for an instant, for which `lock_run` has to wait.
+    """
     try:
         fd = os.open(run_dir / "lock", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

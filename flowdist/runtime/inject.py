@@ -36,7 +36,7 @@ from flowdist.runtime.blows import Blow, strike, workers_hit
 from flowdist.runtime.disturbances import Direction, Disturb
 from flowdist.runtime.frames import Operation
 from flowdist.runtime.holding import Below
-from flowdist.runtime.tearing import tear_checkpoints
+from flowdist.runtime.tearing import Tearing, Torn
 
 KINDS = {
     "node": ("kill", "lost", "leave", "preempt", "pause", "partition", "cut-to", "delay", "drop", "add", "drain"),
@@ -107,6 +107,7 @@ class Hands(Protocol):
     def heal(self, node: str, why: str) -> None: ...
     def operate(self, event: Operation) -> None: ...
     def note_fault(self, spec: str, target: str) -> None: ...
+    def warn(self, text: str) -> None: ...
     def is_far(self, node: str) -> bool: ...
     def strike_far(self, blow: Blow) -> None: ...
 
@@ -122,8 +123,8 @@ class Injector:
     def __init__(
         self, plan: Plan, graph: RoleGraph, run_dir: Path, hands: Hands, *, seed: int = 0, since_ns: int = 0
     ) -> None:
-        self._graph, self._run_dir, self._hands = graph, run_dir, hands
-        self._checkpoints = Path(graph.checkpoint_dir or run_dir / "checkpoints")
+        self._run_dir, self._hands = run_dir, hands
+        self._tearing = Tearing(graph, Path(graph.checkpoint_dir or run_dir / "checkpoints"))
         nodes = [*graph.cluster.nodes, *(added_node(name, graph) for name in plan.new_nodes)]
         self._labels = {node.name: node.labels for node in nodes}
         self._arrivals = Arrivals(plan.rates, graph, list(self._labels), seed)
@@ -158,6 +159,7 @@ class Injector:
 
     def hear(self, job: JobState, record: Record) -> None:
         """A record was written: a fault may wait for what it says."""
+        self._tearing.hear(record)
         for fault in list(self._waiting):
             when = fault.when
             if when.event is not None and has_come(job, record.event, when.event, when.role, when.number):
@@ -167,6 +169,7 @@ class Injector:
     def fire(self, job: JobState, now: int) -> None:
         """Carry out what is due, and end what is over."""
         self._undo(now)
+        self._tell_torn(self._tearing.tear(now))
         for at, act in sorted(self._acts, key=lambda due: due[0]):
             if at <= now:
                 self._acts.remove((at, act))
@@ -183,6 +186,7 @@ class Injector:
     def let_go(self) -> None:
         """The job is over: nobody is held up any longer, so that everybody can end in order."""
         self._undo(None)
+        self._tell_torn(self._tearing.give_up())
 
     def never_fired(self) -> list[Fault]:
         return [fault for fault in self._faults if fault.spec not in self.fired]
@@ -205,8 +209,8 @@ class Injector:
                 if name in job.nodes and job.nodes[name].usable:
                     self._hit_node(fault, name, now, over_ns)
         elif fault.kind == "torn-checkpoint":
-            for path in tear_checkpoints(self._graph, fault, self._checkpoints):
-                self._tell(fault, str(path))
+            self._tearing.begin(fault, now)
+            self._tell_torn(self._tearing.tear(now))
         else:
             for replica in _targets(job, fault):
                 self._hit_replica(fault, replica, over_ns)
@@ -279,6 +283,14 @@ class Injector:
             self._tell(fault, str(folder.relative_to(self._run_dir)))
             if (held := strike(folder, blow)) is not None:  # for good, if it hangs: its duration would say nothing
                 self._undos.append((over_ns if fault.kind != "hang" else None, held.go_on))
+
+    def _tell_torn(self, tried: list[Torn]) -> None:
+        for fault, pointer, file in tried:
+            if file is not None:
+                self._tell(fault, str(file))
+            else:
+                what = f"nothing is torn: {pointer} has not come to name the checkpoint that was committed last"
+                self._hands.warn(f"fault {fault.spec}: {what}")
 
     def _tell(self, fault: Fault, target: str) -> None:
         self.fired[fault.spec] = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from flowdist.control.state import JobState
-from flowdist.runtime.errors_of_workers import last_lines, read_error_file
+from flowdist.runtime.errors_of_workers import last_lines, raised_ns, read_error_file
 
 # What says nothing of its cause to whoever has not met it before.
 HELP = {
@@ -49,8 +49,6 @@ def _suspects(job: JobState, run_dir: Path) -> list[Path]:
 
 
 def _failed_at(folder: Path) -> float:
-    """When the worker wrote its error file; one that wrote none comes last."""
-    try:
-        return (folder / "error.json").stat().st_mtime
-    except OSError:
-        return float("inf")
+    """Who wrote no error file comes last."""
+    at_ns = raised_ns(folder)
+    return float("inf") if at_ns is None else at_ns

@@ -10,13 +10,10 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
-
-import msgspec
 
 from flowdist.control.controller import Controller
 from flowdist.control.effects import FinishJob
@@ -34,18 +31,20 @@ from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.controller_main import JOURNAL_LOST, ControllerConfig
 from flowdist.runtime.devices import share_devices
 from flowdist.runtime.disturbances import Disturb, Heal
+from flowdist.runtime.early_interrupts import EarlyInterrupts
 from flowdist.runtime.folder import CONTROL, end_leftovers, lock_run, past_of, remove_sockets, socket_dir
 from flowdist.runtime.frames import Injected, JournalLine, Operate, Operation, Watch, encode, read_from_controller
 from flowdist.runtime.guardian import KILL_NODE, NodeConfig
 from flowdist.runtime.hooks import Hooks
 from flowdist.runtime.inject import Injector
 from flowdist.runtime.logs import Follower, OpenSink
+from flowdist.runtime.offspring import Offspring
+from flowdist.runtime.outbox import Outbox
 from flowdist.runtime.reaper import become_subreaper, kill_descendants
 from flowdist.runtime.reception import Listening
 from flowdist.runtime.teller import Show, Teller
 
 LOOK_S = 0.1  # how often the workers' output is looked at
-RESUME_WAIT_S = 5.0  # for what is left of a run that was killed to end
 WIND_DOWN_S = 5.0
 
 
@@ -88,7 +87,7 @@ class Supervisor:
 
     With `hosting` it lets nodes of other hosts into the job; those of the graph are this one's.
     `onlooker` is told what happens. `metrics` is a socket that listens, at which the controllers answer.
-    `seed` is that of the plan's rates.
+    `seed` is that of the plan's rates. `early` are interrupts from before it runs.
     """
 
     def __init__(
@@ -104,10 +103,11 @@ class Supervisor:
         onlooker: Onlooker | None = None,
         metrics: int | None = None,
         seed: int = 0,
+        early: EarlyInterrupts | None = None,
     ) -> None:
-        self._onlooker, self._metrics = onlooker, metrics
+        self._onlooker, self._metrics, self._early = onlooker, metrics, early
         self._graph, self._show, self._run_dir, self._run_id = graph, show, run_dir, run_dir.name
-        self._lock = lock_run(run_dir, RESUME_WAIT_S)
+        self._lock = lock_run(run_dir)
         self._past = past_of(run_dir, hosting.listening.door if hosting is not None else None)
         if ended := end_leftovers(run_dir):
             show("warning", f"worker processes that had outlived the run are killed: {ended}")
@@ -140,12 +140,12 @@ class Supervisor:
         self._finished: FinishJob | None = None
         self._fault_lines: list[Line] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._writer: asyncio.StreamWriter | None = None
-        self._gone: dict[str, NodeGone] = {}  # nodes that are proven dead, until they are started again
+        self._own = Offspring(run_dir)
+        self._outbox = Outbox()
         lost = self._past.added if hosting is None else ()  # of another host nothing is proven: its lease will tell
-        self._gone |= {name: NodeGone(name, "the run was killed, and it with it") for name in lost}
+        for name in lost:
+            self.operate(NodeGone(name, "the run was killed, and it with it"))
         self._disturbed: dict[tuple[str, str], Disturb] = {}  # connections, by node and fault
-        self._unsent: list[msgspec.Struct] = []  # while no controller listens
 
     @property
     def run_dir(self) -> Path:
@@ -160,6 +160,8 @@ class Supervisor:
         self._start_ns = boot_ns() - self._past.last_ns
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             self._loop.add_signal_handler(number, self._interrupted)
+        for _ in range(self._early.count if self._early is not None else 0):
+            self._interrupted()
         self._lifeline, held = os.pipe()
         try:
             await self._hooks.start()
@@ -185,24 +187,6 @@ class Supervisor:
             sheet=self._sheet,
         )
 
-    async def _spawn(
-        self, module: str, config: msgspec.Struct, log: str, hold: Sequence[int] = ()
-    ) -> asyncio.subprocess.Process:
-        """One of our own processes, in a session of its own: Ctrl-C is for the supervisor alone."""
-        with (self._run_dir / log).open("ab") as output:
-            return await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-P",
-                "-m",
-                module,
-                msgspec.json.encode(config).decode(),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                pass_fds=[self._lifeline, *hold],
-                start_new_session=True,
-            )
-
     async def _start_controller(self) -> None:
         config = ControllerConfig(
             str(self._run_dir),
@@ -215,12 +199,12 @@ class Supervisor:
             self._hosting.listening if self._hosting is not None else None,
             self._metrics,
         )
-        hold = [self._metrics] if self._metrics is not None else []
-        self._controller = await self._spawn("flowdist.runtime.controller_main", config, "controller.log", hold)
+        hold = [self._lifeline] if self._metrics is None else [self._lifeline, self._metrics]
+        self._controller = await self._own.start("flowdist.runtime.controller_main", config, "controller.log", hold)
 
     async def _start_node(self, node: NodeSpec) -> None:
         self._starts[node.name] += 1
-        self._gone.pop(node.name, None)
+        self._outbox.take_back_gone(node.name)
         for name, why in list(self._disturbed):
             if name == node.name:
                 self.heal(name, why)  # it has a new connection
@@ -237,7 +221,8 @@ class Supervisor:
             devices=self._devices[node.name],
             **(self._hosting.site._asdict() if self._hosting is not None else {}),
         )
-        guardian = await self._spawn("flowdist.runtime.guardian", config, f"{node.name}.log", [self._lock])
+        hold = [self._lifeline, self._lock]
+        guardian = await self._own.start("flowdist.runtime.guardian", config, f"{node.name}.log", hold)
         self._guardians[node.name] = guardian
         self._background(self._watch_guardian(node, guardian))
 
@@ -250,7 +235,7 @@ class Supervisor:
         """Read the journal from the controller; start another when it dies, while all else goes on (R21)."""
         while not self._over.is_set():
             await self._watch_controller()
-            self._writer = None
+            self._outbox.detach()
             await self._controller.wait()
             if self._over.is_set():
                 break
@@ -269,16 +254,13 @@ class Supervisor:
         reader = None
         while reader is None and self._controller.returncode is None:
             try:
-                reader, self._writer = await asyncio.open_unix_connection(self._control_socket)
+                reader, writer = await asyncio.open_unix_connection(self._control_socket)
             except OSError:
                 await asyncio.sleep(0.01)
         if reader is None:
             return
-        self._send(Watch(self._seen))
-        unsent, self._unsent = self._unsent, []
-        gone = [Operate(event) for event in self._gone.values()]  # may have been lost with the last controller
-        for message in [*gone, *unsent]:
-            self._send(message)
+        writer.write(encode(Watch(self._seen)))
+        self._outbox.attach(writer)
         while (answer := await read_from_controller(reader)) is not None:
             if isinstance(answer, JournalLine):
                 for line in decode_lines([answer.line]):
@@ -290,13 +272,12 @@ class Supervisor:
         await guardian.wait()
         del self._guardians[node.name]
         if guardian.returncode not in (0, 1):
-            kill_descendants(spare=self._own_processes())
+            await self._own.kill_others(self._hooks.pids())
         if self._over.is_set() or self._finished is not None:
             return
         agent, is_taken = self._agents[node.name], node.name in self._back_after_ns
         after_ns, because = agent.taken_away(self._back_after_ns.pop(node.name)) if is_taken else agent.died()
-        self._gone[node.name] = NodeGone(node.name, because)
-        self.operate(self._gone[node.name])
+        self.operate(NodeGone(node.name, because))
         if after_ns is None:
             if not is_taken:
                 self._show("error", f"{node.name}: {because}")
@@ -305,11 +286,6 @@ class Supervisor:
         if not self._over.is_set() and self._finished is None:
             self._show("event", f"{node.name}: its agent is started again")
             await self._start_node(node)
-
-    def _own_processes(self) -> frozenset[int]:
-        return frozenset(
-            [self._controller.pid, *self._hooks.pids(), *(guardian.pid for guardian in self._guardians.values())]
-        )
 
     async def _until_over(self) -> None:
         """Show output and fire faults until the job has ended."""
@@ -331,6 +307,8 @@ class Supervisor:
 
     def _hear(self, line: Line) -> None:
         self._controllers.wrote()
+        if self._seen > self._past.lines:
+            self._outbox.hear(line)
         if isinstance(line, Header | UnsavedLine):
             return
         if isinstance(line, FaultLine):
@@ -365,7 +343,7 @@ class Supervisor:
         self._interrupts += 1
         if self._interrupts == 1:
             self._show("warning", "stopping; once more stops at once")
-        if self._interrupts > 2 or (self._interrupts > 1 and self._writer is None and not self._seen):
+        if self._interrupts > 2 or (self._interrupts > 1 and not self._seen):
             self._over.set()
         else:
             self.operate(CancelRequested("interrupted", now=self._interrupts > 1))
@@ -374,7 +352,7 @@ class Supervisor:
         return node not in self._nodes
 
     def strike_far(self, blow: Blow) -> None:
-        self._send(blow)  # the controller has a connection to the command of its host
+        self._outbox.say(blow)  # the controller has a connection to the command of its host
 
     def kill_node(self, name: str, back_after_ns: int | None) -> None:
         self._take_away(Blow(name, "kill", duration_ns=back_after_ns))
@@ -400,30 +378,25 @@ class Supervisor:
 
     def disturb(self, wrong: Disturb) -> None:
         self._disturbed[wrong.node, wrong.why] = wrong
-        self._send(wrong)
+        self._outbox.say(wrong)
 
     def heal(self, node: str, why: str) -> None:
         if self._disturbed.pop((node, why), None) is not None:
-            self._send(Heal(node, why))
+            self._outbox.say(Heal(node, why))
 
     def kill_controller(self) -> None:
         if self._controller.returncode is None:
             self._controller.kill()
-            self._writer = None  # it reads nothing more: what is said now is for the next one
+            self._outbox.detach()
 
     def operate(self, event: Operation) -> None:
-        self._send(Operate(event))
+        self._outbox.say(Operate(event))
 
     def note_fault(self, spec: str, target: str) -> None:
-        self._send(Injected(spec, target))
+        self._outbox.say(Injected(spec, target))
 
-    def _send(self, message: msgspec.Struct) -> None:
-        """To the controller; what is said while none listens waits for the next."""
-        if self._writer is None:
-            self._unsent.append(message)
-            return
-        with contextlib.suppress(ConnectionError, RuntimeError):
-            self._writer.write(encode(message))
+    def warn(self, text: str) -> None:
+        self._show("warning", text)
 
     async def _wind_down(self, held: int) -> None:
         """Agents that were dismissed go by themselves; whatever is left after a moment does not have the choice."""
@@ -434,8 +407,9 @@ class Supervisor:
             if waits:
                 await asyncio.wait(waits, timeout=WIND_DOWN_S)
         os.close(held)  # whoever still holds the other end of the lifeline, ends
-        waits = [asyncio.create_task(process.wait()) for process in [*self._guardians.values(), self._controller]]
-        await asyncio.wait(waits, timeout=WIND_DOWN_S)
+        waits = [asyncio.create_task(process.wait()) for process in self._own.running()]
+        if waits:
+            await asyncio.wait(waits, timeout=WIND_DOWN_S)
         interrupted = FinishJob("cancelled", "interrupted") if self._interrupts else None
         await self._hooks.finish(self._mirror.state, self._finished or interrupted)
         for task in list(self._tasks):

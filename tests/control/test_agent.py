@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from flowdist.control import agent_io as io
 from flowdist.control import events as ev
 from flowdist.control import messages as msg
@@ -77,6 +79,39 @@ def test_the_first_failing_worker_takes_the_others_with_it_and_is_reported_once(
     assert talk.at(2, ack=True) == [kill("KILL")]
     done = talk.tell(io.WorkerExited(T, 1, 0, signal="KILL"))
     assert done == [ev.ReplicaExited(T, 1, "exit", 3, None, 1, "ValueError: x")]
+
+
+def test_the_worker_that_raised_first_is_reported_though_a_peer_that_lost_it_ended_before():
+    talk = Talk()
+    talk.run()
+    talk.tell(io.WorkerExited(T, 1, 1, 1, detail="RuntimeError: Connection closed by peer", raised_ns=20))
+    done = talk.tell(io.WorkerExited(T, 1, 0, 2, detail="ValueError: x", raised_ns=10))
+    assert done == [ev.ReplicaExited(T, 1, "exit", 2, None, 0, "ValueError: x")]
+
+
+def test_it_may_have_been_stopped_as_it_ended_and_what_it_raised_counts():
+    talk = Talk()
+    talk.run()
+    talk.tell(io.WorkerExited(T, 1, 1, 1, detail="RuntimeError: Connection closed by peer", raised_ns=20))
+    done = talk.tell(io.WorkerExited(T, 1, 0, 0, "TERM", detail="ValueError: x", raised_ns=10))
+    assert done == [ev.ReplicaExited(T, 1, "exit", 1, None, 0, "ValueError: x")]
+
+
+@pytest.mark.parametrize(("first", "then"), [(10, 10), (10, 20), (None, 10), (10, None), (None, None)])
+def test_a_peer_that_raised_later_or_of_which_that_is_not_known_changes_nothing(first: int | None, then: int | None):
+    """One that wrote nothing down may have been killed, by the kernel for one: the others lost it then."""
+    talk = Talk()
+    talk.run()
+    talk.tell(io.WorkerExited(T, 1, 1, 3, raised_ns=first))
+    assert talk.tell(io.WorkerExited(T, 1, 0, 4, raised_ns=then)) == [ev.ReplicaExited(T, 1, "exit", 3, None, 1)]
+
+
+def test_who_fails_after_it_was_told_to_stop_has_stopped_whenever_it_raised():
+    talk = Talk()
+    talk.run()
+    talk.order(StopReplica("node0", T, 1, SECOND))
+    talk.tell(io.WorkerExited(T, 1, 1, 1, raised_ns=20))
+    assert talk.tell(io.WorkerExited(T, 1, 0, 1, raised_ns=10)) == [ev.ReplicaStopped(T, 1)]
 
 
 def test_r16_success_is_when_all_workers_exit_with_0():

@@ -10,7 +10,7 @@ import pytest
 
 from flowdist.control.controller import Controller
 from flowdist.control.effects import StartReplica
-from flowdist.control.events import ControllerStarted
+from flowdist.control.events import CancelRequested, ControllerStarted
 from flowdist.control.history import Header, Line, Record
 from tests.runtime.harness import Deaths, Job
 
@@ -90,6 +90,21 @@ def test_r21_a_failure_while_no_controller_listens_is_dealt_with_by_the_next(tmp
         assert job.finish() == 0
         header, lines = job.journal()
         assert starts_of(lines) == ["trainer/0#1", "trainer/0#2"]
+        assert_replays(header, lines)
+
+
+def test_r21_ctrl_c_that_a_controller_has_not_read_before_it_died_is_for_the_next(tmp_path: Path) -> None:
+    with counter_job(tmp_path) as job:
+        job.until("committed", 1)
+        controller = job.named("flowdist.runtime.controller_main")[0]
+        os.kill(controller, signal.SIGSTOP)  # it reads nothing more
+        job.process.send_signal(signal.SIGINT)
+        job.until("once more stops at once")
+        os.kill(controller, signal.SIGKILL)
+        assert job.finish() == 130
+        header, lines = job.journal()
+        asked = [line for line in lines if isinstance(line, Record) and isinstance(line.event, CancelRequested)]
+        assert len(asked) == 1 and job.alive() == []
         assert_replays(header, lines)
 
 

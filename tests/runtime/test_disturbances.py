@@ -1,18 +1,13 @@
-"""What a plan of faults does to the frames of a connection, and to the checkpoints on the disk."""
+"""What a plan of faults does to the frames of a connection."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from flowdist.faults import parse_fault
 from flowdist.runtime.disturbances import Direction, Disturb, Disturbances, Heal
-from flowdist.runtime.tearing import tear_checkpoints
-from tests.control.harness import graph, role
 
 
 class Link:
@@ -102,46 +97,3 @@ def test_what_is_late_on_a_connection_that_is_closed_by_then_never_arrives() -> 
         assert talk.heard == [99]
 
     asyncio.run(story())
-
-
-def committed(folder: Path, *pointers: str) -> None:
-    for pointer in pointers:
-        file = folder / f"{pointer.replace('/', '-')}.ckpt"
-        file.write_text("0123456789")
-        (folder / pointer).mkdir(parents=True)
-        (folder / pointer / "latest.json").write_text(json.dumps({"path": str(file)}))
-
-
-def torn(folder: Path, target: str) -> list[str]:
-    """The files that were cut when that was the target."""
-    job = graph(role("trainer", max_replicas=2), role("ps", gang=False, max_replicas=2))
-    cut = tear_checkpoints(job, parse_fault(f"{target}@3s:torn-checkpoint"), folder)
-    assert all(path.read_text() == "01234" for path in cut)
-    return [path.name for path in cut]
-
-
-@pytest.mark.parametrize(
-    ("target", "names"),
-    [
-        ("trainer", ["trainer.ckpt"]),
-        ("trainer/1", ["trainer.ckpt"]),  # a gang has one for all
-        ("ps", ["ps-0.ckpt", "ps-1.ckpt"]),
-        ("ps/1", ["ps-1.ckpt"]),
-        ("all", ["trainer.ckpt", "ps-0.ckpt", "ps-1.ckpt"]),
-    ],
-)
-def test_whose_checkpoints_are_torn(tmp_path: Path, target: str, names: list[str]) -> None:
-    committed(tmp_path, "trainer", "ps/0", "ps/1")
-    assert torn(tmp_path, target) == names
-
-
-def test_of_a_folder_the_largest_file_is_torn_and_what_is_gone_is_left_alone(tmp_path: Path) -> None:
-    assert torn(tmp_path, "all") == []
-    committed(tmp_path, "trainer", "ps/0")
-    (tmp_path / "ps-0.ckpt").unlink()
-    (tmp_path / "trainer.ckpt").unlink()
-    (tmp_path / "trainer.ckpt").mkdir()
-    assert torn(tmp_path, "all") == []
-    (tmp_path / "trainer.ckpt/small").write_text("0")
-    (tmp_path / "trainer.ckpt/large").write_text("0123456789")
-    assert torn(tmp_path, "all") == ["large"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,21 @@ def test_ctrl_c_before_anything_runs_cancels_the_job(tmp_path: Path, when: str) 
         job.process.send_signal(signal.SIGINT)
         assert job.finish() == 130
         assert any("CANCELLED" in line for line in job.output) and job.alive() == []
+    end = state_of(job.run_dir)
+    assert end.state == "cancelled" and end.reason.startswith("interrupted")
+
+
+@pytest.mark.parametrize("how", [(), ("--detach",)], ids=["", "detached"])
+@pytest.mark.parametrize("when", ["folder", "import", "loop"])
+def test_ctrl_c_at_any_moment_before_it_runs_cancels_the_job(tmp_path: Path, when: str, how: tuple[str, ...]) -> None:
+    """While its folder is made, where Python forgets exceptions during an import, and before signals are dealt with."""
+    (tmp_path / "works.py").write_text("print('works', flush=True)\n")
+    interrupting = (sys.executable, str(Path(__file__).with_name("interrupting.py")), when)
+    with Job(tmp_path, "works.py", *how, before=interrupting) as job:
+        assert job.finish() == 130, job.text
+        assert "Traceback" not in job.text and "works" not in job.output and job.alive() == []
+        log = job.text if not how else (job.run_dir / "supervisor.log").read_text()
+        assert "CANCELLED" in log
     end = state_of(job.run_dir)
     assert end.state == "cancelled" and end.reason.startswith("interrupted")
 

@@ -225,6 +225,35 @@ def test_why_a_job_fails_is_told_when_it_happens_and_in_the_summary_by_the_same_
     assert failed_ns / 1e9 - 0.01 < shown_s  # to hundredths, and told when it has happened
 
 
+# Rank 0 raises, and is held up as it ends; rank 1 fails of that at once.
+HELD_UP = """
+import atexit, json, os, pathlib, signal, sys
+mine = pathlib.Path(os.environ["TORCHELASTIC_ERROR_FILE"])
+
+def fail(text):  # as @record does
+    whole = mine.with_suffix(".new")
+    whole.write_text(json.dumps({"message": text}))
+    os.utime(whole, 2 * (int(os.environ["RANK"]),))  # the times of files are coarse
+    whole.rename(mine)
+    raise SystemExit(2)
+
+if os.environ["RANK"] == "0":
+    atexit.register(signal.pause)
+    fail("ValueError: bad shape")
+while not (mine.parent.parent / "0" / mine.name).exists():
+    pass
+fail("RuntimeError: Connection closed by peer")
+"""
+
+
+def test_the_worker_that_raised_first_is_the_reason_though_its_peer_ends_before(tmp_path: Path) -> None:
+    (tmp_path / "held_up.py").write_text(HELD_UP)
+    with Job(tmp_path, "held_up.py", "--replicas", "1x2") as job:
+        assert job.finish() == 1
+        assert "trainer/0 failed on node0: exit code 2: ValueError: bad shape" in job.text, job.text
+        assert job.text.count("closed by peer") == 0 and job.alive() == []
+
+
 def test_a_command_that_cannot_be_started_has_failed_to_start(tmp_path: Path) -> None:
     (tmp_path / "no.sh").write_text("#!/nowhere/sh\n")
     (tmp_path / "no.sh").chmod(0o755)

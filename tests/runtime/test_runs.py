@@ -19,7 +19,7 @@ from flowdist.errors import FlowdistError
 from flowdist.graph import NodeSpec, RoleGraph, RoleSpec, SecretRef, encode_graph
 from flowdist.report.summary import summary_text
 from flowdist.runtime.called_off import called_off
-from flowdist.runtime.folder import find_run, is_locked, new_run, past_of, run_dirs
+from flowdist.runtime.folder import find_run, is_locked, lock_run, new_run, past_of, run_dirs
 from flowdist.runtime.reading import Follow, find_logs, latest_attempts, lines_of, parse_target
 from flowdist.runtime.runs import (
     describe,
@@ -115,6 +115,18 @@ def test_a_run_whose_lock_is_held_goes_on_and_one_that_has_not_ended_has_died(ba
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert is_locked(run_dir) and state_of(run_dir).state == "running"
     assert not is_locked(run_dir) and state_of(run_dir) == ("died", "", 1)
+
+
+def test_whoever_looks_whether_a_run_goes_on_is_waited_for(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`flowdist list` may look in the instant in which a host that joins takes the lock of its own folder."""
+    run_dir = base / "gpt-20261121-1-cccc"
+    with (run_dir / "lock").open("w") as looks:
+        fcntl.flock(looks, fcntl.LOCK_SH)
+        monkeypatch.setattr("time.sleep", lambda _: fcntl.flock(looks, fcntl.LOCK_UN))
+        os.close(lock_run(run_dir))
+        fcntl.flock(looks, fcntl.LOCK_SH)
+        with pytest.raises(FlowdistError, match="is still going on"):
+            lock_run(run_dir, -1)
 
 
 def test_how_a_run_has_ended_is_in_its_journal_whatever_came_after(base: Path) -> None:

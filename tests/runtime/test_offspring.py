@@ -1,0 +1,43 @@
+"""Whom a supervisor kills when a guardian has left orphans: everybody below it that it has not started itself."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import msgspec
+
+from flowdist.runtime.offspring import Offspring
+from flowdist.runtime.reaper import descendants
+
+
+class Nothing(msgspec.Struct):
+    """The argument of a module that wants none."""
+
+
+def test_a_process_that_is_being_started_is_no_orphan(tmp_path: Path) -> None:
+    """It runs before whoever has started it knows its number."""
+    before = descendants(os.getpid())
+
+    async def both() -> int:
+        offspring = Offspring(tmp_path)
+        starts = asyncio.create_task(offspring.start("this", Nothing(), "own.log"))
+        while not set(descendants(os.getpid())) - set(before):
+            await asyncio.sleep(0)
+        assert not starts.done()
+        await offspring.kill_others(before)
+        return await (await starts).wait()
+
+    assert asyncio.run(both()) == 0
+    assert "Zen" in (tmp_path / "own.log").read_text()
+
+
+def test_whoever_it_has_not_started_is_killed_and_whoever_is_spared_is_not(tmp_path: Path) -> None:
+    before = descendants(os.getpid())
+    with subprocess.Popen(["sleep", "600"]) as orphan, subprocess.Popen(["sleep", "600"]) as spared:
+        asyncio.run(Offspring(tmp_path).kill_others([*before, spared.pid]))
+        assert not Path(f"/proc/{orphan.pid}").exists() and spared.poll() is None
+        spared.send_signal(signal.SIGTERM)

@@ -1,0 +1,115 @@
+"""What a controller that dies has not read is told to the next one, and nothing is told twice (R21)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from flowdist.control.events import CancelRequested, ControllerStarted, Event, NodeGone, ScaleRequested, TimePassed
+from flowdist.control.history import FaultLine, Header, Line, Record
+from flowdist.runtime.disturbances import Heal
+from flowdist.runtime.frames import Injected, Operate, encode
+from flowdist.runtime.outbox import Outbox
+from tests.control.harness import graph, role
+
+FOUR, TWO = Operate(ScaleRequested("trainer", 4)), Operate(ScaleRequested("trainer", 2))
+HIT = Injected("ps/0@every=1s", "ps/0")
+
+
+class Connection:
+    """To one controller."""
+
+    def __init__(self) -> None:
+        self.said: list[bytes] = []
+
+    def write(self, data: bytes, /) -> None:
+        self.said.append(data)
+
+    def was_told(self, *messages: msgspec.Struct) -> bool:
+        return self.said == [encode(message) for message in messages]
+
+
+def recorded(event: Event) -> Line:
+    return Record(1, 0, event, (), "")
+
+
+def first_line() -> Line:
+    return Header(graph(role("trainer")), ("node0",), "a-run")
+
+
+def begun() -> tuple[Outbox, Connection]:
+    outbox, first = Outbox(), Connection()
+    outbox.attach(first)
+    outbox.hear(first_line())
+    return outbox, first
+
+
+def next_one(outbox: Outbox, *last_words: Line) -> Connection:
+    """The last controller has died; another shows what that one wrote, and takes over."""
+    outbox.detach()
+    after = Connection()
+    outbox.attach(after)
+    for line in last_words:
+        outbox.hear(line)
+    assert after.was_told(), "it might hear again what the last one did"
+    outbox.hear(recorded(ControllerStarted(2)))
+    return after
+
+
+def test_what_the_last_controller_has_not_written_down_is_told_to_the_next_in_order() -> None:
+    outbox, first = begun()
+    for message in (FOUR, HIT, TWO):
+        outbox.say(message)
+    assert first.was_told(FOUR, HIT, TWO)
+    assert next_one(outbox).was_told(FOUR, HIT, TWO)
+
+
+def test_what_it_has_written_down_is_not_told_again() -> None:
+    outbox, _ = begun()
+    for message in (FOUR, HIT, TWO):
+        outbox.say(message)
+    outbox.hear(recorded(TimePassed()))
+    outbox.hear(recorded(FOUR.event))
+    second = next_one(outbox, FaultLine(0, HIT.spec, HIT.target))  # it died before that was heard
+    assert second.was_told(TWO)
+    outbox.hear(recorded(TWO.event))
+    assert next_one(outbox).was_told()
+
+
+def test_of_two_that_are_alike_each_has_a_line_of_its_own() -> None:
+    outbox, _ = begun()
+    outbox.say(HIT)
+    outbox.say(HIT)
+    outbox.hear(FaultLine(0, HIT.spec, HIT.target))
+    assert next_one(outbox).was_told(HIT)
+
+
+def test_what_is_said_while_none_listens_waits_for_the_next_also_what_has_no_line() -> None:
+    outbox = Outbox()
+    heal = Heal("node0", "node0@1s:lost")
+    outbox.say(FOUR)
+    first = Connection()
+    outbox.attach(first)
+    outbox.say(heal)
+    assert first.was_told()
+    outbox.hear(first_line())
+    assert first.was_told(FOUR, heal)
+    assert next_one(outbox).was_told(FOUR), "of the other no line would ever tell that it was heard"
+
+
+def test_one_that_was_killed_on_purpose_is_told_nothing_more() -> None:
+    outbox, first = begun()
+    outbox.detach()
+    outbox.hear(recorded(ControllerStarted(2)))  # its last line
+    outbox.say(FOUR)
+    assert first.was_told()
+    assert next_one(outbox).was_told(FOUR)
+
+
+def test_the_end_of_a_node_that_was_started_again_is_no_news() -> None:
+    outbox, _ = begun()
+    for gone in (NodeGone("node0", "its agent died"), NodeGone("node1", "its agent died")):
+        outbox.say(Operate(gone))
+    outbox.say(Operate(CancelRequested("interrupted")))
+    outbox.take_back_gone("node0")
+    expected = (Operate(NodeGone("node1", "its agent died")), Operate(CancelRequested("interrupted")))
+    assert next_one(outbox).was_told(*expected)

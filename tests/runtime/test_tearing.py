@@ -1,0 +1,160 @@
+"""Which checkpoints a plan of faults tears, and when: as soon as the pointer names what was accepted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flowdist.control.events import CheckpointOffered
+from flowdist.control.history import record
+from flowdist.fault_files import parse_plan
+from flowdist.faults import parse_fault
+from flowdist.graph import SECOND
+from flowdist.runtime.inject import Injector
+from flowdist.runtime.tearing import PATIENCE_NS, Tearing
+from tests.control.harness import Talk, graph, r, role
+
+
+def committed(folder: Path, *pointers: str) -> None:
+    for pointer in pointers:
+        file = folder / f"{pointer.replace('/', '-')}.ckpt"
+        file.write_text("0123456789")
+        (folder / pointer).mkdir(parents=True)
+        (folder / pointer / "latest.json").write_text(json.dumps({"path": str(file)}))
+
+
+def torn(folder: Path, target: str) -> list[str]:
+    """The files that were cut when that was the target."""
+    job = graph(role("trainer", max_replicas=2), role("ps", gang=False, max_replicas=2))
+    tearing = Tearing(job, folder)
+    tearing.begin(parse_fault(f"{target}@3s:torn-checkpoint"), 3 * SECOND)
+    cut = [file for _, _, file in tearing.tear(3 * SECOND) if file is not None]
+    assert tearing.give_up() == [], "of what nothing is known, nothing is waited for"
+    assert all(path.read_text() == "01234" for path in cut)
+    return [path.name for path in cut]
+
+
+@pytest.mark.parametrize(
+    ("target", "names"),
+    [
+        ("trainer", ["trainer.ckpt"]),
+        ("trainer/1", ["trainer.ckpt"]),  # a gang has one for all
+        ("ps", ["ps-0.ckpt", "ps-1.ckpt"]),
+        ("ps/1", ["ps-1.ckpt"]),
+        ("all", ["trainer.ckpt", "ps-0.ckpt", "ps-1.ckpt"]),
+    ],
+)
+def test_whose_checkpoints_are_torn(tmp_path: Path, target: str, names: list[str]) -> None:
+    committed(tmp_path, "trainer", "ps/0", "ps/1")
+    assert torn(tmp_path, target) == names
+
+
+def test_of_a_folder_the_largest_file_is_torn_and_what_is_gone_is_left_alone(tmp_path: Path) -> None:
+    assert torn(tmp_path, "all") == []
+    committed(tmp_path, "trainer", "ps/0")
+    (tmp_path / "ps-0.ckpt").unlink()
+    (tmp_path / "trainer.ckpt").unlink()
+    (tmp_path / "trainer.ckpt").mkdir()
+    assert torn(tmp_path, "all") == []
+    (tmp_path / "trainer.ckpt/small").write_text("0")
+    (tmp_path / "trainer.ckpt/large").write_text("0123456789")
+    assert torn(tmp_path, "all") == ["large"]
+
+
+class Told:
+    """What the injector says of it; a fault of checkpoints asks for nothing else."""
+
+    def __init__(self) -> None:
+        self.torn: list[str] = []
+        self.warnings: list[str] = []
+
+    def note_fault(self, spec: str, target: str) -> None:
+        self.torn.append(Path(target).name)
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+
+class Story:
+    """A gang and replicas without, and a fault. What is accepted is on the disk when its agent has published it."""
+
+    def __init__(self, run_dir: Path, fault: str) -> None:
+        topology = graph(role("trainer"), role("ps", gang=False, max_replicas=2))
+        self.talk, self.told, self.folder = Talk(topology), Told(), run_dir / "checkpoints"
+        self.talk.join("node0")
+        self.injector = Injector(parse_plan([fault]), topology, run_dir, self.told)  # type: ignore[arg-type]
+
+    def accept(self, who: str, name: str, step: int) -> None:
+        replica = self.talk.replica(who)
+        generation = self.talk.job.worlds[replica.world].generation
+        event = CheckpointOffered(r(who), replica.attempt, generation, str(self.folder / name), step)
+        effects = self.talk.tell(event)
+        self.injector.hear(self.talk.job, record(1, self.talk.now, event, effects))
+        self.look()
+
+    def publish(self, pointer: str, name: str, step: int) -> None:
+        (self.folder / pointer).mkdir(parents=True, exist_ok=True)
+        (self.folder / name).write_text("0123456789")
+        content = {"path": str(self.folder / name), "step": step, "generation": 1}
+        (self.folder / pointer / "latest.json").write_text(json.dumps(content))
+        self.look()
+
+    def look(self) -> None:
+        self.injector.fire(self.talk.job, self.talk.now)
+
+
+def test_a_pointer_that_is_written_late_is_waited_for(tmp_path: Path) -> None:
+    story = Story(tmp_path, "trainer@checkpoint=trainer,1:torn-checkpoint")
+    story.accept("trainer/0", "first", 10)
+    assert story.told.torn == []
+    story.publish("trainer", "first", 10)
+    assert story.told.torn == ["first"] and (story.folder / "first").read_text() == "01234"
+    story.publish("trainer", "second", 20)
+    assert story.told.torn == ["first"] and story.injector.never_fired() == []
+
+
+def test_an_older_checkpoint_is_not_torn_in_its_place(tmp_path: Path) -> None:
+    story = Story(tmp_path, "trainer@checkpoint=trainer,2:torn-checkpoint")
+    story.accept("trainer/0", "same", 10)
+    story.publish("trainer", "same", 10)
+    story.accept("trainer/0", "same", 20)  # a script may write to the same name again
+    assert story.told.torn == []
+    story.publish("trainer", "same", 20)
+    assert story.told.torn == ["same"]
+
+
+def test_one_that_was_overtaken_by_the_next_is_not_waited_for(tmp_path: Path) -> None:
+    story = Story(tmp_path, "trainer@checkpoint=trainer,1:torn-checkpoint")
+    story.accept("trainer/0", "first", 10)
+    story.accept("trainer/0", "second", 20)
+    story.publish("trainer", "second", 20)  # both were between two looks
+    assert story.told.torn == ["second"]
+
+
+def test_each_replica_without_a_gang_is_waited_for_by_itself(tmp_path: Path) -> None:
+    story = Story(tmp_path, "ps@checkpoint=ps,2:torn-checkpoint")
+    story.accept("ps/0", "a", 1)
+    story.accept("ps/1", "b", 1)
+    story.publish("ps/1", "b", 1)
+    assert story.told.torn == ["b"]
+    story.publish("ps/0", "a", 1)
+    assert story.told.torn == ["b", "a"]
+
+
+@pytest.mark.parametrize("how", ["in all that time", "before the job is over"])
+def test_a_pointer_that_never_comes_is_told(tmp_path: Path, how: str) -> None:
+    story = Story(tmp_path, "trainer@checkpoint=trainer,1:torn-checkpoint")
+    story.accept("trainer/0", "first", 10)
+    assert story.told.warnings == []
+    if how == "in all that time":
+        story.talk.wait(PATIENCE_NS / SECOND)
+        story.look()
+    else:
+        story.injector.let_go()
+    pointer = story.folder / "trainer/latest.json"
+    why = f"nothing is torn: {pointer} has not come to name the checkpoint that was committed last"
+    assert story.told.warnings == [f"fault trainer@checkpoint=trainer,1:torn-checkpoint: {why}"]
+    story.publish("trainer", "first", 10)
+    assert story.told.torn == [] and len(story.injector.never_fired()) == 1
