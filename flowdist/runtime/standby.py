@@ -80,11 +80,11 @@ class Standbys:
                 sent = socket.send_fds(standby.channel, [data], files)
                 if sent < len(data):  # it closes its side once it has all
                     standby.channel.sendall(data[sent:])
-            except OSError:  # it has died
+            except OSError:  # it has died, or there is no room for what it is to be told: then it ends of the close
+                standby.close()
                 os.waitpid(standby.pid, 0)
                 continue
-            finally:
-                standby.close()
+            standby.close()
             return standby.pid
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import selectors
 import signal
@@ -146,6 +147,33 @@ def test_one_whose_death_comes_with_the_request_that_it_was_to_have_is_missed_on
     with pytest.raises(ChildProcessError):
         os.waitpid(waits[0].pid, 0)  # it has been reaped
     waits[0].wait()
+    selector.close()
+
+
+def test_one_that_cannot_be_told_what_to_do_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOBUFS, "no buffer space available")
+
+    pids: list[int] = []
+
+    def fork() -> int:
+        pids.append(os.fork())
+        return pids[-1]
+
+    monkeypatch.setattr(standby, "CALM_S", 0.0)
+    selector = selectors.DefaultSelector()
+    standbys = Standbys(selector, fork)
+    standbys.stir()
+    channel = standbys.keep_up(1)
+    if channel is not None:
+        try:
+            standby.wait_for_work(channel)
+        finally:
+            os._exit(0)
+    monkeypatch.setattr("socket.send_fds", refuse)
+    assert standbys.hand_over(Spawn(1, ("python",), {}, str(tmp_path), str(tmp_path)), []) is None
+    with pytest.raises(ChildProcessError):
+        os.waitpid(pids[0], 0)  # it has been reaped
     selector.close()
 
 
