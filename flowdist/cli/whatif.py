@@ -81,7 +81,7 @@ def read_question(
 def answer(header: Header, lines: list[Line], name: str, question: Question, as_json: bool) -> NoReturn:
     """Simulate what was, and what would have been; show both beside the record. Exits as the latter ended."""
     from flowdist.sim.faulting import check_faults
-    from flowdist.sim.retold import retold, with_workloads
+    from flowdist.sim.retold import let_arrive, retold, with_workloads
     from flowdist.sim.simulation import Simulation, with_nodes
 
     story = retold(header, lines)
@@ -94,8 +94,10 @@ def answer(header: Header, lines: list[Line], name: str, question: Question, as_
     _refuse_strangers(story.plan, other, question)
     check_faults(plan, other)
     with Patience(quiet=as_json) as patience:
-        again = Simulation(same, story.plan, checks="paced", tell=patience.tell).run()
-        result = Simulation(other, plan, checks="paced", tell=patience.tell).run()
+        again, result = (
+            let_arrive(Simulation(graph, faults, checks="paced", tell=patience.tell), story.arrivals).run()
+            for graph, faults in ((same, story.plan), (other, plan))
+        )
     was = _as_it_was(header, lines)
     summaries = [was, *(_counted_alike(run, was) for run in (again, result))]
     if question.trace_file is not None:

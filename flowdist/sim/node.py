@@ -43,6 +43,8 @@ class SimNode:
         self.net = Link(spec.name, sim.seed, apart_ns=1 if sim.schedule else 0)
         self.is_heard = False  # the next heartbeat is no news; the simulation keeps it as `links` has it
         self.is_paused = False
+        self.comes_at_ns = 0  # its agent is started then: nothing is said before
+        self._is_coming = False
         self._held: list[Callable[[], None]] = []  # what happens to it as soon as it goes on
         self.link = 0  # counts the connections to the controller: what is said on one does not arrive on the next
         self.hung: dict[tuple[ReplicaId, int], None] = {}  # attempts that do nothing any more
@@ -66,7 +68,11 @@ class SimNode:
 
     def connect(self) -> None:
         """The connection to the controller comes up, unless there is none to connect to."""
-        if not self._sim.is_down and not self.net.is_cut("up") and not self.net.is_cut("down"):
+        if self._sim.queue.now < self.comes_at_ns:
+            if not self._is_coming:
+                self._sim.queue.at(self.comes_at_ns, self.connect)
+            self._is_coming = True
+        elif not self._sim.is_down and not self.net.is_cut("up") and not self.net.is_cut("down"):
             self.link += 1
             self.tell(io.Connected())
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import signal
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -19,21 +19,23 @@ from flowdist.control import events as ev
 from flowdist.control.controller import Controller
 from flowdist.control.effects import StartReplica
 from flowdist.control.history import FaultLine, Header, Line, Record
-from flowdist.control.ids import ReplicaId
+from flowdist.control.ids import NodeName, ReplicaId
 from flowdist.fault_files import parse_plan
 from flowdist.faults import Plan
 from flowdist.graph import SECOND, RoleGraph, RoleSpec, WorkloadSpec
 from flowdist.sim.network import LATENCY_NS
-from flowdist.sim.simulation import PROOF_NS, TAKE_OVER_NS
+from flowdist.sim.simulation import PROOF_NS, TAKE_OVER_NS, Simulation
 
 
 class Retold(NamedTuple):
     """What a record says about the world outside the controller.
 
     `workloads` are by role, measured where the record allows it. `untold` says in words what is not repeated.
+    `arrivals` are when the first agents of the declared nodes called, in nanoseconds; of nodes that never did, none.
     """
 
     plan: Plan
+    arrivals: dict[NodeName, int]
     workloads: dict[str, WorkloadSpec]
     untold: tuple[str, ...]
 
@@ -52,7 +54,15 @@ def retold(header: Header, lines: Sequence[Line]) -> Retold:
     texts = sorted(teller.faults, key=lambda fault: fault[0])  # of one moment: as they came
     plan = parse_plan([text for _, text in texts], teller.scales, teller.adds, teller.drains)
     workloads, unmeasured = measured(header.graph, lines)
-    return Retold(plan, workloads, (*teller.untold, *unmeasured))
+    return Retold(plan, teller.arrivals, workloads, (*teller.untold, *unmeasured))
+
+
+def let_arrive(simulation: Simulation, arrivals: Mapping[NodeName, int]) -> Simulation:
+    """The simulation, before it runs, with nodes that come up when they did; those it does not have are left out."""
+    for name, at in arrivals.items():
+        if name in simulation.nodes:
+            simulation.nodes[name].comes_at_ns = at
+    return simulation
 
 
 def with_workloads(graph: RoleGraph, workloads: dict[str, WorkloadSpec]) -> RoleGraph:
@@ -81,6 +91,7 @@ class _Teller:
         self._hit: dict[str, int] = {}  # when a fault was carried out, by its target
         self._declared = dict.fromkeys(node.name for node in header.graph.cluster.nodes)
         self._seen: dict[str, int] = {}  # incarnations
+        self.arrivals: dict[NodeName, int] = {}
         self.faults: list[tuple[int, str]] = []
         self.scales: list[str] = []
         self.adds: list[str] = []
@@ -164,6 +175,8 @@ class _Teller:
     def _join(self, event: ev.NodeJoined, now: int) -> None:
         before = self._seen.get(event.node)
         self._seen[event.node] = event.incarnation
+        if before is None and event.node in self._declared:
+            self.arrivals[event.node] = max(0, now - LATENCY_NS)
         gone = self._away.pop(event.node, None)
         if gone is None and before is not None and before < event.incarnation:
             gone = (now - PROOF_NS, "")  # it lost what it ran, before anybody missed it

@@ -11,6 +11,7 @@ from flowdist import Node, Restart, Topology, Workload
 from flowdist.cli.common import Named, load
 from flowdist.cli.simulate import _from_scenario
 from flowdist.control import events as ev
+from flowdist.control.effects import StartReplica
 from flowdist.control.history import FaultLine, Header, Line, Record
 from flowdist.control.ids import ReplicaId
 from flowdist.fault_files import parse_plan
@@ -18,9 +19,10 @@ from flowdist.faults import Plan
 from flowdist.graph import MS, SECOND, RoleGraph
 from flowdist.report.summary import summary_of
 from flowdist.scenario import load_scenario
-from flowdist.sim.retold import measured, retold, with_workloads
+from flowdist.sim.retold import let_arrive, measured, retold, with_workloads
 from flowdist.sim.simulation import SimResult, Simulation, with_nodes
 from flowdist.testing import simulate
+from flowdist.testing.kit import graph_of
 
 STORIES = sorted((Path(__file__).parents[2] / "scenarios").glob("*.toml"))
 
@@ -47,7 +49,7 @@ def test_every_scenario_told_again_from_its_trace_is_the_same_story(path: Path) 
     graph, then = played(path)
     header, lines = header_of(then)
     found = retold(header, lines)
-    again = Simulation(with_workloads(graph, found.workloads), found.plan).run()
+    again = let_arrive(Simulation(with_workloads(graph, found.workloads), found.plan), found.arrivals).run()
     assert again.violation is None
     assert story(again) == story(then)
     assert again.now == pytest.approx(then.now, rel=0.15)  # what a checkpoint cost is in the steps now
@@ -113,6 +115,25 @@ def test_steps_start_up_and_checkpoints_are_measured() -> None:
     assert work.startup_ns == pytest.approx(declared.startup_ns, rel=0.05)
 
 
+def test_nodes_come_when_they_came() -> None:
+    """Failures have their times in the run: with all nodes there at once it would be told ahead of them."""
+    late = {"node0": 3 * SECOND, "node1": 9 * SECOND}
+    t = Topology("late", nodes=2 * [Node(cpu=1)])
+    t.role("trainer", "true", replicas=2, restart=Restart(max_restarts=3), workload=Workload(steps=60, startup="2s"))
+    graph, plan = with_nodes(graph_of(t)), parse_plan(["trainer/1@20s", "controller@5s"])
+    then = let_arrive(Simulation(graph, plan), late).run()
+    header, lines = header_of(then)
+    found = retold(header, lines)
+    assert found.arrivals == late and story(then)[0] == "succeeded"
+    again = let_arrive(Simulation(with_workloads(graph, found.workloads), found.plan), found.arrivals).run()
+    assert story(again) == story(then) and again.now == pytest.approx(then.now, rel=0.01)
+    formed = [
+        next(line.t_ns for line in result.lines if isinstance(line, Record) and starts(line))
+        for result in (again, then)
+    ]
+    assert formed[0] == formed[1] > 9 * SECOND
+
+
 def test_without_progress_a_task_is_as_long_as_it_was_and_that_is_said() -> None:
     graph, then = played(GANG)
     lines = without(header_of(then)[1], ev.ReplicaProgressed, ev.CheckpointOffered)
@@ -121,6 +142,10 @@ def test_without_progress_a_task_is_as_long_as_it_was_and_that_is_said() -> None
     alone = Simulation(with_workloads(graph, workloads), Plan()).run()
     restarted = max(line.t_ns for line in lines if isinstance(line, FaultLine))
     assert alone.now == pytest.approx(then.now - restarted, rel=0.05)
+
+
+def starts(line: Record) -> bool:
+    return any(isinstance(effect, StartReplica) for effect in line.effects)
 
 
 def without(lines: list[Line], *told: type[ev.Event]) -> list[Line]:
