@@ -23,9 +23,9 @@ $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 demo: $(VENV)/.demo  ## the main job, with a parameter server and a trainer killed on the way
 	$(BIN)/flowdist run examples/word2vec/topology.py --fail ps/0@checkpoint=ps,4+500ms --fail trainer/1@step=trainer,2000
 
-test: $(VENV)/.dev  ## all tests; those on real processes two at a time: they mostly wait
+test: $(VENV)/.dev  ## all tests; those on real processes three at a time: they mostly wait
 	$(BIN)/python -m pytest -q -n auto -m 'not real'
-	$(BIN)/python -m pytest -q -n 2 -m real
+	$(BIN)/python -m pytest -q -n 3 -m real
 
 LATE ?= 1.5
 STUTTER ?= 0.5

@@ -129,7 +129,8 @@ def test_r21_a_run_that_was_killed_goes_on_from_its_last_checkpoint(tmp_path: Pa
 def test_r21_nothing_is_carried_out_that_the_journal_has_no_room_for(tmp_path: Path) -> None:
     """A full disk, played by a limit on the size of files: the run ends with a reason, and its journal replays."""
     (tmp_path / "loop.py").write_text("print('works', flush=True)\nraise SystemExit(1)\n")
-    with Job(tmp_path, "loop.py", "--max-restarts", "500", before=("prlimit", "--fsize=12288")) as job:
+    again = ("--max-restarts", "500", "--set", "trainer.restart.backoff=0s")
+    with Job(tmp_path, "loop.py", *again, before=("prlimit", "--fsize=12288")) as job:
         assert job.finish() == 1
         assert f"the journal cannot be written: is there room on the disk of {job.run_dir}?" in job.text
         assert "Traceback" not in job.text and job.alive() == []

@@ -49,16 +49,16 @@ def events(job: Job) -> list[object]:
 @pytest.mark.parametrize(
     ("kind", "heard"),
     [
-        ("", NodeGone),
-        (":leave", NodeLeft),
-        (":preempt=1s", NodePreempted),
-        (":lost", NodeSilent),
-        (":pause", NodeSilent),
+        ("/5s", NodeGone),
+        (":leave/5s", NodeLeft),
+        (":preempt=1s/5s", NodePreempted),
+        (":lost/10s", NodeSilent),
+        (":pause/10s", NodeSilent),
     ],
 )
 def test_a_node_of_another_host_is_hit_and_comes_back(tmp_path: Path, kind: str, heard: type) -> None:
     with Hosts(tmp_path) as hosts:
-        first, second = two_hosts(hosts, f"{SECOND}@generation=trainer,1{kind}/10s")
+        first, second = two_hosts(hosts, f"{SECOND}@generation=trainer,1{kind}")
         first.until("rank 0 of 1")
         second.until("generation 3 rank 1 of 2")
         (tmp_path / "end").touch()

@@ -108,6 +108,7 @@ def test_sigkill_of_a_fork_server_is_a_failure_of_its_workers(tmp_path: Path) ->
         job.until("signal SIGKILL")
         job.until("set free", 2)
         job.process.send_signal(signal.SIGINT)
+        job.until("once more stops at once")
         job.process.send_signal(signal.SIGINT)
         assert job.finish() == 130
         assert job.alive() == []
