@@ -291,8 +291,7 @@ class Soak:
         wrong += [f"socket {path} is left" for path in self._folder.rglob("*") if path.is_socket()]
         sockets = Path("/proc/net/unix").read_text().split()
         wrong += [f"socket {name} is open" for name in sockets if str(self._folder) in name]
-        new = shared_memory() - self._shared_before
-        return wrong + [f"/dev/shm/{name} is left" for name in sorted(new) if not is_in_use(name)]
+        return wrong + [f"/dev/shm/{name} is left" for name in left_in_memory(self._shared_before)]
 
     def _read_journal(self) -> list[str]:
         """It replays, and tells what happened; so do the workers' own files."""
@@ -350,6 +349,16 @@ def command_of(pid: int) -> str:
 def shared_memory() -> set[str]:
     """The names of all that there is on this machine."""
     return {path.name for path in Path("/dev/shm").iterdir()}
+
+
+def left_in_memory(before: set[str], patience_s: float = 60.0) -> list[str]:
+    """What is new in shared memory, and stays there though nobody uses it: other jobs on this machine tidy up, too."""
+    give_up_s = time.monotonic() + patience_s
+    while left := sorted(name for name in shared_memory() - before if not is_in_use(name)):
+        if time.monotonic() > give_up_s:
+            return left
+        time.sleep(0.2)
+    return []
 
 
 def is_in_use(name: str) -> bool:

@@ -69,8 +69,25 @@ def test_shared_memory_that_somebody_else_uses_is_not_ours(soak: ModuleType) -> 
     theirs = SharedMemory(create=True, size=16)
     try:
         assert theirs.name in soak.shared_memory() - before and soak.is_in_use(theirs.name)
+        assert theirs.name not in soak.left_in_memory(before, patience_s=0)
         theirs.close()
         assert not soak.is_in_use(theirs.name)
+        assert theirs.name in soak.left_in_memory(before, patience_s=0)
+    finally:
+        theirs.unlink()
+
+
+def test_shared_memory_that_others_are_about_to_free_is_not_left(
+    soak: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may have ended between a look at what there is and a look at who uses it."""
+    before = soak.shared_memory()
+    theirs = SharedMemory(create=True, size=16)
+    theirs.close()
+    looks = iter([{theirs.name} | before, before])
+    monkeypatch.setattr(soak, "shared_memory", lambda: next(looks))
+    try:
+        assert soak.left_in_memory(before) == []
     finally:
         theirs.unlink()
 
