@@ -145,7 +145,7 @@ class _Session:
 
         if dist.is_initialized():
             with contextlib.suppress(RuntimeError, ValueError):  # it is broken: what can be told of it was told
-                if _is_nccl():
+                if process_groups.is_nccl():
                     dist.distributed_c10d._abort_process_group()
                 else:
                     dist.destroy_process_group()
@@ -194,16 +194,11 @@ class _Session:
     def _break_group(self) -> None:
         """Whatever waits for a peer in the group fails now, whether that peer is gone or does not answer."""
         while not self._has_left.is_set():
-            if _is_nccl():
+            if process_groups.is_nccl():
                 for group in list(sys.modules["torch.distributed"].distributed_c10d._world.pg_names):
                     group.abort()
             _shut_down(self._foreign)
             self._has_left.wait(POLL_S)
-
-
-def _is_nccl() -> bool:
-    dist = sys.modules.get("torch.distributed")
-    return dist is not None and dist.is_initialized() and "nccl" in str(dist.get_backend_config())
 
 
 def _is_broken(error: BaseException) -> bool:

@@ -30,9 +30,14 @@ def end_at_exit() -> None:
     atexit.register(_at_exit)
 
 
-def _at_exit() -> None:
+def is_nccl() -> bool:
+    """Whether there is a process group that goes through NCCL, alone or beside another backend."""
     dist = _initialized()
-    if dist is not None and "nccl" not in str(dist.get_backend_config()) and getattr(sys, "last_value", None) is None:
+    return dist is not None and "nccl" in str(dist.get_backend_config())
+
+
+def _at_exit() -> None:
+    if not is_nccl() and getattr(sys, "last_value", None) is None:
         end()
 
 

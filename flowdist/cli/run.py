@@ -174,8 +174,7 @@ def carry_out(
         run_dir, graph = find_run(base, resume)
         warnings: list[str] = []
     else:
-        settled = settle_cluster(graph, gpus, len(plan.new_nodes)) if hosting is None else (graph, [])
-        graph, warnings = settled
+        graph, warnings = settle_cluster(graph, gpus, len(plan.new_nodes)) if hosting is None else (graph, [])
         run_dir = None
     check_faults(plan, graph, has_guests=hosting is not None)
     if hosting is None and (note := stranding(plan, graph)):  # of other hosts nobody knows which will come
@@ -186,8 +185,7 @@ def carry_out(
     console.now_ns = lambda: 0  # nothing has begun
     for warning in warnings:
         console.show("warning", warning)
-    early = EarlyInterrupts()
-    with early:
+    with EarlyInterrupts() as early:
         run_dir = run_dir or new_run(base, graph, prefix)
         if metrics is not None:
             console.show("event", f"metrics at http://127.0.0.1:{metrics.getsockname()[1]}/metrics")
