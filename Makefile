@@ -54,7 +54,7 @@ coverage: $(VENV)/.dev  ## every statement and branch of these rooms, or it fail
 format: $(VENV)/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
-	cp flowdist/dsl/errors.md docs/errors.md
+	cp flowdist/dsl/problems/errors.md docs/errors.md
 
 bench: $(VENV)/.dev  ## every benchmark, with its peer in the same run
 	$(BIN)/python benchmarks/simulate_hour.py

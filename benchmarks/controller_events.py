@@ -15,12 +15,12 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from flowdist.control import events as ev
+from flowdist.control.connection.sessions import Links
 from flowdist.control.controller import Controller
-from flowdist.control.effects import Effect, OpenStore, StartReplica, StopReplica
-from flowdist.control.ids import ReplicaId
-from flowdist.control.links import Links
-from flowdist.control.messages import Heartbeat, Join
+from flowdist.control.protocol import events as ev
+from flowdist.control.protocol.effects import Effect, OpenStore, StartReplica, StopReplica
+from flowdist.control.protocol.ids import ReplicaId
+from flowdist.control.protocol.messages import Heartbeat, Join
 from flowdist.graph import (
     HOUR,
     SECOND,

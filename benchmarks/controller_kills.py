@@ -22,9 +22,9 @@ import time
 from pathlib import Path
 
 from flowdist.control.controller import Controller
-from flowdist.control.effects import StartReplica
-from flowdist.control.events import ControllerStarted
-from flowdist.control.history import Header, Record, read_whole_lines
+from flowdist.control.protocol.effects import StartReplica
+from flowdist.control.protocol.events import ControllerStarted
+from flowdist.record.journal import Header, Record, read_whole_lines
 
 SCRIPT = """
 import hashlib, json, os, sys, time
@@ -56,7 +56,7 @@ def controller_pid(run_dir: str) -> int | None:
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 command = (entry / "cmdline").read_bytes()
-                if b"flowdist.runtime.controller_main" in command and run_dir.encode() in command:
+                if b"flowdist.runtime.controller.controller_main" in command and run_dir.encode() in command:
                     return int(entry.name)
     return None
 

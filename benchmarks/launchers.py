@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flowdist.runtime.clock import boot_ns
-from flowdist.runtime.reaper import become_subreaper, descendants, kill_descendants
+from flowdist.runtime.processes.reaper import become_subreaper, descendants, kill_descendants
 
 STAMP = """
 import os, time
@@ -226,7 +226,7 @@ class Flowdist(Job):
         lifeline, _held = os.pipe()  # nobody closes it: all is killed
         config["node"] = {**config["node"], "name": f"node{number}"}
         config |= {"number": number, "lifeline": lifeline, "lock": os.open(self.folder, os.O_RDONLY)}
-        command = [sys.executable, "-P", "-m", "flowdist.runtime.guardian", json.dumps(config)]
+        command = [sys.executable, "-P", "-m", "flowdist.runtime.agent.guardian", json.dumps(config)]
         event_ns = boot_ns()
         with (self.folder / f"node{number}.txt").open("wb") as output:
             held = [config["lifeline"], config["lock"]]
@@ -249,11 +249,11 @@ class Flowdist(Job):
 
     def note_start(self) -> None:
         """When the journal's clock began; to be asked for while the job runs."""
-        (config,) = [config for _, config in self._ours("flowdist.runtime.controller_main")]
+        (config,) = [config for _, config in self._ours("flowdist.runtime.controller.controller_main")]
         self.start_ns = int(str(config["start_ns"]))
 
     def _guardians(self) -> dict[str, tuple[int, dict[str, object]]]:
-        found = self._ours("flowdist.runtime.guardian")
+        found = self._ours("flowdist.runtime.agent.guardian")
         mine = [(pid, config) for pid, config in found if parent_of(pid) == self._run.pid]
         return {config["node"]["name"]: (pid, config) for pid, config in mine}  # type: ignore[index]
 

@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 
 from flowdist.dsl.load import load_topology
-from flowdist.fault_files import parse_plan
+from flowdist.faults.files import parse_plan
 from flowdist.graph import DAY, SECOND, RestartPolicy
-from flowdist.sim.macro import Macro
-from flowdist.sim.macro_scope import scope_of
+from flowdist.sim.macro.macro import Macro
+from flowdist.sim.macro.scope import scope_of
 
 TOPOLOGY = str(Path(__file__).parents[1] / "scenarios/topologies/hundred_thousand.py")
 RATE, PER_NODE_DAY, BACK_S = "node-kill=6.5e-3/node-day/4h", 6.5e-3, 4 * 3600

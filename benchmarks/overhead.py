@@ -24,7 +24,7 @@ from typing import NamedTuple
 from launchers import LOOK_S, own_descendants
 from sections import write_section
 
-from flowdist.runtime.reaper import descendants, kill_descendants
+from flowdist.runtime.processes.reaper import descendants, kill_descendants
 
 SCRIPT = """
 import time

@@ -16,17 +16,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from flowdist.control.events import ReplicaProgressed
-from flowdist.control.history import Header, record
-from flowdist.control.ids import ReplicaId
+from flowdist.control.protocol.events import ReplicaProgressed
+from flowdist.control.protocol.ids import ReplicaId
 from flowdist.dsl import Node, Restart, Topology, Workload
 from flowdist.dsl.load import load_topology
 from flowdist.faults import Plan, parse_fault
 from flowdist.graph import HOUR, RoleGraph
-from flowdist.sim.nemesis import FAULTS_MAX, Nemesis
-from flowdist.sim.queue import Queue
-from flowdist.sim.simulation import Simulation
-from flowdist.sim.trace import Trace
+from flowdist.record.journal import Header, record
+from flowdist.sim.engine.queue import Queue
+from flowdist.sim.engine.simulation import Simulation
+from flowdist.sim.engine.trace import Trace
+from flowdist.sim.faults.nemesis import FAULTS_MAX, Nemesis
 from flowdist.testing.campaign import Rules, campaign, horizon, judge
 from flowdist.testing.kit import graph_of
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from flowdist.control.controller import Controller
-from flowdist.control.history import FaultLine, Header, Record, read_whole_lines
+from flowdist.record.journal import FaultLine, Header, Record, read_whole_lines
 
 NODES = 4
 QUIET_S = 25.0  # at the end, so that everything is whole again

@@ -17,8 +17,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from flowdist.report.page import timeline_page
-from flowdist.report.timeline import timeline_of
+from flowdist.report.record.page import timeline_page
+from flowdist.report.record.timeline import timeline_of
 from tests.report.browser import Browser, find_browser
 from tests.report.records import crash_loop
 

@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from flowdist.dsl import Node, On, Resources, Restart, Role, Secret, Template, Topology, Workload
-    from flowdist.launching import launch
+    from flowdist.launching.caller import launch
 
 WORDS = ("Node", "On", "Resources", "Restart", "Role", "Secret", "Template", "Topology", "Workload")
 __all__ = [
@@ -24,7 +24,7 @@ def __getattr__(name: str) -> object:
     # PEP 562: the one place where the house allows a module __getattr__, because importing the DSL (msgspec)
     # into every worker would cost each of them its import time.
     if name == "launch":
-        from flowdist.launching import launch
+        from flowdist.launching.caller import launch
 
         return launch
     if name in WORDS:

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from flowdist.errors import FlowdistError
-from flowdist.fault_files import parse_plan, plan_of_scenario, read_plan
-from flowdist.fault_rates import Arrivals, check_rates, entities, expected, parse_rate
 from flowdist.faults import NOTHING, FaultError, check_plan, parse_fault, refuse_misplaced, refuse_unsupported
+from flowdist.faults.files import parse_plan, plan_of_scenario, read_plan
+from flowdist.faults.rates import Arrivals, check_rates, entities, expected, parse_rate
+from flowdist.faults.streams import draw
 from flowdist.graph import DAY, HOUR, MINUTE, Cluster, NodeSpec, RoleGraph
-from flowdist.streams import draw
 from tests.control.harness import graph, role
 
 ZONES = (NodeSpec("node0", labels=(("zone", "a"),)), NodeSpec("node1", labels=(("zone", "b"),)))

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from flowdist.errors import did_you_mean
-from flowdist.faults import (
+from flowdist.faults.grammar import (
     Add,
     Drain,
     FaultError,

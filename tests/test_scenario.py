@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from flowdist.errors import FlowdistError
+from flowdist.faults.scenario import EXAMPLES, Expect, Scenario, check_expectations, load_scenario
 from flowdist.graph import JointWorld
-from flowdist.scenario import EXAMPLES, Expect, Scenario, check_expectations, load_scenario
 from tests.control.harness import graph, role
 
 HEAD = 'title = "a story"\ntopology = "t.py"\n'

@@ -44,6 +44,13 @@ GROUPS = {
 }
 
 
+FOLDERS = {
+    "run": ("run", "join", "torchrun"),
+    "simulate": ("simulate",),
+    "operate": ("scale", "drain", "cordon", "uncordon", "cancel"),
+}
+FOLDER_OF = {verb: folder for folder, verbs in FOLDERS.items() for verb in verbs}  # the others are in `inspect`
+
 AS_JSON = "flowdist.as_json"
 
 
@@ -54,7 +61,9 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        command: click.Command = importlib.import_module(f"flowdist.cli.{cmd_name}").command
+        command: click.Command = importlib.import_module(
+            f"flowdist.cli.{FOLDER_OF.get(cmd_name, 'inspect')}.{cmd_name}"
+        ).command
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -68,7 +77,7 @@ class _LazyGroup(click.Group):
         except click.UsageError as error:
             if not ctx.meta[AS_JSON]:
                 raise
-            from flowdist.cli.common import fail  # only when something is wrong
+            from flowdist.cli.shared.common import fail  # only when something is wrong
 
             usage = error.ctx.command_path if error.ctx is not None else "flowdist"
             fail(FlowdistError(error.format_message(), help=f"see {usage} --help"), as_json=True)

@@ -4,6 +4,6 @@ effects = controller.handle(event, now)      # now: integer nanoseconds since th
 controller.deadline()                        # when to call handle(TimePassed(), now), or None
 """
 
-from flowdist.control.ids import ReplicaId
+from flowdist.control.protocol.ids import ReplicaId
 
 __all__ = ["ReplicaId"]

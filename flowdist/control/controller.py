@@ -11,17 +11,17 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from flowdist.control import events as ev
-from flowdist.control.bad_gpus import lose_gpu
-from flowdist.control.beginning import new_job
-from flowdist.control.deadlines import Due
-from flowdist.control.effects import AnswerCheckpoint, Effect
-from flowdist.control.ending import begin_ending, close_store, forget_store, judge_success, settle_ending
-from flowdist.control.hanging import judge_hang, note_revived, note_stalled
-from flowdist.control.ids import NodeName, ReplicaId
-from flowdist.control.in_place import park
-from flowdist.control.leaving import go, note_left, note_step, preempt
-from flowdist.control.membership import (
+from flowdist.control.incidents.ending import begin_ending, close_store, forget_store, judge_success, settle_ending
+from flowdist.control.incidents.hangs import judge_hang, note_revived, note_stalled
+from flowdist.control.incidents.in_place import park
+from flowdist.control.incidents.recovery import advance, drop_notice, fail, leave_incident, lose, open_incident
+from flowdist.control.incidents.suspects import note_answer, note_answers_are_due, note_heard, note_quiet
+from flowdist.control.job.deadlines import Due
+from flowdist.control.job.initial_state import new_job
+from flowdist.control.job.state import Failure, JobState, Replica, Role, World
+from flowdist.control.membership.addresses import update_addresses
+from flowdist.control.membership.drain import go, note_left, note_step, preempt
+from flowdist.control.membership.formation import (
     closed_gates,
     form_worlds,
     note_formed,
@@ -29,13 +29,13 @@ from flowdist.control.membership import (
     tell_dependents,
     why_not_admitted,
 )
-from flowdist.control.nodes import give_up_node, join, lose_node, warmed_up
-from flowdist.control.operator import obey
-from flowdist.control.peers import update_addresses
-from flowdist.control.placement import explain, unplace
-from flowdist.control.recovery import advance, drop_notice, fail, leave_incident, lose, open_incident
-from flowdist.control.silence import note_answer, note_answers_are_due, note_heard, note_quiet
-from flowdist.control.state import Failure, JobState, Replica, Role, World
+from flowdist.control.membership.gpus import lose_gpu
+from flowdist.control.membership.nodes import give_up_node, join, lose_node, warmed_up
+from flowdist.control.membership.operator import obey
+from flowdist.control.placement.placement import explain, unplace
+from flowdist.control.protocol import events as ev
+from flowdist.control.protocol.effects import AnswerCheckpoint, Effect
+from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.graph import RoleGraph, format_duration
 
 SETTLE_ROUNDS_MAX = 1000  # each round gives up a seat, a world or an incident: more means a bug

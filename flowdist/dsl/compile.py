@@ -10,23 +10,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from flowdist.dsl.checks import check_graph
-from flowdist.dsl.commands import MACROS, check_found, macros_of, read_command, read_hook, way_of
-from flowdist.dsl.env import read_env
-from flowdist.dsl.fields import NAME, Fields
-from flowdist.dsl.models import check_model, model_of
-from flowdist.dsl.parallel import check_parallel, read_parallel
-from flowdist.dsl.places import COMMAND_LINE
-from flowdist.dsl.placing import read_placement
-from flowdist.dsl.policy import compile_restart
-from flowdist.dsl.preload import read_preload, warn_if_cold
-from flowdist.dsl.problems import Problems, did_you_mean
-from flowdist.dsl.resources import NamedResources
-from flowdist.dsl.settings import load_settings
+from flowdist.dsl.between_roles import check_graph
+from flowdist.dsl.problems.places import COMMAND_LINE
+from flowdist.dsl.problems.problem import Problems, did_you_mean
+from flowdist.dsl.read.commands import MACROS, check_found, macros_of, read_command, read_hook, way_of
+from flowdist.dsl.read.env import read_env
+from flowdist.dsl.read.fields import NAME, Fields
+from flowdist.dsl.read.models import check_model, model_of
+from flowdist.dsl.read.parallel import check_parallel, read_parallel
+from flowdist.dsl.read.placing import read_placement
+from flowdist.dsl.read.policy import compile_restart
+from flowdist.dsl.read.preload import read_preload, warn_if_cold
+from flowdist.dsl.read.resources import NamedResources
+from flowdist.dsl.read.settings import load_settings
+from flowdist.dsl.read.workload import read_workload
+from flowdist.dsl.read.worlds import check_worlds
+from flowdist.dsl.replica_counts import parse_sizes
 from flowdist.dsl.topology import ROLE_DEFAULTS, Gate, Node, Role, Topology
-from flowdist.dsl.units import parse_sizes
-from flowdist.dsl.workload import read_workload
-from flowdist.dsl.worlds import check_worlds
 from flowdist.graph import (
     MINUTE,
     MS,

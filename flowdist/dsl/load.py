@@ -20,8 +20,8 @@ from typing import Any, NamedTuple, NoReturn
 from flowdist.dsl import topology as words
 from flowdist.dsl.compile import compile_topology
 from flowdist.dsl.overrides import apply_nodes, apply_sets
-from flowdist.dsl.places import CLI, Place, place_of_bytes
-from flowdist.dsl.problems import Problem, Problems, TopologyProblems, did_you_mean
+from flowdist.dsl.problems.places import CLI, Place, place_of_bytes
+from flowdist.dsl.problems.problem import Problem, Problems, TopologyProblems, did_you_mean
 from flowdist.dsl.topology import Topology
 from flowdist.graph import RoleGraph
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flowdist.dsl.load import Loaded, compile_loaded
-from flowdist.dsl.places import COMMAND_LINE, CallSite
+from flowdist.dsl.problems.places import COMMAND_LINE, CallSite
 from flowdist.dsl.topology import Restart, Topology
 
 

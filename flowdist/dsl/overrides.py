@@ -13,8 +13,8 @@ from itertools import count, islice
 from typing import Any
 
 from flowdist.dsl.compile import MOST
-from flowdist.dsl.places import CLI, COMMAND_LINE, CallSite
-from flowdist.dsl.problems import Problems, did_you_mean
+from flowdist.dsl.problems.places import CLI, COMMAND_LINE, CallSite
+from flowdist.dsl.problems.problem import Problems, did_you_mean
 from flowdist.dsl.topology import ROLE_DEFAULTS, Gate, Node, Restart, Role, Topology, Workload, replaced_by
 
 HERE = CallSite(COMMAND_LINE, 1, ())

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict, Unpack
 
-from flowdist.dsl.places import CallSite, Place, call_site
+from flowdist.dsl.problems.places import CallSite, Place, call_site
 
 Duration = str | int | float
 Memory = str | int

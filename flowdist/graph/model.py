@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from flowdist.graph.parallel import Parallel, replica_step
+from flowdist.graph.mesh import Parallel, replica_step
 from flowdist.graph.units import MINUTE, MS, SECOND
 
 RoleKind = Literal["task", "service"]

@@ -20,18 +20,18 @@ from multiprocessing import get_context
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from flowdist.faults import NOTHING, FaultError, Plan, parse_fault
+from flowdist.faults.grammar import NOTHING, FaultError, Plan, parse_fault
 from flowdist.graph import HOUR, RoleGraph
-from flowdist.sim.bounds import Bounds
-from flowdist.sim.collectives import with_collective
-from flowdist.sim.faulting import check_faults
-from flowdist.sim.nemesis import Nemesis, tolerance_of
-from flowdist.sim.points import CONTROLLER, DOUBLE, reachable
-from flowdist.sim.properties import Properties
-from flowdist.sim.simulation import SimResult, Simulation
+from flowdist.sim.checks.bounds import Bounds
+from flowdist.sim.checks.points import CONTROLLER, DOUBLE, reachable
+from flowdist.sim.checks.properties import Properties
+from flowdist.sim.engine.simulation import SimResult, Simulation
+from flowdist.sim.faults.injector import check_faults
+from flowdist.sim.faults.nemesis import Nemesis, tolerance_of
+from flowdist.sim.workers.collectives import with_collective
 from flowdist.testing.corpus import Known
-from flowdist.testing.judging import Failure, Rules, judge, shrink, specs
 from flowdist.testing.sameness import errors_text, has_models, unlike
+from flowdist.testing.verdicts import Failure, Rules, judge, shrink, specs
 
 __all__ = ["Failure", "Report", "Rules", "Verdict", "campaign", "horizon", "judge", "replay_command"]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flowdist.errors import FlowdistError
-from flowdist.testing.judging import Failure
-from flowdist.testing.kinds import likeness
+from flowdist.testing.deduplication import likeness
+from flowdist.testing.verdicts import Failure
 
 ALIKE_MAX = 10  # one bug can make most seeds fail, and each that is kept is tried first the next time
 

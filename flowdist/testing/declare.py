@@ -29,8 +29,8 @@ from typing import overload
 
 from flowdist.errors import FlowdistError
 from flowdist.graph import parse_duration
-from flowdist.sim.points import POINTS
-from flowdist.sim.properties import Always, Check, Eventually, Properties, Sometimes, name_of
+from flowdist.sim.checks.points import POINTS
+from flowdist.sim.checks.properties import Always, Check, Eventually, Properties, Sometimes, name_of
 
 SUFFIX = "_properties.py"
 
@@ -39,7 +39,7 @@ def always(check: Check) -> Always:
     """A property that holds after every event.
 
     Args:
-        check: Given the state of the job (`flowdist.control.state.JobState`); False, or an AssertionError, breaks it.
+        check: Given the job's state (`flowdist.control.job.state.JobState`); False, or an AssertionError, breaks it.
     """
     return Always(name_of(check), check)
 

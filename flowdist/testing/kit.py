@@ -21,20 +21,20 @@ from typing import Any, Literal, ParamSpec, TypeVar
 from flowdist.dsl.load import compile_loaded, load_topology
 from flowdist.dsl.topology import Topology
 from flowdist.errors import FlowdistError, did_you_mean
-from flowdist.fault_files import parse_plan
-from flowdist.faults import Plan
+from flowdist.faults.files import parse_plan
+from flowdist.faults.grammar import Plan
 from flowdist.graph import RoleGraph, parse_duration
-from flowdist.sim.bounds import bounds_of
-from flowdist.sim.collectives import with_collective
-from flowdist.sim.faulting import check_faults
-from flowdist.sim.properties import Always, Check, Eventually, Properties, Sometimes, properties_of
-from flowdist.sim.simulation import SimResult, Simulation, with_nodes
-from flowdist.sim.unfired import unfired_texts
-from flowdist.testing.again import as_texts, bound_words, note_for_hypothesis, replay_lines, words_of
+from flowdist.sim.checks.bounds import bounds_of
+from flowdist.sim.checks.properties import Always, Check, Eventually, Properties, Sometimes, properties_of
+from flowdist.sim.engine.simulation import SimResult, Simulation, with_nodes
+from flowdist.sim.faults.injector import check_faults
+from flowdist.sim.faults.unfired import unfired_texts
+from flowdist.sim.workers.collectives import with_collective
 from flowdist.testing.campaign import Report, campaign, replay_command
 from flowdist.testing.corpus import Corpus
 from flowdist.testing.declare import load_properties, refuse_doubles, side_file
-from flowdist.testing.kinds import kinds_of, seeds_text
+from flowdist.testing.deduplication import kinds_of, seeds_text
+from flowdist.testing.repro_command import as_texts, bound_words, note_for_hypothesis, replay_lines, words_of
 from flowdist.testing.sameness import difference, errors_text, has_models, unlike
 from flowdist.testing.tracing import untraced
 

@@ -22,8 +22,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def simulate(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
     """`simulate("topology.py", "node1@5m")`, as `flowdist.testing.simulate`, with the seed of --flowdist-seed."""
-    from flowdist.testing.again import is_hypothesis_at_work, replay_lines
     from flowdist.testing.kit import simulate as run
+    from flowdist.testing.repro_command import is_hypothesis_at_work, replay_lines
 
     calls = request.node.stash.setdefault(_CALLS, [])
 

@@ -10,9 +10,9 @@ from collections import Counter
 from typing import NamedTuple
 
 from flowdist.graph import RoleGraph, format_duration
-from flowdist.sim.answers import same
-from flowdist.sim.played import Played, PlayedStep
-from flowdist.sim.simulation import SimResult
+from flowdist.sim.engine.simulation import SimResult
+from flowdist.sim.user_code.answers import same
+from flowdist.sim.user_code.played import Played, PlayedStep
 
 SHOWN_MAX = 80  # letters of a value
 

@@ -15,7 +15,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from flowdist.dsl.topology import Topology
-from flowdist.faults import Drain, Fault, Plan, Scale, parse_fault
+from flowdist.faults.grammar import Drain, Fault, Plan, Scale, parse_fault
 from flowdist.graph import (
     MINUTE,
     MS,

@@ -6,7 +6,7 @@ import contextlib
 import ipaddress
 import socket
 
-from flowdist.runtime.addresses import has_address
+from flowdist.runtime.wire.addresses import has_address
 
 
 def host_of(endpoint: str) -> str:

@@ -10,8 +10,8 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, NoReturn
 
-from flowdist.dsl.places import CLI
-from flowdist.dsl.problems import Problem, TopologyProblems, did_you_mean
+from flowdist.dsl.problems.places import CLI
+from flowdist.dsl.problems.problem import Problem, TopologyProblems, did_you_mean
 
 Stance = Literal["same", "better", "no effect", "refused"]
 

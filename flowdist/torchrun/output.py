@@ -12,9 +12,9 @@ from pathlib import Path
 from string import Template
 from typing import NamedTuple
 
-from flowdist.control.effects import StartReplica
+from flowdist.control.protocol.effects import StartReplica
 from flowdist.graph import RoleSpec
-from flowdist.runtime.logs import Sink, Stream
+from flowdist.runtime.run_folder.logs import Sink, Stream
 
 BITS: Mapping[Stream, int] = {"stdout": 1, "stderr": 2}
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from flowdist.runtime.addresses import Endpoint, endpoint_of
-from flowdist.runtime.handshake import TOKEN
+from flowdist.runtime.wire.addresses import Endpoint, endpoint_of
+from flowdist.runtime.wire.handshake import TOKEN
 from flowdist.torchrun.hosts import is_this_machine
 from flowdist.torchrun.options import Given
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from flowdist.cli.common import guarded
 from flowdist.cli.main import VERBS as VERBS_OF_MAIN
 from flowdist.cli.main import cli
+from flowdist.cli.shared.common import guarded
 from flowdist.graph import decode_graph
 
 VERBS = (

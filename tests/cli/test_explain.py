@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from flowdist.cli.explain import command
-from flowdist.cli.simulate import command as simulate
+from flowdist.cli.inspect.explain import command
+from flowdist.cli.simulate.simulate import command as simulate
 
 TOPOLOGIES = Path(__file__).parents[2] / "scenarios/topologies"
 PS, STAGES = str(TOPOLOGIES / "ps.py"), str(TOPOLOGIES / "stages.py")

@@ -203,7 +203,7 @@ def test_the_difference_is_printed() -> None:
 
 
 def test_a_difference_ends_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flowdist.sim.macro_scope.PROOF_NS", 30_000_000_000)
+    monkeypatch.setattr("flowdist.sim.macro.scope.PROOF_NS", 30_000_000_000)
     done = simulate(GANG, "--macro", "--cross-check", "--fail", "node1@3m/1m", "--until", "30m")
     assert done.exit_code == 3 and "same outcome, generations and incidents" in done.output
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from flowdist.cli.graph import command
+from flowdist.cli.inspect.graph import command
 
 PS = str(Path(__file__).parents[2] / "scenarios/topologies/ps.py")
 FAKE_DOT = """#!/bin/sh
@@ -106,7 +106,7 @@ def test_as_json_it_is_nodes_and_edges() -> None:
 
 def test_drawing_needs_no_networkx() -> None:
     code = (
-        "import sys; from click.testing import CliRunner; from flowdist.cli.graph import command;"
+        "import sys; from click.testing import CliRunner; from flowdist.cli.inspect.graph import command;"
         f"r = CliRunner().invoke(command, ['{PS}']); assert r.exit_code == 0, r.output;"
         "sys.exit('networkx' in sys.modules)"
     )

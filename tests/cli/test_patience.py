@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from flowdist.cli.patience import Patience
+from flowdist.cli.simulate.patience import Patience
 from flowdist.graph import SECOND
 
 

@@ -10,12 +10,12 @@ import pytest
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
-from flowdist.cli.diff import command as diff_command
-from flowdist.cli.replay import command as replay_command
-from flowdist.cli.simulate import command as simulate_command
-from flowdist.cli.timeline import command as timeline_command
-from flowdist.control.events import CheckpointOffered, Event, ReplicaProgressed
-from flowdist.control.history import Record, decode_lines, encode_line
+from flowdist.cli.inspect.diff import command as diff_command
+from flowdist.cli.inspect.replay import command as replay_command
+from flowdist.cli.inspect.timeline import command as timeline_command
+from flowdist.cli.simulate.simulate import command as simulate_command
+from flowdist.control.protocol.events import CheckpointOffered, Event, ReplicaProgressed
+from flowdist.record.journal import Record, decode_lines, encode_line
 
 GANG = str(Path(__file__).parents[2] / "scenarios/topologies/gang.py")
 

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from flowdist.cli.console import finish
-from flowdist.cli.diff import command as diff_command
-from flowdist.cli.list import command as list_command
-from flowdist.cli.logs import command as logs_command
-from flowdist.cli.replay import command as replay_command
-from flowdist.cli.report import command as report_command
-from flowdist.cli.run import command as run_command
-from flowdist.cli.status import command as status_command
-from flowdist.cli.timeline import command as timeline_command
-from flowdist.control.history import Header, encode_line
+from flowdist.cli.inspect.diff import command as diff_command
+from flowdist.cli.inspect.list import command as list_command
+from flowdist.cli.inspect.logs import command as logs_command
+from flowdist.cli.inspect.replay import command as replay_command
+from flowdist.cli.inspect.report import command as report_command
+from flowdist.cli.inspect.status import command as status_command
+from flowdist.cli.inspect.timeline import command as timeline_command
+from flowdist.cli.run.console import finish
+from flowdist.cli.run.run import command as run_command
 from flowdist.graph import encode_graph
-from flowdist.runtime.supervisor import RunResult
+from flowdist.record.journal import Header, encode_line
+from flowdist.runtime.supervisor.supervisor import RunResult
 from tests.control.sheets import sheet_of
 from tests.report.records import simulated
 

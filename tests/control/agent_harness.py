@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from flowdist.control import agent_io as io
-from flowdist.control import messages as msg
-from flowdist.control.agent import Agent
-from flowdist.control.effects import Order, StartReplica
+from flowdist.control.agent.agent import Agent
+from flowdist.control.protocol import agent_io as io
+from flowdist.control.protocol import messages as msg
+from flowdist.control.protocol.effects import Order, StartReplica
 from flowdist.graph import SECOND, NodeSpec
 from tests.control.harness import graph, r, role
 

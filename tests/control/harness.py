@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pickle
 
-from flowdist.control import events as ev
 from flowdist.control.controller import Controller, settle
-from flowdist.control.effects import Effect, FinishJob, Notify, OpenStore, StartReplica, StopReplica
-from flowdist.control.ids import ReplicaId
+from flowdist.control.protocol import events as ev
+from flowdist.control.protocol.effects import Effect, FinishJob, Notify, OpenStore, StartReplica, StopReplica
+from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import (
     SECOND,
     Cluster,

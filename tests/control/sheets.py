@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from flowdist.control import events as ev
 from flowdist.control.controller import Controller
-from flowdist.control.history import FaultLine, Header, Line, Record, record
-from flowdist.control.timesheet import Timesheet
+from flowdist.control.protocol import events as ev
 from flowdist.graph import SECOND, RoleGraph
+from flowdist.record.journal import FaultLine, Header, Line, Record, record
+from flowdist.record.timesheet import Timesheet
 from tests.control.harness import Talk, graph, r, restart, role
 
 

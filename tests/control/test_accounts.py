@@ -6,13 +6,13 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 
-from flowdist.control import events as ev
-from flowdist.control.accounts import Accounts, Bucket, goodput_of
-from flowdist.control.effects import FinishJob
-from flowdist.control.history import Header, Record
+from flowdist.control.protocol import events as ev
+from flowdist.control.protocol.effects import FinishJob
 from flowdist.graph import SECOND, Cluster, JointWorld, RoleGraph
-from flowdist.testing.conversation import Player, talks
-from flowdist.testing.conversation import Talk as Drawn
+from flowdist.proofs.conversation import Player, talks
+from flowdist.proofs.conversation import Talk as Drawn
+from flowdist.record.accounts import Accounts, Bucket, goodput_of
+from flowdist.record.journal import Header, Record
 from tests.control.harness import TCP, Gate, Talk, graph, node, r, restart, role
 from tests.control.sheets import (
     fail,

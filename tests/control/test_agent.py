@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from flowdist.control import agent_io as io
-from flowdist.control import events as ev
-from flowdist.control import messages as msg
-from flowdist.control.effects import AnswerCheckpoint, CloseStore, OpenStore, StopReplica, TellPeers
+from flowdist.control.protocol import agent_io as io
+from flowdist.control.protocol import events as ev
+from flowdist.control.protocol import messages as msg
+from flowdist.control.protocol.effects import AnswerCheckpoint, CloseStore, OpenStore, StopReplica, TellPeers
 from flowdist.graph import MS, NODE_PROCS, SECOND, NodeSpec, Readiness
 from tests.control.agent_harness import A, T, Talk, kill, start
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from flowdist.control import agent_io as io
-from flowdist.control import events as ev
-from flowdist.control import messages as msg
-from flowdist.control.effects import AskStep, CloseStore, OpenStore, StopAtStep, StopReplica
+from flowdist.control.protocol import agent_io as io
+from flowdist.control.protocol import events as ev
+from flowdist.control.protocol import messages as msg
+from flowdist.control.protocol.effects import AskStep, CloseStore, OpenStore, StopAtStep, StopReplica
 from flowdist.graph import MINUTE, SECOND
 from tests.control.agent_harness import A, T, Talk, kill, start
 

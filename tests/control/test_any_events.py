@@ -10,10 +10,18 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from flowdist.control import events as ev
 from flowdist.control.controller import Controller
-from flowdist.control.effects import AskStep, CloseStore, Effect, OpenStore, StartReplica, StopAtStep, StopReplica
-from flowdist.control.waiting import waiting_for
+from flowdist.control.membership.waiting import waiting_for
+from flowdist.control.protocol import events as ev
+from flowdist.control.protocol.effects import (
+    AskStep,
+    CloseStore,
+    Effect,
+    OpenStore,
+    StartReplica,
+    StopAtStep,
+    StopReplica,
+)
 from flowdist.graph import SECOND, RoleGraph
 from flowdist.testing.strategies import FAILURES, NODES, topologies
 from tests.control.harness import assert_settled

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from flowdist.control import events as ev
-from flowdist.control.effects import Effect, Notify
+from flowdist.control.protocol import events as ev
+from flowdist.control.protocol.effects import Effect, Notify
 from flowdist.graph import Gate
 from tests.control.harness import TCP, Talk, graph, r, restart, role
 

@@ -8,12 +8,12 @@ from functools import cache
 
 import pytest
 
-from flowdist.control import events as ev
-from flowdist.control.deadlines import Due
-from flowdist.control.invariants import check_job
-from flowdist.control.state import Charge, JobState
-from flowdist.control.watching import EVERY, Watch
+from flowdist.control.invariants.invariants import check_job
+from flowdist.control.job.deadlines import Due
+from flowdist.control.job.state import Charge, JobState
+from flowdist.control.protocol import events as ev
 from flowdist.graph import Capacity, Gate, NodeSpec, RestartPolicy
+from flowdist.sim.checks.watching import EVERY, Watch
 from tests.control.harness import TCP, Talk, graph, r, role
 
 Spoil = Callable[[JobState], object]

@@ -7,8 +7,8 @@ from typing import Any, get_args
 
 import pytest
 
-from flowdist.control import agent_io as io
-from flowdist.control import effects, events, messages
+from flowdist.control.protocol import agent_io as io
+from flowdist.control.protocol import effects, events, messages
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from flowdist.control import events as ev
-from flowdist.control.effects import StopReplica
-from flowdist.control.waiting import waiting_for
+from flowdist.control.membership.waiting import waiting_for
+from flowdist.control.protocol import events as ev
+from flowdist.control.protocol.effects import StopReplica
 from flowdist.graph import SECOND, Gate, RoleSpec
 from tests.control.harness import TCP, Talk, graph, r, restart, role
 

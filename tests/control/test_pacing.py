@@ -7,14 +7,14 @@ from functools import cache
 
 import pytest
 
-from flowdist.control import events as ev
 from flowdist.control.controller import Controller
-from flowdist.control.effects import CloseStore, Effect
-from flowdist.control.history import Record, record
-from flowdist.control.invariants import check_job
-from flowdist.control.pacing import SHARE, SMALL, Pace
-from flowdist.control.state import JobState
+from flowdist.control.invariants.invariants import check_job
+from flowdist.control.job.state import JobState
+from flowdist.control.protocol import events as ev
+from flowdist.control.protocol.effects import CloseStore, Effect
 from flowdist.graph import SECOND, Capacity, RestartPolicy
+from flowdist.record.journal import Record, record
+from flowdist.sim.checks.pacing import SHARE, SMALL, Pace
 from tests.control.harness import graph, r, role
 from tests.control.test_invariants import SEEN_AT_ONCE, SEEN_SOON, Spoil, assign, count, job_that_runs
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from flowdist.control import events as ev
-from flowdist.control.placement import Chooser, explain
-from flowdist.control.waiting import waiting_for
+from flowdist.control.membership.waiting import waiting_for
+from flowdist.control.placement.placement import Chooser, explain
+from flowdist.control.protocol import events as ev
 from flowdist.graph import Cluster, Domain, Gate, NodeSpec, Placement, Resources, RoleSpec, offered
 from tests.control.harness import TCP, Talk, graph, restart, role
 

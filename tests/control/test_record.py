@@ -8,10 +8,12 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from flowdist.control import events as ev
 from flowdist.control.controller import Controller
-from flowdist.control.effects import Notify
-from flowdist.control.history import (
+from flowdist.control.protocol import events as ev
+from flowdist.control.protocol.effects import Notify
+from flowdist.faults.milestones import Milestone, has_come
+from flowdist.graph import SECOND, RoleGraph
+from flowdist.record.journal import (
     FaultLine,
     Header,
     Record,
@@ -22,8 +24,6 @@ from flowdist.control.history import (
     read_whole_lines,
     record,
 )
-from flowdist.control.milestones import Milestone, has_come
-from flowdist.graph import SECOND, RoleGraph
 from tests.control.harness import TCP, Talk, graph, r, restart, role
 
 

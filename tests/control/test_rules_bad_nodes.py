@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowdist.control import events as ev
+from flowdist.control.protocol import events as ev
 from flowdist.graph import HOUR, SECOND, Gate, RestartPolicy
 from tests.control.harness import Talk, graph, r, role
 

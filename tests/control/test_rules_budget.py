@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowdist.control import events as ev
+from flowdist.control.protocol import events as ev
 from flowdist.graph import MINUTE, SECOND, Domain, Gate, RestartPolicy, Rule
 from tests.control.harness import TCP, Talk, graph, r, restart, role
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from flowdist.control import agent_io as io
-from flowdist.control import events as ev
-from flowdist.control import messages as msg
+from flowdist.control.agent.lease import Lease
+from flowdist.control.connection.sessions import Heard, Links
 from flowdist.control.controller import Controller
-from flowdist.control.effects import AskStep, OpenStore, StartReplica, StopAtStep, StopReplica, TellPeers
-from flowdist.control.lease import Lease
-from flowdist.control.links import Heard, Links
+from flowdist.control.protocol import agent_io as io
+from flowdist.control.protocol import events as ev
+from flowdist.control.protocol import messages as msg
+from flowdist.control.protocol.effects import AskStep, OpenStore, StartReplica, StopAtStep, StopReplica, TellPeers
 from flowdist.graph import MINUTE, MS, SECOND, Gate, JobOptions
 from tests.control import agent_harness as agents
 from tests.control.agent_harness import T, kill

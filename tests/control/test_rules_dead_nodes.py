@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from flowdist.control import events as ev
-from flowdist.control.waiting import waiting_for
+from flowdist.control.membership.waiting import waiting_for
+from flowdist.control.protocol import events as ev
 from flowdist.graph import MS, SECOND, Domain, FailureKind, Gate, JointWorld, RestartPolicy, Rule
 from flowdist.graph.model import Action
 from tests.control.harness import Talk, graph, r, restart, role

@@ -5,15 +5,15 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from flowdist.control import agent_io as io
-from flowdist.control import events as ev
-from flowdist.control.agent import Agent
-from flowdist.control.effects import StartReplica, StopReplica
-from flowdist.control.links import Links
-from flowdist.control.messages import Join, Ordered, Report
-from flowdist.control.status import Lately, status_of
-from flowdist.control.xid import parts_hit, xid_text
+from flowdist.control.agent.agent import Agent
+from flowdist.control.connection.sessions import Links
+from flowdist.control.protocol import agent_io as io
+from flowdist.control.protocol import events as ev
+from flowdist.control.protocol.effects import StartReplica, StopReplica
+from flowdist.control.protocol.messages import Join, Ordered, Report
+from flowdist.control.protocol.xid import parts_hit, xid_text
 from flowdist.graph import SECOND, Cluster, Gate, JobOptions, NodeSpec, Resources, RestartPolicy, RoleSpec, Rule
+from flowdist.record.status import Lately, status_of
 from tests.control.harness import Talk, graph, r, restart, role
 
 LOOSE = restart("replica", 9)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from flowdist.control import events as ev
-from flowdist.control.effects import Effect, StopReplica
+from flowdist.control.protocol import events as ev
+from flowdist.control.protocol.effects import Effect, StopReplica
 from flowdist.graph import MINUTE, SECOND, Rule
 from tests.control.harness import Talk, graph, r, restart, role
 

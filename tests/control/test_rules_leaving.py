@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flowdist.control import events as ev
-from flowdist.control.effects import AskStep, Effect, StopAtStep, StopReplica
+from flowdist.control.protocol import events as ev
+from flowdist.control.protocol.effects import AskStep, Effect, StopAtStep, StopReplica
 from flowdist.graph import SECOND, RestartPolicy, Rule
 from tests.control.harness import TCP, Talk, graph, r, restart, role
 

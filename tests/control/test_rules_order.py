@@ -9,7 +9,7 @@ from itertools import permutations
 
 import pytest
 
-from flowdist.control import events as ev
+from flowdist.control.protocol import events as ev
 from flowdist.graph import MS, SECOND, Gate, RestartPolicy, Rule
 from flowdist.graph.model import OnRestart
 from tests.control.harness import Talk, graph, r, restart, role

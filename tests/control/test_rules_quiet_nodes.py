@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from flowdist.control import events as ev
-from flowdist.control import messages as msg
-from flowdist.control.effects import StopReplica
-from flowdist.control.links import Links
-from flowdist.control.waiting import waiting_for
+from flowdist.control.connection.sessions import Links
+from flowdist.control.membership.waiting import waiting_for
+from flowdist.control.protocol import events as ev
+from flowdist.control.protocol import messages as msg
+from flowdist.control.protocol.effects import StopReplica
 from flowdist.graph import MS, SECOND, Gate, JobOptions, NodeSpec, RestartPolicy, Rule
 from tests.control.harness import Talk, graph, r, restart, role
 

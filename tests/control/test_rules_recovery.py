@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from flowdist.control import events as ev
+from flowdist.control.connection.failure_detector import Liveness
+from flowdist.control.connection.sessions import Links
 from flowdist.control.controller import Controller
-from flowdist.control.effects import AnswerCheckpoint, CloseStore, FinishJob, StartReplica, StopReplica, TellPeers
-from flowdist.control.links import Links
-from flowdist.control.liveness import Liveness
+from flowdist.control.protocol import events as ev
+from flowdist.control.protocol.effects import (
+    AnswerCheckpoint,
+    CloseStore,
+    FinishJob,
+    StartReplica,
+    StopReplica,
+    TellPeers,
+)
 from flowdist.graph import MINUTE, MS, SECOND, Domain, Gate, JobOptions, RestartPolicy
 from tests.control.harness import TCP, Talk, graph, r, restart, role
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from flowdist.control import events as ev
 from flowdist.control.controller import Controller
-from flowdist.control.effects import CloseStore, Notify, OpenStore, StartReplica, StopReplica
-from flowdist.control.ids import NODE_RANK, unnamed_nodes
+from flowdist.control.protocol import events as ev
+from flowdist.control.protocol.effects import CloseStore, Notify, OpenStore, StartReplica, StopReplica
+from flowdist.control.protocol.ids import NODE_RANK, unnamed_nodes
 from flowdist.graph import HOUR, NODE_PROCS, SECOND, Gate, NodeSpec, Readiness
 from tests.control.harness import TCP, Talk, graph, node, r, restart, role
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowdist.control import events as ev
+from flowdist.control.protocol import events as ev
 from flowdist.graph import SECOND, Domain, Gate, RestartPolicy
 from tests.control.harness import Talk, graph, restart, role
 

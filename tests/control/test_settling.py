@@ -9,10 +9,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
-from flowdist.control import events as ev
+from flowdist.control.protocol import events as ev
 from flowdist.graph import SECOND, Gate, Placement
-from flowdist.testing.conversation import Player, talks
-from flowdist.testing.conversation import Talk as Drawn
+from flowdist.proofs.conversation import Player, talks
+from flowdist.proofs.conversation import Talk as Drawn
 from tests.control.harness import Talk, assert_settled, graph, restart, role
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from flowdist.control import events as ev
-from flowdist.control.effects import Notify, OpenStore, StartReplica
-from flowdist.control.history import record
-from flowdist.control.status import RATE_WINDOW_NS, SAID_MAX, Lately, RestartCount, Said, Status, status_of
+from flowdist.control.protocol import events as ev
+from flowdist.control.protocol.effects import Notify, OpenStore, StartReplica
 from flowdist.graph import SECOND, Gate
+from flowdist.record.journal import record
+from flowdist.record.status import RATE_WINDOW_NS, SAID_MAX, Lately, RestartCount, Said, Status, status_of
 from tests.control.harness import TCP, Talk, graph, r, restart, role
 
 

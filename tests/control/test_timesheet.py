@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flowdist.control import events as ev
-from flowdist.control.stretches import MARKS_MAX, Stretch
+from flowdist.control.protocol import events as ev
+from flowdist.record.work_segments import MARKS_MAX, Stretch
 from tests.control.harness import r, restart
 from tests.control.sheets import fail, finish, half_up, read, save, seconds, step, trainers, until
 

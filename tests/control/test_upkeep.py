@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flowdist.control.forking import ForkServerUpkeep
-from flowdist.control.upkeep import AgentUpkeep, ControllerUpkeep, Next
+from flowdist.control.fork_policy import ForkServerUpkeep
+from flowdist.control.process_restarts import AgentUpkeep, ControllerUpkeep, Next
 from flowdist.graph import MS, SECOND
 
 

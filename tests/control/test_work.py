@@ -9,10 +9,10 @@ from types import FrameType
 
 import pytest
 
-from flowdist.control import events as ev
-from flowdist.control.effects import StartReplica
-from flowdist.control.links import Links
-from flowdist.control.messages import Heartbeat, Join
+from flowdist.control.connection.sessions import Links
+from flowdist.control.protocol import events as ev
+from flowdist.control.protocol.effects import StartReplica
+from flowdist.control.protocol.messages import Heartbeat, Join
 from flowdist.graph import HOUR, SECOND, Gate, JobOptions, RoleGraph
 from tests.control.harness import TCP, Talk, graph, node, r, restart, role
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flowdist.dsl.compile import compile_topology
-from flowdist.dsl.problems import Problems
+from flowdist.dsl.problems.problem import Problems
 from flowdist.dsl.topology import (
     Node,
     On,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flowdist.dsl.codes import section, sections
+from flowdist.dsl.problems.codes import section, sections
 from flowdist.errors import FlowdistError
 
 ROOT = Path(__file__).parents[2]
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_page_in_docs_is_that_of_the_package() -> None:
     page = files("flowdist.dsl").joinpath("errors.md").read_bytes()
-    assert (ROOT / "docs/errors.md").read_bytes() == page, "run: cp flowdist/dsl/errors.md docs/errors.md"
+    assert (ROOT / "docs/errors.md").read_bytes() == page, "run: cp flowdist/dsl/problems/errors.md docs/errors.md"
 
 
 def test_every_heading_of_the_page_is_a_section_with_a_text() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from flowdist.dsl.compile import compile_topology
 from flowdist.dsl.load import load_topology
-from flowdist.dsl.problems import Problem, Problems
+from flowdist.dsl.problems.problem import Problem, Problems
 from flowdist.dsl.topology import Topology
 from tests.dsl.test_load import loaded, refused, underlined
 
@@ -69,7 +69,7 @@ def forget_the_helper(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_function_of_a_module_next_to_it_is_recorded_by_its_name(tmp_path: Path, function: str) -> None:
     name = function.strip("'").replace(".", ":")
-    assert command_of(tmp_path, f"run={function}") == ("python", "-m", "flowdist.call", name)
+    assert command_of(tmp_path, f"run={function}") == ("python", "-m", "flowdist.worker.call", name)
 
 
 @pytest.mark.parametrize("text", ["sys:exit", "math:sqrt", "os:getcwd", "os.path:join"])

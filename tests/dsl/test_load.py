@@ -9,7 +9,7 @@ import pytest
 
 from flowdist.dsl import load
 from flowdist.dsl.load import Loaded, load_topology, looks_like_topology
-from flowdist.dsl.problems import Problem, TopologyProblems
+from flowdist.dsl.problems.problem import Problem, TopologyProblems
 
 HEAD = "from flowdist import Node, Restart, Topology\n"
 MAIN = HEAD + 't = Topology("x", nodes=4)\nmain = t.role("main", "true")\n'

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowdist.dsl.compile import compile_topology
-from flowdist.dsl.problems import Problems
+from flowdist.dsl.problems.problem import Problems
 from flowdist.dsl.topology import Node, Role, Topology
 from flowdist.graph import RoleGraph
 from tests.control.harness import Talk

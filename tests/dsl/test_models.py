@@ -10,7 +10,7 @@ import pytest
 
 from flowdist.dsl.compile import compile_topology
 from flowdist.dsl.load import load_topology
-from flowdist.dsl.problems import Problem, Problems
+from flowdist.dsl.problems.problem import Problem, Problems
 from flowdist.dsl.topology import Topology
 from tests.dsl.test_load import loaded, refused, underlined
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flowdist.dsl.load import load_topology
-from flowdist.dsl.problems import Problem, TopologyProblems
+from flowdist.dsl.problems.problem import Problem, TopologyProblems
 from flowdist.graph import HOUR, MINUTE, MS, SECOND, Gate, RoleGraph
 
 BODY = """
@@ -212,7 +212,7 @@ def test_nodes_that_are_not_alike_are_told_in_the_words_of_the_command_line(tmp_
 def test_a_scenario_may_set_lists_and_fields_of_the_topology(tmp_path: Path) -> None:
     from click.testing import CliRunner
 
-    from flowdist.cli.simulate import command
+    from flowdist.cli.simulate.simulate import command
 
     (tmp_path / "topology.py").write_text(BODY)
     scenario = 'title = "x"\ntopology = "topology.py"\n[set]\nlease = "soon"\ndata.ports = ["a", "b"]\n'

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from flowdist.dsl.compile import compile_topology
-from flowdist.dsl.places import COMMAND_LINE, Place
-from flowdist.dsl.problems import Problem, Problems, TopologyProblems, did_you_mean
+from flowdist.dsl.problems.places import COMMAND_LINE, Place
+from flowdist.dsl.problems.problem import Problem, Problems, TopologyProblems, did_you_mean
 from tests.dsl.test_load import HEAD, refused, underlined
 
 TOPOLOGY = HEAD + 't = Topology("x", nodes=4)\nmain = t.role("main", "true")\n'

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flowdist.dsl.load import load_topology
-from flowdist.dsl.problems import TopologyProblems
+from flowdist.dsl.problems.problem import TopologyProblems
 from flowdist.graph import Placement
 from tests.dsl.test_load import loaded, refused, underlined
 

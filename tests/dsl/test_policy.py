@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flowdist.dsl.compile import compile_topology
-from flowdist.dsl.problems import Problems
+from flowdist.dsl.problems.problem import Problems
 from flowdist.dsl.topology import On, Restart, Topology
 from flowdist.graph import MINUTE, SECOND, RestartPolicy, Rule
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from flowdist.dsl import preload
 from flowdist.dsl.load import load_topology
+from flowdist.dsl.read import preload
 from flowdist.graph import RoleSpec
 
 TOPOLOGY = "from flowdist import Topology\nt = Topology('x')\nt.role('main', {})\n"

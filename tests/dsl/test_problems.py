@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from flowdist.cli.check import command
+from flowdist.cli.inspect.check import command
 from flowdist.dsl.load import load_topology
 from flowdist.dsl.oneline import one_role_graph
-from flowdist.dsl.problems import Problem, TopologyProblems
+from flowdist.dsl.problems.problem import Problem, TopologyProblems
 
 HEAD = "from flowdist import Node, On, Resources, Restart, Secret, Topology, Workload\n"
 PACKAGE = Path(__file__).parents[2] / "flowdist"

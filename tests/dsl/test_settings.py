@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flowdist.dsl.load import load_topology
-from flowdist.dsl.problems import Problem, TopologyProblems
+from flowdist.dsl.problems.problem import Problem, TopologyProblems
 from flowdist.graph import Resources
 from tests.dsl.test_problems import underlined
 

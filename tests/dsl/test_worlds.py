@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flowdist.dsl.problems import Problem
+from flowdist.dsl.problems.problem import Problem
 from flowdist.graph import JointWorld
 from tests.dsl.test_load import loaded, refused, underlined
 from tests.dsl.test_problems import problems

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from flowdist.control import events as ev
 from flowdist.control.controller import Controller
-from flowdist.control.effects import Effect, OpenStore, StartReplica, StopReplica
-from flowdist.control.history import Header, Line, record
-from flowdist.control.ids import ReplicaId
+from flowdist.control.protocol import events as ev
+from flowdist.control.protocol.effects import Effect, OpenStore, StartReplica, StopReplica
+from flowdist.control.protocol.ids import ReplicaId
 from flowdist.dsl.load import load_topology
 from flowdist.faults import Plan, parse_fault
 from flowdist.graph import SECOND, RestartPolicy
-from flowdist.sim.simulation import SimResult, Simulation
+from flowdist.record.journal import Header, Line, record
+from flowdist.sim.engine.simulation import SimResult, Simulation
 from tests.control.harness import graph, role
 
 TOPOLOGIES = Path(__file__).parents[2] / "scenarios/topologies"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from flowdist.control.effects import Notify
-from flowdist.control.events import TimePassed
-from flowdist.control.history import FaultLine, Header, Line, Record, UnsavedLine
-from flowdist.report.divergence import Divergence, Side, divergence, divergence_of, divergence_text
+from flowdist.control.protocol.effects import Notify
+from flowdist.control.protocol.events import TimePassed
+from flowdist.record.journal import FaultLine, Header, Line, Record, UnsavedLine
+from flowdist.report.record.divergence import Divergence, Side, divergence, divergence_of, divergence_text
 from tests.report.records import simulated
 
 LINES: list[Line] = simulated("gang.py", "node2@3m/2m").lines

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from flowdist.graph import Domain, Gate, JointWorld, Placement, Resources, RoleGraph, RoleSpec
-from flowdist.report.drawing import dot, graph_of, mermaid, size_text
+from flowdist.report.static.drawing import dot, graph_of, mermaid, size_text
 
 HOSTILE = 'a"]; r9[x] -->\n r0\\ <b>#35;%%{init: {}}%%'
 

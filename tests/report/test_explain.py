@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from flowdist.control import events as ev
-from flowdist.control.attempts import SIGNALS as SIGNALS_OF_CONTROL
+from flowdist.control.agent.attempts import SIGNALS as SIGNALS_OF_CONTROL
+from flowdist.control.protocol import events as ev
 from flowdist.errors import FlowdistError
 from flowdist.graph import Cluster, Domain, Gate, NodeSpec, Readiness, RoleGraph, Rule
-from flowdist.report.explain import explanation_of
-from flowdist.report.failing import SIGNALS, parse_failing, parse_failings
-from flowdist.report.plan import plan_of
-from flowdist.report.telling import explanation_text
+from flowdist.report.static.explain import explanation_of
+from flowdist.report.static.failing import SIGNALS, parse_failing, parse_failings
+from flowdist.report.static.plan import plan_of
+from flowdist.report.static.telling import explanation_text
 from tests.control.harness import Talk, graph, restart, role
 
 

@@ -9,14 +9,14 @@ import msgspec
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from flowdist.control import events as ev
-from flowdist.control.effects import StopReplica
+from flowdist.control.protocol import events as ev
+from flowdist.control.protocol.effects import StopReplica
 from flowdist.graph import Cluster, Domain, Gate, JointWorld, NodeSpec, RestartPolicy, RoleGraph, RoleSpec, Rule
 from flowdist.graph.model import Then
-from flowdist.report.explain import explanation_of
-from flowdist.report.failing import Failing, parse_failing
-from flowdist.report.plan import plan_of
-from flowdist.report.restarts import restart_set, start_waves
+from flowdist.report.static.explain import explanation_of
+from flowdist.report.static.failing import Failing, parse_failing
+from flowdist.report.static.plan import plan_of
+from flowdist.report.static.restarts import restart_set, start_waves
 from tests.control.harness import Talk, graph, r, role
 
 NODES = ("node0", "node1", "node2")

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from flowdist.control import events as ev
+from flowdist.control.protocol import events as ev
 from flowdist.graph import SECOND, Gate, JointWorld, Placement, RestartPolicy, RoleGraph, Rule
-from flowdist.report.telling import explanation_text
+from flowdist.report.static.telling import explanation_text
 from tests.control.harness import Talk, graph, restart, role
 from tests.report.test_explain import because, explained, ps_train, waves, who
 

@@ -7,11 +7,11 @@ from typing import IO, cast
 import pytest
 from rich.console import Console, ConsoleDimensions
 
-from flowdist.control.effects import Notify
-from flowdist.control.events import TimePassed
-from flowdist.control.history import record
-from flowdist.report.live import PERIOD_S, LiveView, Pinned
-from flowdist.report.status import Span
+from flowdist.control.protocol.effects import Notify
+from flowdist.control.protocol.events import TimePassed
+from flowdist.record.journal import record
+from flowdist.report.live.status import Span
+from flowdist.report.live.terminal_view import PERIOD_S, LiveView, Pinned
 from tests.report.terminal import Terminal
 from tests.report.test_status import big_job
 

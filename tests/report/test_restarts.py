@@ -6,10 +6,10 @@ import msgspec
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from flowdist.control import events as ev
+from flowdist.control.protocol import events as ev
 from flowdist.graph import Domain, Gate, RestartPolicy, RoleGraph
-from flowdist.report.plan import plan_of, plan_text
-from flowdist.report.restarts import restart_set, start_waves
+from flowdist.report.static.plan import plan_of, plan_text
+from flowdist.report.static.restarts import restart_set, start_waves
 from tests.control.harness import Talk, graph, restart, role
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from flowdist.fault_files import parse_plan
+from flowdist.faults.files import parse_plan
 from flowdist.graph import MINUTE
-from flowdist.report.room import stranding
+from flowdist.report.static.room import stranding
 from tests.control.harness import graph, role
 
 ONE = graph(role("trainer", pending_timeout_ns=5 * MINUTE), nodes=1)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from flowdist.control.accounts import BUCKETS, Bucket, Spent
 from flowdist.control.controller import Controller
-from flowdist.control.history import Line, Record
-from flowdist.control.timesheet import Timesheet
 from flowdist.graph import SECOND
-from flowdist.report.spending import goodput_line, not_reported_lines, time_of, time_of_run
-from flowdist.report.summary import summary_of, summary_text
+from flowdist.record.accounts import BUCKETS, Bucket, Spent
+from flowdist.record.journal import Line, Record
+from flowdist.record.timesheet import Timesheet
+from flowdist.report.record.spending import goodput_line, not_reported_lines, time_of, time_of_run
+from flowdist.report.record.summary import summary_of, summary_text
 from tests.control.harness import graph, restart, role
 from tests.report.records import crash_loop
 

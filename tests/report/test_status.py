@@ -10,13 +10,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from flowdist.control import events as ev
 from flowdist.control.controller import Controller
-from flowdist.control.effects import OpenStore, StartReplica, StopReplica
-from flowdist.control.history import record
-from flowdist.control.status import Lately, Status, status_of
+from flowdist.control.protocol import events as ev
+from flowdist.control.protocol.effects import OpenStore, StartReplica, StopReplica
 from flowdist.graph import SECOND, Gate, NodeSpec, RoleGraph
-from flowdist.report.status import TIGHTER, fitted, one_line, plain, status_text
+from flowdist.record.journal import record
+from flowdist.record.status import Lately, Status, status_of
+from flowdist.report.live.status import TIGHTER, fitted, one_line, plain, status_text
 from tests.control.harness import TCP, graph, r, restart, role
 
 GOLDEN = Path(__file__).parents[1] / "golden/status_of_200_replicas.txt"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowdist.report.summary import WIDTH, summary_text
+from flowdist.report.record.summary import WIDTH, summary_text
 
 
 def summary(restarted: list[str], buckets: list[str], roles: tuple[str, ...] = ("trainer",)) -> dict[str, Any]:

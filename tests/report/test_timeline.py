@@ -10,15 +10,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from flowdist.control.events import CheckpointOffered
-from flowdist.control.history import Header, Record
+from flowdist.control.protocol.events import CheckpointOffered
+from flowdist.faults.scenario import load_scenario
 from flowdist.graph import MS, SECOND
-from flowdist.report import timeline as module
-from flowdist.report.page import HOW, page_data, summary_line, timeline_page
-from flowdist.report.perfetto import perfetto_events, perfetto_json
-from flowdist.report.timeline import Attempt, Timeline, timeline_of
-from flowdist.scenario import load_scenario
-from flowdist.sim.simulation import SimResult
+from flowdist.record.journal import Header, Record
+from flowdist.report.record import timeline as module
+from flowdist.report.record.page import HOW, page_data, summary_line, timeline_page
+from flowdist.report.record.perfetto import perfetto_events, perfetto_json
+from flowdist.report.record.timeline import Attempt, Timeline, timeline_of
+from flowdist.sim.engine.simulation import SimResult
 from tests.report.browser import Browser, find_browser
 from tests.report.records import crash_loop, simulated
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from flowdist.dsl import Node, Restart, Topology, Workload
-from flowdist.report.trace import shown_lines, trace_lines
-from flowdist.sim.result import SimResult
+from flowdist.report.record.trace import shown_lines, trace_lines
+from flowdist.sim.engine.result import SimResult
 from flowdist.testing import simulate
 
 MOST = 40

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from flowdist.control import events as ev
-from flowdist.control.status import Lately, RestartCount, status_of
-from flowdist.report.summary import summary_of, summary_text
-from flowdist.runtime.hooks import _incident
+from flowdist.control.protocol import events as ev
+from flowdist.record.status import Lately, RestartCount, status_of
+from flowdist.report.record.summary import summary_of, summary_text
+from flowdist.runtime.hooks.hooks import _incident
 from tests.control.harness import Talk, graph, r, restart, role
 
 

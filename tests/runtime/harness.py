@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
-from flowdist.cli.replay import read_journal
-from flowdist.control.events import Event
-from flowdist.control.history import Header, Line, Record, decode_lines
-from flowdist.runtime.frames import JournalLine, Operate, Operation, Watch, encode, read_from_controller
+from flowdist.cli.inspect.replay import read_journal
+from flowdist.control.protocol.events import Event
+from flowdist.record.journal import Header, Line, Record, decode_lines
+from flowdist.runtime.wire.frames import JournalLine, Operate, Operation, Watch, encode, read_from_controller
 
 MARK = "FLOWDIST_TEST_MARK"
 
@@ -125,7 +125,7 @@ class Job:
         return count
 
     def _control_socket(self) -> str:
-        command = _read(self.named("flowdist.runtime.controller_main")[0], "cmdline").split(b"\0")
+        command = _read(self.named("flowdist.runtime.controller.controller_main")[0], "cmdline").split(b"\0")
         config = next(word for word in command if word.startswith(b"{"))
         path: str = json.loads(config)["control_socket"]
         return path
@@ -168,7 +168,7 @@ def is_guardian_of(pid: int, node: str) -> bool:
     """Its agent and its spawner are forked by it, and look alike."""
     command = Path(f"/proc/{pid}/cmdline").read_bytes()
     parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return f'"name":"{node}"'.encode() in command and b"flowdist.runtime.guardian" not in (
+    return f'"name":"{node}"'.encode() in command and b"flowdist.runtime.agent.guardian" not in (
         Path(f"/proc/{parent}/cmdline").read_bytes()
     )
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from flowdist.runtime.spawning import (
+from flowdist.runtime.processes.spawning import (
     Answer,
     Ended,
     ForkServer,

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from flowdist.runtime.alarm import Alarm
+from flowdist.runtime.controller.alarm import Alarm
 
 
 class Told:

@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from flowdist.control.events import CancelRequested, NodeGone
-from flowdist.control.history import Record
-from flowdist.runtime.frames import Operate
-from flowdist.runtime.handshake import CALLING, Caller, encode
-from flowdist.runtime.meeting import Meeting, say_gone
+from flowdist.control.protocol.events import CancelRequested, NodeGone
+from flowdist.record.journal import Record
+from flowdist.runtime.wire.endpoint import Meeting, say_gone
+from flowdist.runtime.wire.frames import Operate
+from flowdist.runtime.wire.handshake import CALLING, Caller, encode
 from tests.runtime.hosts import Hosts
 
 pytestmark = pytest.mark.real
@@ -101,7 +101,7 @@ def test_last_words_are_believed_of_who_is_let_in_only(tmp_path: Path, monkeypat
         first = hosts.start(1, "run", *words, env={"FLOWDIST_TOKEN": "hush"})
         first.until("rank 0 of 1")
         host, port = hosts.endpoint.split(":")
-        monkeypatch.setattr("flowdist.runtime.meeting.LAST_WORDS_S", 60)
+        monkeypatch.setattr("flowdist.runtime.wire.endpoint.LAST_WORDS_S", 60)
         meeting = Meeting(host, int(port), "flowdist", first.run_dir.name)
         say_gone(meeting, "wrong", "gpu07", 1000, "it is said")
         say_gone(msgspec.structs.replace(meeting, run="another"), "hush", "gpu07", 1000, "it is said")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from flowdist.control.controller import Controller
-from flowdist.control.effects import StartReplica
-from flowdist.control.events import CancelRequested, ControllerStarted
-from flowdist.control.history import Header, Line, Record
+from flowdist.control.protocol.effects import StartReplica
+from flowdist.control.protocol.events import CancelRequested, ControllerStarted
+from flowdist.record.journal import Header, Line, Record
 from tests.runtime.harness import Deaths, Job
 
 pytestmark = pytest.mark.real
@@ -58,7 +58,7 @@ def test_r21_a_controller_that_is_killed_again_and_again_is_noticed_by_no_worker
         job.until("from step 0")
         for kill in range(4):
             job.until("committed", 1 + kill)
-            os.kill(job.named("flowdist.runtime.controller_main")[0], signal.SIGKILL)
+            os.kill(job.named("flowdist.runtime.controller.controller_main")[0], signal.SIGKILL)
             job.until("the controller is back")
         (tmp_path / "enough").touch()
         assert job.finish() == 0
@@ -83,7 +83,7 @@ def test_r21_a_failure_while_no_controller_listens_is_dealt_with_by_the_next(tmp
         job.until("attempt 1")
         worker = int((job.run_dir / "trainer/0/attempt_1/0/pid").read_text())
         with Deaths([worker]) as deaths:
-            os.kill(job.named("flowdist.runtime.controller_main")[0], signal.SIGKILL)
+            os.kill(job.named("flowdist.runtime.controller.controller_main")[0], signal.SIGKILL)
             os.kill(worker, signal.SIGKILL)
             assert deaths.survivors() == []
         job.until("attempt 2")
@@ -96,7 +96,7 @@ def test_r21_a_failure_while_no_controller_listens_is_dealt_with_by_the_next(tmp
 def test_r21_ctrl_c_that_a_controller_has_not_read_before_it_died_is_for_the_next(tmp_path: Path) -> None:
     with counter_job(tmp_path) as job:
         job.until("committed", 1)
-        controller = job.named("flowdist.runtime.controller_main")[0]
+        controller = job.named("flowdist.runtime.controller.controller_main")[0]
         os.kill(controller, signal.SIGSTOP)  # it reads nothing more
         job.process.send_signal(signal.SIGINT)
         job.until("once more stops at once")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from flowdist.runtime.disturbances import Direction, Disturb, Disturbances, Heal
+from flowdist.runtime.injection.link_faults import Direction, Disturb, Disturbances, Heal
 
 
 class Link:

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from flowdist.runtime.early_interrupts import EarlyInterrupts
+from flowdist.runtime.supervisor.startup_signals import EarlyInterrupts
 
 
 def test_an_interrupt_is_no_exception_until_somebody_asks() -> None:

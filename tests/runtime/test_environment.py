@@ -12,14 +12,14 @@ import msgspec
 import pytest
 
 from flowdist import worker
-from flowdist.control.effects import StartReplica
+from flowdist.control.protocol.effects import StartReplica
 from flowdist.errors import FlowdistError
 from flowdist.graph import Cluster, NodeSpec, Readiness, Resources, RoleGraph, RoleSpec, SecretRef
-from flowdist.runtime.devices import machine_gpus, settle_cluster, share_devices
-from flowdist.runtime.environment import Places, expand, fork_server, macro_values, worker_argv, worker_env
-from flowdist.runtime.ports import Ports
-from flowdist.runtime.readiness import Listener, until_ready
-from flowdist.runtime.spawning import ForkServer
+from flowdist.runtime.agent.readiness import Listener, until_ready
+from flowdist.runtime.gpus.devices import machine_gpus, settle_cluster, share_devices
+from flowdist.runtime.processes.spawning import ForkServer
+from flowdist.runtime.worker_env.environment import Places, expand, fork_server, macro_values, worker_argv, worker_env
+from flowdist.runtime.worker_env.ports import Ports
 from tests.control.harness import r, restart, role
 
 START = StartReplica(

@@ -15,15 +15,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from flowdist.cli.run import command
-from flowdist.control.events import NodeJoined, ReplicaStarted
-from flowdist.control.history import FaultLine, Record
+from flowdist.cli.run.run import command
+from flowdist.control.protocol.events import NodeJoined, ReplicaStarted
 from flowdist.dsl.load import load_topology
-from flowdist.fault_files import parse_plan
-from flowdist.fault_rates import Arrivals
-from flowdist.report.summary import summary_of
-from flowdist.runtime.supervisor import WIND_DOWN_S
-from flowdist.sim.simulation import Simulation, with_nodes
+from flowdist.faults.files import parse_plan
+from flowdist.faults.rates import Arrivals
+from flowdist.record.journal import FaultLine, Record
+from flowdist.report.record.summary import summary_of
+from flowdist.runtime.supervisor.supervisor import WIND_DOWN_S
+from flowdist.sim.engine.simulation import Simulation, with_nodes
 from tests.runtime.harness import Deaths, Job
 from tests.runtime.test_run import decisions, replayed, world_sizes
 

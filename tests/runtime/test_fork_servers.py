@@ -15,9 +15,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from flowdist.runtime import fork_server
-from flowdist.runtime.fork_server import Imports, other_threads
-from flowdist.runtime.spawning import Ended, Hurry, Prepare, Spawned, SpawnRefused
+from flowdist.runtime.processes import fork_server
+from flowdist.runtime.processes.fork_server import Imports, other_threads
+from flowdist.runtime.processes.spawning import Ended, Hurry, Prepare, Spawned, SpawnRefused
 from tests.runtime.harness import Deaths, children
 from tests.runtime.spawning import Spawning, cold_reasons
 

@@ -1,4 +1,4 @@
-"""`run=`: functions as commands, on real processes, and `flowdist.call`, which calls them."""
+"""`run=`: functions as commands, on real processes, and `flowdist.worker.call`, which calls them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from flowdist.call import main
+from flowdist.worker.call import main
 from tests.runtime.harness import Job
 
 TOPOLOGY = """
@@ -69,7 +69,7 @@ def test_a_function_that_raises_fails_with_its_traceback_in_the_log(tmp_path: Pa
         assert "main/0 failed on node0: exit code 1: ValueError: over a stone" in job.text and job.alive() == []
 
 
-# flowdist.call by itself
+# flowdist.worker.call by itself
 
 
 @pytest.fixture
@@ -117,7 +117,11 @@ def test_what_it_raises_is_the_end_of_the_process(tmp_path: Path) -> None:
 
     def run(target: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "flowdist.call", target], cwd=tmp_path, capture_output=True, check=False, text=True
+            [sys.executable, "-m", "flowdist.worker.call", target],
+            cwd=tmp_path,
+            capture_output=True,
+            check=False,
+            text=True,
         )
 
     assert run("ends:go").returncode == 7

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from flowdist.control import events as ev
-from flowdist.control.effects import StartReplica
-from flowdist.control.history import Record
+from flowdist.control.protocol import events as ev
+from flowdist.control.protocol.effects import StartReplica
+from flowdist.record.journal import Record
 from tests.runtime.harness import Job
 
 pytestmark = pytest.mark.real

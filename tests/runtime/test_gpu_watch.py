@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from flowdist.control import events as ev
-from flowdist.control.effects import Notify, StartReplica
-from flowdist.control.history import Record
-from flowdist.control.ids import ReplicaId
+from flowdist.control.protocol import events as ev
+from flowdist.control.protocol.effects import Notify, StartReplica
+from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import RoleSpec
-from flowdist.runtime.gpu_guard import GpuGuard
-from flowdist.runtime.gpu_watch import CLEAR_S, FLOOR, LOST_S, Clear, Cleared, Dirty, Fault, Lines, Watch, uuids_of
-from flowdist.runtime.gpus import FAKE_GPUS, Gpu, GpuError, Part, Use, Xid
+from flowdist.record.journal import Record
+from flowdist.runtime.gpus.driver import FAKE_GPUS, Gpu, GpuError, Part, Use, Xid
+from flowdist.runtime.gpus.guard import GpuGuard
+from flowdist.runtime.gpus.watch import CLEAR_S, FLOOR, LOST_S, Clear, Cleared, Dirty, Fault, Lines, Watch, uuids_of
 from tests.runtime.harness import Job
 from tests.runtime.spawning import Spawning
 
@@ -162,7 +162,7 @@ class Places:
         monkeypatch.setenv(FAKE_GPUS, str(tmp_path / "gpus.json"))
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         beside = {0: frozenset(self.first), 1: frozenset({*self.last, 100_000}), 2: frozenset({100_000})}
-        monkeypatch.setattr("flowdist.runtime.gpu_guard.numa_cpus", beside.get)
+        monkeypatch.setattr("flowdist.runtime.gpus.guard.numa_cpus", beside.get)
 
     def cores(self, *gpus: int, procs: int = 1) -> list[tuple[int, ...]]:
         async def ask() -> list[tuple[int, ...]]:

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from flowdist.cli.main import cli
 from flowdist.errors import FlowdistError
-from flowdist.runtime.devices import find_gpus, machine_gpus
-from flowdist.runtime.gpus import (
+from flowdist.runtime.gpus.devices import find_gpus, machine_gpus
+from flowdist.runtime.gpus.driver import (
     FAKE_GPUS,
     FakeDevices,
     Gpu,
@@ -242,7 +242,7 @@ def test_the_hook_for_tests_stands_for_the_driver(tmp_path: Path) -> None:
 def test_torch_is_asked_only_where_there_is_a_device_that_nobody_lists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flowdist.runtime.devices.open_devices", lambda env: None)
+    monkeypatch.setattr("flowdist.runtime.gpus.devices.open_devices", lambda env: None)
     (tmp_path / "torch.py").write_text("class cuda: device_count = lambda: 3\n")
     monkeypatch.syspath_prepend(tmp_path)
     env, nowhere = {**os.environ, "PYTHONPATH": str(tmp_path)}, tmp_path / "no-driver"

@@ -6,16 +6,16 @@ import asyncio
 
 import pytest
 
-from flowdist.control import events as ev
 from flowdist.control.controller import Controller
-from flowdist.control.ids import unnamed_nodes
+from flowdist.control.protocol import events as ev
+from flowdist.control.protocol.ids import unnamed_nodes
 from flowdist.errors import FlowdistError
 from flowdist.graph import Cluster, NodeSpec, RoleGraph, RoleSpec
-from flowdist.runtime import addresses
-from flowdist.runtime.addresses import Endpoint, endpoint_of, interface_of, listening_address, reserve
-from flowdist.runtime.frames import Arrive, Welcome
-from flowdist.runtime.handshake import Accepted, Caller, Challenge, Hello, Porter, Proof, Refused, TurnedAway
-from flowdist.runtime.reception import Reception, node_name
+from flowdist.runtime.controller.reception import Reception, node_name
+from flowdist.runtime.wire import addresses
+from flowdist.runtime.wire.addresses import Endpoint, endpoint_of, interface_of, listening_address, reserve
+from flowdist.runtime.wire.frames import Arrive, Welcome
+from flowdist.runtime.wire.handshake import Accepted, Caller, Challenge, Hello, Porter, Proof, Refused, TurnedAway
 
 
 def greet(caller: Caller, porter: Porter) -> Accepted | Refused:

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from flowdist.runtime.hook_runner import HookConfig
+from flowdist.runtime.hooks.hook_runner import HookConfig
 from tests.runtime.harness import Deaths, Job, children
 
 pytestmark = pytest.mark.real
@@ -113,7 +113,7 @@ def test_the_job_goes_on_while_a_hook_hangs_and_ctrl_c_does_not_wait_for_it(tmp_
     os.mkfifo(tmp_path / "never")
     with job(tmp_path, '["cat", "never"]') as run:
         run.until("the job has succeeded")
-        (runner,) = run.named("flowdist.runtime.hook_runner")
+        (runner,) = run.named("flowdist.runtime.hooks.hook_runner")
         with Deaths([runner, *children(runner)]) as deaths:
             run.process.send_signal(signal.SIGINT)
             assert run.finish() == 0
@@ -123,7 +123,7 @@ def test_the_job_goes_on_while_a_hook_hangs_and_ctrl_c_does_not_wait_for_it(tmp_
 def test_the_end_of_a_node_leaves_the_hooks_alone(tmp_path: Path) -> None:
     with job(tmp_path, '"cat"', "import signal\nprint('hello', flush=True)\nsignal.pause()") as run:
         run.until("hello")
-        os.kill(run.named("flowdist.runtime.guardian")[0], signal.SIGKILL)  # the supervisor kills its orphans
+        os.kill(run.named("flowdist.runtime.agent.guardian")[0], signal.SIGKILL)  # the supervisor kills its orphans
         run.until("hello")
         run.process.send_signal(signal.SIGINT)
         assert run.finish() == 130
@@ -138,7 +138,7 @@ def test_sigkill_of_the_run_takes_its_hooks_along(tmp_path: Path) -> None:
     (tmp_path / "hook.py").write_text(hook)
     with job(tmp_path, '["python", "hook.py"]', ONCE + "import signal; signal.pause()") as run:
         assert (tmp_path / "up").read_text() == "up"
-        (runner,) = run.named("flowdist.runtime.hook_runner")
+        (runner,) = run.named("flowdist.runtime.hooks.hook_runner")
         (child,) = children(runner)
         (grandchild,) = children(child)
         with Deaths([runner, child, grandchild]) as deaths:
@@ -150,7 +150,7 @@ def test_sigkill_of_the_run_takes_its_hooks_along(tmp_path: Path) -> None:
 def runner(folder: Path, code: str, **options: float) -> Iterator[subprocess.Popen[str]]:
     """The runner alone, with a hook in Python; what it says is on stdout."""
     config = HookConfig((sys.executable, "-c", code), str(folder), **options)  # type: ignore[arg-type]
-    run = [sys.executable, "-m", "flowdist.runtime.hook_runner", msgspec.json.encode(config).decode()]
+    run = [sys.executable, "-m", "flowdist.runtime.hooks.hook_runner", msgspec.json.encode(config).decode()]
     with subprocess.Popen(run, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from flowdist.control.effects import StopReplica
-from flowdist.control.events import NodePreempted, ReplicaElastic, ReplicaStopped, ScaleRequested
-from flowdist.control.history import Record
+from flowdist.control.protocol.effects import StopReplica
+from flowdist.control.protocol.events import NodePreempted, ReplicaElastic, ReplicaStopped, ScaleRequested
 from flowdist.graph import SECOND
+from flowdist.record.journal import Record
 from tests.runtime.harness import Job
 from tests.runtime.test_run import replayed
 
@@ -227,7 +227,7 @@ def test_r21_a_controller_that_dies_with_a_worker_costs_the_others_nothing(tmp_p
     with job(tmp_path, "3") as run:
         first = begun(run, 1, 3)
         warm(run, 3)
-        os.kill(run.named("flowdist.runtime.controller_main")[0], signal.SIGKILL)
+        os.kill(run.named("flowdist.runtime.controller.controller_main")[0], signal.SIGKILL)
         os.kill(int(first["trainer/2.0"]["pid"]), signal.SIGKILL)
         second = begun(run, 2, 3)
         assert kept(first, second) == ["trainer/0.0", "trainer/1.0"]

@@ -7,16 +7,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from flowdist.control.events import DrainRequested, NodeJoined, NodePreempted, ScaleRequested
-from flowdist.control.ids import ReplicaId
-from flowdist.control.state import JobState
-from flowdist.fault_files import parse_plan
-from flowdist.fault_rates import Arrivals
+from flowdist.control.job.state import JobState
+from flowdist.control.protocol.events import DrainRequested, NodeJoined, NodePreempted, ScaleRequested
+from flowdist.control.protocol.ids import ReplicaId
 from flowdist.faults import FaultError
+from flowdist.faults.files import parse_plan
+from flowdist.faults.rates import Arrivals
 from flowdist.graph import HOUR, SECOND, Cluster, NodeSpec, RoleGraph
-from flowdist.runtime.blows import Blow
-from flowdist.runtime.frames import Operation
-from flowdist.runtime.inject import Injector, check_faults
+from flowdist.runtime.injection.injector import Injector, check_faults
+from flowdist.runtime.injection.remote_faults import Blow
+from flowdist.runtime.wire.frames import Operation
 from tests.control.harness import Talk, graph, role
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from flowdist.control.events import NodeGone, NodeJoined, NodeSilent
-from flowdist.control.history import Record
+from flowdist.control.protocol.events import NodeGone, NodeJoined, NodeSilent
+from flowdist.record.journal import Record
 from tests.runtime.harness import Job
 from tests.runtime.hosts import Hosts
 from tests.runtime.network import Network
@@ -125,7 +125,7 @@ def test_two_hosts_are_up_until_the_controllers_is_gone_for_too_long(tmp_path: P
         first = hosts.start(1, "run", path, "--listen", hosts.endpoint)
         second = hosts.start(2, "join", hosts.endpoint)
         second.until("[trainer/1] rank 1 of 2")
-        for pid in [*first.named("flowdist.runtime.controller_main"), first.process.pid]:
+        for pid in [*first.named("flowdist.runtime.controller.controller_main"), first.process.pid]:
             os.kill(pid, signal.SIGSTOP)  # the controller cannot say farewell
         first.kill()
         folder = next((second.folder / "runs").iterdir())

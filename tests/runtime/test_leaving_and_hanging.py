@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from flowdist.control.effects import StartReplica
-from flowdist.control.events import DrainRequested
-from flowdist.control.history import Line, Record
+from flowdist.control.protocol.effects import StartReplica
+from flowdist.control.protocol.events import DrainRequested
+from flowdist.record.journal import Line, Record
 from tests.runtime.harness import Job
 
 pytestmark = pytest.mark.real

@@ -12,11 +12,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from flowdist.control.accounts import Spent
-from flowdist.control.status import NodeStatus, Status
 from flowdist.errors import FlowdistError
 from flowdist.graph import SECOND
-from flowdist.runtime.metrics import OPENMETRICS, PLAIN, listen, metrics_text, serve_metrics
+from flowdist.record.accounts import Spent
+from flowdist.record.status import NodeStatus, Status
+from flowdist.runtime.controller.metrics import OPENMETRICS, PLAIN, listen, metrics_text, serve_metrics
 from tests.report.test_status import big_job
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from flowdist.report.status import status_text
-from flowdist.runtime.reaper import descendants
-from flowdist.runtime.runs import describe, state_of
+from flowdist.report.live.status import status_text
+from flowdist.runtime.processes.reaper import descendants
+from flowdist.runtime.run_folder.runs import describe, state_of
 from tests.runtime.harness import Deaths, Job, children, is_guardian_of
 
 pytestmark = pytest.mark.real
@@ -79,8 +79,8 @@ def test_sigkill_of_a_run_whose_sockets_are_in_a_temporary_folder(tmp_path: Path
 def test_sigkill_of_a_process_of_a_node(tmp_path: Path, victim: str, how: tuple[str, ...]) -> None:
     """Everything of that node is gone; the job takes the node back and goes on."""
     with stubborn_job(tmp_path, *how) as job:
-        guardian = job.named("flowdist.runtime.guardian")[0]
-        spawner, agent = [pid for pid in children(guardian) if pid in job.named("flowdist.runtime.guardian")][:2]
+        guardian = job.named("flowdist.runtime.agent.guardian")[0]
+        spawner, agent = [pid for pid in children(guardian) if pid in job.named("flowdist.runtime.agent.guardian")][:2]
         below = descendants(spawner)
         adopted = [pid for pid in children(guardian) if pid not in (spawner, agent)]
         assert len(below) >= (3 if how else 2) and len(adopted) == 1  # a standby fork may be there by now
@@ -197,7 +197,7 @@ def test_an_agent_that_dies_again_and_again_is_not_started_any_more_and_status_s
     with Job(tmp_path, "waits.py", "--nodes", "2") as job:
         job.until("node1 joined")
         for death in range(6):
-            node1 = next(pid for pid in job.named("flowdist.runtime.guardian") if is_guardian_of(pid, "node1"))
+            node1 = next(pid for pid in job.named("flowdist.runtime.agent.guardian") if is_guardian_of(pid, "node1"))
             os.kill(node1, signal.SIGKILL)
             job.until("its agent is started again" if death < 5 else "is not started again (see node1.log)")
             if death < 5:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from flowdist.runtime.offspring import Offspring
-from flowdist.runtime.reaper import descendants
+from flowdist.runtime.processes.owned_processes import Offspring
+from flowdist.runtime.processes.reaper import descendants
 
 
 class Nothing(msgspec.Struct):

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import msgspec
 
-from flowdist.control.events import CancelRequested, ControllerStarted, Event, NodeGone, ScaleRequested, TimePassed
-from flowdist.control.history import FaultLine, Header, Line, Record
-from flowdist.runtime.disturbances import Heal
-from flowdist.runtime.frames import Injected, Operate, encode
-from flowdist.runtime.outbox import Outbox
+from flowdist.control.protocol.events import (
+    CancelRequested,
+    ControllerStarted,
+    Event,
+    NodeGone,
+    ScaleRequested,
+    TimePassed,
+)
+from flowdist.record.journal import FaultLine, Header, Line, Record
+from flowdist.runtime.injection.link_faults import Heal
+from flowdist.runtime.supervisor.outbox import Outbox
+from flowdist.runtime.wire.frames import Injected, Operate, encode
 from tests.control.harness import graph, role
 
 FOUR, TWO = Operate(ScaleRequested("trainer", 4)), Operate(ScaleRequested("trainer", 2))

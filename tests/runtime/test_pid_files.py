@@ -19,16 +19,15 @@ import msgspec
 import pytest
 
 from flowdist import Topology
-from flowdist.control.effects import Order, StartReplica, StopReplica
-from flowdist.control.events import ReplicaElastic, ReplicaStarted, ReplicaStopped
-from flowdist.control.ids import ReplicaId
-from flowdist.control.messages import Ordered, Report, Reported
+from flowdist.control.protocol.effects import Order, StartReplica, StopReplica
+from flowdist.control.protocol.events import ReplicaElastic, ReplicaStarted, ReplicaStopped
+from flowdist.control.protocol.ids import ReplicaId
+from flowdist.control.protocol.messages import Ordered, Report, Reported
 from flowdist.graph import SECOND, NodeSpec, encode_graph
-from flowdist.runtime.blows import Blow, strike, workers_hit
-from flowdist.runtime.frames import encode, read_to_controller
-from flowdist.runtime.guardian import NodeConfig
-from flowdist.runtime.spawner import Spawner
-from flowdist.runtime.spawning import (
+from flowdist.runtime.agent.guardian import NodeConfig
+from flowdist.runtime.injection.remote_faults import Blow, strike, workers_hit
+from flowdist.runtime.processes.spawner import Spawner
+from flowdist.runtime.processes.spawning import (
     Children,
     Ended,
     Spawn,
@@ -39,7 +38,8 @@ from flowdist.runtime.spawning import (
     requests,
     write_pid,
 )
-from flowdist.runtime.spawning import encode as encode_answer
+from flowdist.runtime.processes.spawning import encode as encode_answer
+from flowdist.runtime.wire.frames import encode, read_to_controller
 from flowdist.testing import graph_of
 from tests.runtime.spawning import Spawning
 from tests.runtime.test_standby import Standing
@@ -52,7 +52,7 @@ SAYS = "import os, sys; print(os.getpid(), open(sys.argv[1]).read())"
 # A parent that gets no CPU between the start of a worker and whatever else it does: until the worker has ended.
 LATE = """
 import os, sys
-from flowdist.runtime.spawning import Children
+from flowdist.runtime.processes.spawning import Children
 add = Children.add
 def late(self, id, pid, wait):
     if os.path.exists("late"):
@@ -159,8 +159,8 @@ def test_an_injected_exit_is_told_as_that_code(tmp_path: Path) -> None:
 AGENT = """
 import socket, sys
 import msgspec
-from flowdist.runtime.agent_main import run_agent
-from flowdist.runtime.guardian import NodeConfig
+from flowdist.runtime.agent.agent_main import run_agent
+from flowdist.runtime.agent.guardian import NodeConfig
 run_agent(msgspec.json.decode(sys.argv[1], type=NodeConfig), socket.socket(fileno=int(sys.argv[2])))
 """
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from flowdist.control.effects import StartReplica
-from flowdist.control.history import Record
+from flowdist.control.protocol.effects import StartReplica
 from flowdist.dsl.load import load_topology
-from flowdist.report.restarts import restart_set
+from flowdist.record.journal import Record
+from flowdist.report.static.restarts import restart_set
 from tests.runtime.harness import Job
 
 pytestmark = pytest.mark.real

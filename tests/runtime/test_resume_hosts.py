@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from flowdist.control.events import NodeGone, NodeJoined, NodeSilent
-from flowdist.control.history import Record
+from flowdist.control.protocol.events import NodeGone, NodeJoined, NodeSilent
+from flowdist.record.journal import Record
 from tests.runtime.harness import Job
 from tests.runtime.hosts import Hosts, Torchruns
 
@@ -55,7 +55,7 @@ def topology(folder: Path, replicas: str = "1:2") -> str:
 def kill(*jobs: Job) -> None:
     """As when the power fails: nobody says anything."""
     for job in jobs:
-        for pid in [*job.named("flowdist.runtime.controller_main"), job.process.pid]:
+        for pid in [*job.named("flowdist.runtime.controller.controller_main"), job.process.pid]:
             os.kill(pid, signal.SIGSTOP)
     for job in jobs:
         job.kill()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from flowdist import Topology
-from flowdist.runtime.root_cause import root_cause_text
+from flowdist.runtime.run_folder.root_cause import root_cause_text
 from flowdist.testing import simulate
 from flowdist.testing.kit import graph_of
 

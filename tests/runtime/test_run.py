@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from flowdist.cli.replay import command as replay_command
+from flowdist.cli.inspect.replay import command as replay_command
 from flowdist.control.controller import Controller
-from flowdist.control.events import ReplicaExited
-from flowdist.control.history import FaultLine, Record
+from flowdist.control.protocol.events import ReplicaExited
 from flowdist.dsl.load import load_topology
 from flowdist.faults import Plan, parse_fault
-from flowdist.report.restarts import restart_set
-from flowdist.report.summary import summary_of
-from flowdist.sim.simulation import Simulation, with_nodes
+from flowdist.record.journal import FaultLine, Record
+from flowdist.report.record.summary import summary_of
+from flowdist.report.static.restarts import restart_set
+from flowdist.sim.engine.simulation import Simulation, with_nodes
 from tests.runtime.harness import Job
 
 pytestmark = pytest.mark.real

@@ -10,18 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from flowdist.cli.console import finish
-from flowdist.control import events as ev
+from flowdist.cli.run.console import finish
 from flowdist.control.controller import Controller
-from flowdist.control.history import Header, encode_line, record
-from flowdist.control.ids import ReplicaId
+from flowdist.control.protocol import events as ev
+from flowdist.control.protocol.ids import ReplicaId
 from flowdist.errors import FlowdistError
 from flowdist.graph import NodeSpec, RoleGraph, RoleSpec, SecretRef, encode_graph
-from flowdist.report.summary import summary_text
-from flowdist.runtime.called_off import called_off
-from flowdist.runtime.folder import find_run, is_locked, lock_run, new_run, past_of, run_dirs
-from flowdist.runtime.reading import Follow, find_logs, latest_attempts, lines_of, parse_target
-from flowdist.runtime.runs import (
+from flowdist.record.journal import Header, encode_line, record
+from flowdist.report.record.summary import summary_text
+from flowdist.runtime.run_folder.folder import find_run, is_locked, lock_run, new_run, past_of, run_dirs
+from flowdist.runtime.run_folder.reading import Follow, find_logs, latest_attempts, lines_of, parse_target
+from flowdist.runtime.run_folder.runs import (
     describe,
     environment_of,
     has_begun,
@@ -32,8 +31,9 @@ from flowdist.runtime.runs import (
     state_of,
     written_status,
 )
-from flowdist.runtime.secret_values import Mask
-from flowdist.runtime.started import write_environment
+from flowdist.runtime.supervisor.cancelled_before_start import called_off
+from flowdist.runtime.worker_env.run_environment import write_environment
+from flowdist.runtime.worker_env.secret_values import Mask
 
 GRAPH = RoleGraph("x", (RoleSpec("ps", ("true",)), RoleSpec("trainer", ("true",), max_replicas=3, procs=2)))
 BOTH = ("stdout", "stderr")
@@ -206,7 +206,7 @@ def test_the_command_to_resume_names_the_folder_where_it_is_not_the_usual_one(
 def test_a_journal_tells_how_the_job_was(base: Path) -> None:
     run_dir = base / "gpt-20261121-1-cccc"
     journal(run_dir, ev.ScaleRequested("trainer", 2))
-    from flowdist.cli.records import read_journal
+    from flowdist.cli.shared.records import read_journal
 
     header, lines, _ = read_journal(run_dir / "journal.jsonl")
     told = replayed(run_dir, [header, *lines])

@@ -14,9 +14,9 @@ import pytest
 from flowdist.dsl.load import load_topology
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph, RoleSpec, SecretRef, encode_graph
-from flowdist.runtime.environment import SecretMissing, read_secret
-from flowdist.runtime.evidence import gather
-from flowdist.runtime.secret_values import Mask, check_secrets
+from flowdist.runtime.run_folder.remote_error_report import gather
+from flowdist.runtime.worker_env.environment import SecretMissing, read_secret
+from flowdist.runtime.worker_env.secret_values import Mask, check_secrets
 from tests.runtime.harness import Job
 from tests.runtime.test_environment import START, env
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from flowdist.control.events import NodeQuiet, NodeSilent, ReplicaExited
-from flowdist.control.history import Record
+from flowdist.control.protocol.events import NodeQuiet, NodeSilent, ReplicaExited
+from flowdist.record.journal import Record
 from tests.runtime.harness import Job
 
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flowdist.errors import FlowdistError
-from flowdist.runtime.folder import SOCKET_PATH_MAX, socket_dir
+from flowdist.runtime.run_folder.folder import SOCKET_PATH_MAX, socket_dir
 
 LONG = "a" * 90
 

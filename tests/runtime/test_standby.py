@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from flowdist.runtime import standby
-from flowdist.runtime.spawning import ForkServer, Signal, Spawn, Spawned
-from flowdist.runtime.standby import STANDBY_MAX, Standbys
+from flowdist.runtime.processes import standby
+from flowdist.runtime.processes.spawning import ForkServer, Signal, Spawn, Spawned
+from flowdist.runtime.processes.standby import STANDBY_MAX, Standbys
 from tests.runtime.harness import Deaths, children
 from tests.runtime.spawning import Spawning
 

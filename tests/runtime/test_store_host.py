@@ -19,7 +19,7 @@ pytestmark = pytest.mark.real
 def test_a_store_that_ends_with_its_agent_is_told_to_nobody() -> None:
     distributed = pytest.importorskip("torch.distributed")
     ours, theirs = socket.socketpair()
-    command = [sys.executable, "-P", "-m", "flowdist.runtime.store_host", str(theirs.fileno())]
+    command = [sys.executable, "-P", "-m", "flowdist.runtime.stores.store_host", str(theirs.fileno())]
     process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE)
     theirs.close()
     with ours, socket.create_server(("127.0.0.1", 0)) as listening:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from flowdist.control.events import CheckpointOffered
-from flowdist.control.history import record
-from flowdist.fault_files import parse_plan
+from flowdist.control.protocol.events import CheckpointOffered
 from flowdist.faults import parse_fault
+from flowdist.faults.files import parse_plan
 from flowdist.graph import SECOND
-from flowdist.runtime.inject import Injector
-from flowdist.runtime.tearing import PATIENCE_NS, Tearing
+from flowdist.record.journal import record
+from flowdist.runtime.injection.injector import Injector
+from flowdist.runtime.injection.torn_checkpoint import PATIENCE_NS, Tearing
 from tests.control.harness import Talk, graph, r, role
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import msgspec
 
 from flowdist import Node, Restart, Topology, Workload
-from flowdist.control.effects import StartReplica
-from flowdist.control.events import CancelRequested
-from flowdist.control.history import Record
-from flowdist.control.ids import ReplicaId
-from flowdist.runtime.logs import Follower
-from flowdist.runtime.teller import Teller
+from flowdist.control.protocol.effects import StartReplica
+from flowdist.control.protocol.events import CancelRequested
+from flowdist.control.protocol.ids import ReplicaId
+from flowdist.record.journal import Record
+from flowdist.runtime.run_folder.logs import Follower
+from flowdist.runtime.supervisor.event_printer import Teller
 from flowdist.testing import graph_of, simulate
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from flowdist.cli.replay import command as replay_command
+from flowdist.cli.inspect.replay import command as replay_command
 from tests.runtime.harness import Job
 
 pytestmark = pytest.mark.real

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from flowdist.control.events import ReplicaStarted
-from flowdist.runtime.devices import machine_cpus
+from flowdist.control.protocol.events import ReplicaStarted
+from flowdist.runtime.gpus.devices import machine_cpus
 from tests.report.terminal import Terminal
 from tests.runtime.harness import MARK, Deaths, Job, marked
 from tests.runtime.hosts import free_port
@@ -157,7 +157,7 @@ def test_a_verb_waits_for_the_next_controller(tmp_path: Path) -> None:
         assert (job.run_dir / "control.sock").is_symlink()
         assert (job.run_dir / "control.sock").stat().st_mode & 0o777 == 0o600
         for count in (2, 3, 2):
-            os.kill(job.named("flowdist.runtime.controller_main")[0], signal.SIGKILL)
+            os.kill(job.named("flowdist.runtime.controller.controller_main")[0], signal.SIGKILL)
             assert f"trainer: scaled to {count} replicas" in verb(job, "scale", f"trainer={count}")
         assert status(job)["epoch"] == 4
         socket = (job.run_dir / "control.sock").readlink()
@@ -218,7 +218,7 @@ def test_metrics_are_there_for_as_long_as_the_run_and_survive_the_controller(tmp
                 samples, _ = read(answer.read().decode())
             assert samples["flowdist_replicas", (("role", "trainer"), ("state", "running"))] == 3
             assert 0 <= samples["flowdist_job_seconds", ()] < 300
-            os.kill(job.named("flowdist.runtime.controller_main")[0], signal.SIGKILL)
+            os.kill(job.named("flowdist.runtime.controller.controller_main")[0], signal.SIGKILL)
         job.until("the controller is back", 2)
         (tmp_path / "enough").touch()
         assert job.finish() == 0 and job.alive() == []

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from flowdist.control.events import ReplicaStartsCold
-from flowdist.control.history import Record
+from flowdist.control.protocol.events import ReplicaStartsCold
+from flowdist.record.journal import Record
 from tests.runtime.harness import Job
 from tests.runtime.test_run import replayed
 
@@ -108,7 +108,9 @@ dist.destroy_process_group()
 def test_stores_are_forked_from_the_fork_server_where_there_is_one(tmp_path: Path, warm: str) -> None:
     with job(tmp_path, work=GROUP, preload="()", warm=warm) as run:
         run.until("up", times=2)
-        assert len(run.named("flowdist.runtime.store_host")) == (0 if warm == "None" else 2)  # a template and its fork
+        assert len(run.named("flowdist.runtime.stores.store_host")) == (
+            0 if warm == "None" else 2
+        )  # a template and its fork
         pid = (run.run_dir / "main/0/attempt_1/0/pid").read_text()
         os.kill(int(pid), signal.SIGKILL)
         assert run.finish() == 0, run.text
@@ -130,9 +132,9 @@ if os.environ["RANK"] == "0":
 """
     with job(tmp_path, work=work, preload="()") as run:
         run.until("up", times=2)
-        assert run.named("flowdist.runtime.store_host") == []
+        assert run.named("flowdist.runtime.stores.store_host") == []
         (tmp_path / "go").touch()
-        while not run.named("flowdist.runtime.store_host"):
+        while not run.named("flowdist.runtime.stores.store_host"):
             assert run.alive()
 
 

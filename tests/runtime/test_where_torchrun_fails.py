@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from flowdist.control.effects import StartReplica
-from flowdist.control.events import ReplicaExited
-from flowdist.control.history import Line, Record
+from flowdist.control.protocol.effects import StartReplica
+from flowdist.control.protocol.events import ReplicaExited
+from flowdist.record.journal import Line, Record
 from tests.runtime.harness import Deaths, Job, children, is_guardian_of
 from tests.runtime.test_run import replayed
 
@@ -140,7 +140,7 @@ def test_no_worker_outlives_its_agent(tmp_path: Path) -> None:
     with summing(tmp_path, 2, "1:2") as job:
         job.until("generation 1 sums to 2 of 2", 2)
         worker = int((job.run_dir / "trainer/1/attempt_1/0/pid").read_text())
-        own = job.named("flowdist.runtime.guardian")
+        own = job.named("flowdist.runtime.agent.guardian")
         guardian = next(pid for pid in own if is_guardian_of(pid, "node1"))
         _, agent = [pid for pid in children(guardian) if pid in own][:2]
         with Deaths([worker, guardian]) as deaths:

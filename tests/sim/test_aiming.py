@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from flowdist import Node, Restart, Topology, Workload
-from flowdist.control.state import JobState
+from flowdist.control.job.state import JobState
 from flowdist.faults import Fault, Plan, parse_fault
 from flowdist.graph import SECOND, RoleGraph, format_duration
-from flowdist.sim.aiming import Aim
-from flowdist.sim.nemesis import Nemesis
-from flowdist.sim.properties import properties_of
-from flowdist.sim.simulation import Simulation
+from flowdist.sim.checks.properties import properties_of
+from flowdist.sim.engine.simulation import Simulation
+from flowdist.sim.faults.aiming import Aim
+from flowdist.sim.faults.nemesis import Nemesis
 from flowdist.testing import always, graph_of
 from flowdist.testing.campaign import campaign, horizon
 
@@ -93,8 +93,8 @@ def test_a_fault_of_another_role_makes_nobody_read_and_without_checkpoints_there
 def test_a_small_campaign_gets_to_checkpoints_and_restores(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = campaign(hour(), range(1, 41)).points
     assert seen["failure during a checkpoint"] >= 4 and seen["failure during restore"] >= 3
-    monkeypatch.setattr("flowdist.sim.nemesis.AIMED", 0)
-    monkeypatch.setattr("flowdist.sim.nemesis.READS", 0)
+    monkeypatch.setattr("flowdist.sim.faults.nemesis.AIMED", 0)
+    monkeypatch.setattr("flowdist.sim.faults.nemesis.READS", 0)
     blind = campaign(hour(), range(1, 41)).points
     assert blind["failure during a checkpoint"] < 4 and blind["failure during restore"] < 3
 

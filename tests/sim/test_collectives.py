@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from flowdist import Node, On, Restart, Topology, Workload
-from flowdist.control.events import NodeGone, ReplicaElastic, ReplicaExited, ReplicaStopped
-from flowdist.control.history import Record
+from flowdist.control.protocol.events import NodeGone, ReplicaElastic, ReplicaExited, ReplicaStopped
 from flowdist.graph import MINUTE, MS, SECOND, RoleGraph
-from flowdist.sim.collectives import NOTICES_NS, with_collective
-from flowdist.sim.simulation import SimResult
+from flowdist.record.journal import Record
+from flowdist.sim.engine.simulation import SimResult
+from flowdist.sim.workers.collectives import NOTICES_NS, with_collective
 from flowdist.testing import graph_of, simulate
 
 LOAD: dict[str, Any] = {"steps": 300, "checkpoint_every": "30s"}

@@ -8,20 +8,20 @@ import msgspec
 import pytest
 
 from flowdist import Node, Restart, Topology, Workload
-from flowdist.cli.simulated import simulated_summary
+from flowdist.cli.simulate.simulated import simulated_summary
 from flowdist.control.controller import Controller
-from flowdist.control.events import NodeJoined, ReplicaLeftStep
-from flowdist.control.history import FaultLine, Header, Record, UnsavedLine
-from flowdist.control.timesheet import Timesheet
+from flowdist.control.protocol.events import NodeJoined, ReplicaLeftStep
 from flowdist.dsl.load import load_topology
-from flowdist.fault_files import parse_plan
 from flowdist.faults import Plan, parse_fault, parse_scale
+from flowdist.faults.files import parse_plan
 from flowdist.graph import MINUTE, SECOND, Cluster, NodeSpec, Resources
-from flowdist.report.summary import summary_text
-from flowdist.report.timeline import timeline_of
-from flowdist.report.trace import trace_lines
-from flowdist.sim.network import LATENCY_NS, RESEND_NS, STRAY_NS, Link
-from flowdist.sim.simulation import SimResult, Simulation, Violation, with_nodes
+from flowdist.record.journal import FaultLine, Header, Record, UnsavedLine
+from flowdist.record.timesheet import Timesheet
+from flowdist.report.record.summary import summary_text
+from flowdist.report.record.timeline import timeline_of
+from flowdist.report.record.trace import trace_lines
+from flowdist.sim.engine.network import LATENCY_NS, RESEND_NS, STRAY_NS, Link
+from flowdist.sim.engine.simulation import SimResult, Simulation, Violation, with_nodes
 from flowdist.testing import simulate
 from tests.control.harness import graph as graph_of
 from tests.control.harness import r, role

@@ -9,21 +9,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from flowdist.control.events import NodeGone, NodeJoined
-from flowdist.control.history import FaultLine, Header, Record, decode_lines, encode_line
+from flowdist.control.protocol.events import NodeGone, NodeJoined
 from flowdist.dsl.load import load_topology
 from flowdist.errors import FlowdistError
-from flowdist.fault_files import parse_plan
-from flowdist.fault_rates import Arrivals
 from flowdist.faults import Fault, FaultError, Plan, Rate
+from flowdist.faults.files import parse_plan
+from flowdist.faults.rates import Arrivals
 from flowdist.graph import DAY, HOUR, MINUTE, MS, SECOND, RestartPolicy, RoleGraph, Rule
+from flowdist.record.journal import FaultLine, Header, Record, decode_lines, encode_line
 from flowdist.report.goodput import daly_ns
-from flowdist.sim.faulting import check_faults
-from flowdist.sim.macro import Macro
-from flowdist.sim.macro_check import Comparison, compare
-from flowdist.sim.macro_result import MacroResult
-from flowdist.sim.macro_scope import MacroRefused, scope_of
-from flowdist.sim.macro_trace import MacroTrace
+from flowdist.sim.checks.cross_check import Comparison, compare
+from flowdist.sim.faults.injector import check_faults
+from flowdist.sim.macro.macro import Macro
+from flowdist.sim.macro.result import MacroResult
+from flowdist.sim.macro.scope import MacroRefused, scope_of
+from flowdist.sim.macro.trace import MacroTrace
 
 TOPOLOGIES = Path(__file__).parents[2] / "scenarios/topologies"
 
@@ -198,7 +198,7 @@ def test_they_agree_where_replicas_fall_over_all_the_time() -> None:
 
 def test_a_difference_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a proof of death that takes ten times as long in one of the modes."""
-    monkeypatch.setattr("flowdist.sim.macro_scope.PROOF_NS", 100_000_000)
+    monkeypatch.setattr("flowdist.sim.macro.scope.PROOF_NS", 100_000_000)
     (one,) = compare(topology(), parse_plan(["node1@3m5.3s/2m"]), [0], 2 * HOUR)
     assert not one.is_equal and one.worst > 0
 

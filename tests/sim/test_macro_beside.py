@@ -11,14 +11,14 @@ import msgspec
 import pytest
 
 from flowdist.dsl.load import load_topology
-from flowdist.fault_files import parse_plan
 from flowdist.faults import FaultError, Plan
+from flowdist.faults.files import parse_plan
 from flowdist.graph import DAY, HOUR, MINUTE, SECOND, Domain, Gate, JointWorld, RestartPolicy, RoleGraph, Rule
-from flowdist.sim.faulting import check_faults
-from flowdist.sim.macro import Macro
-from flowdist.sim.macro_check import Comparison, compare
-from flowdist.sim.macro_result import MacroResult
-from flowdist.sim.macro_scope import MacroRefused, scope_of
+from flowdist.sim.checks.cross_check import Comparison, compare
+from flowdist.sim.faults.injector import check_faults
+from flowdist.sim.macro.macro import Macro
+from flowdist.sim.macro.result import MacroResult
+from flowdist.sim.macro.scope import MacroRefused, scope_of
 
 POOLS = Path(__file__).parents[2] / "scenarios/topologies/pools.py"
 
@@ -160,7 +160,7 @@ def test_a_difference_beside_the_gang_is_seen(monkeypatch: pytest.MonkeyPatch) -
     graph = with_role(graph, "evaluator", workload=load)
     (one,) = compare(graph, plan, [0], 2 * HOUR)
     assert one.is_equal
-    monkeypatch.setattr("flowdist.sim.macro_beside.Beside._may_start", lambda self, now: True)
+    monkeypatch.setattr("flowdist.sim.macro.auxiliary_replicas.Beside._may_start", lambda self, now: True)
     (one,) = compare(graph, plan, [0], 2 * HOUR)
     assert not one.is_equal
 

@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from flowdist import Node, Restart, Topology, Workload
-from flowdist.control.history import UnsavedLine
-from flowdist.control.ids import ReplicaId
+from flowdist.control.protocol.ids import ReplicaId
 from flowdist.errors import FlowdistError
 from flowdist.faults import Plan, parse_fault
 from flowdist.graph import SECOND, RoleGraph
-from flowdist.sim.checkpoints import Disk, Operation, View
-from flowdist.sim.points import STALE
-from flowdist.sim.simulation import SimResult, Simulation
+from flowdist.record.journal import UnsavedLine
+from flowdist.sim.checks.points import STALE
+from flowdist.sim.engine.simulation import SimResult, Simulation
+from flowdist.sim.user_code.checkpoints import Disk, Operation, View
 from flowdist.testing import assert_recovers, assert_same_result, check_determinism, explore, graph_of
 from flowdist.testing.campaign import campaign
 from tests.sim import user_models as models

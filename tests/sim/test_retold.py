@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 
 from flowdist import Node, Restart, Topology, Workload
-from flowdist.cli.common import Named, load
-from flowdist.cli.simulate import _from_scenario
-from flowdist.control import events as ev
-from flowdist.control.effects import StartReplica
-from flowdist.control.history import FaultLine, Header, Line, Record
-from flowdist.control.ids import ReplicaId
-from flowdist.fault_files import parse_plan
+from flowdist.cli.shared.common import Named, load
+from flowdist.cli.simulate.simulate import _from_scenario
+from flowdist.control.protocol import events as ev
+from flowdist.control.protocol.effects import StartReplica
+from flowdist.control.protocol.ids import ReplicaId
 from flowdist.faults import Plan
+from flowdist.faults.files import parse_plan
+from flowdist.faults.scenario import load_scenario
 from flowdist.graph import MS, SECOND, RoleGraph
-from flowdist.report.summary import summary_of
-from flowdist.scenario import load_scenario
-from flowdist.sim.retold import let_arrive, measured, retold, with_workloads
-from flowdist.sim.simulation import SimResult, Simulation, with_nodes
+from flowdist.record.journal import FaultLine, Header, Line, Record
+from flowdist.report.record.summary import summary_of
+from flowdist.sim.engine.simulation import SimResult, Simulation, with_nodes
+from flowdist.sim.reconstruct import let_arrive, measured, retold, with_workloads
 from flowdist.testing import simulate
 from flowdist.testing.kit import graph_of
 

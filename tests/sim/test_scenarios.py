@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from flowdist.cli.simulate import command
+from flowdist.cli.simulate.simulate import command
 
 FOLDER = Path(__file__).parents[2] / "scenarios"
 STORIES = sorted(FOLDER.glob("*.toml"))

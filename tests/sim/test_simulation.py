@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowdist.control.history import FaultLine, Record, encode_line
 from flowdist.dsl.load import load_topology
 from flowdist.faults import Plan, parse_add, parse_fault, parse_scale
 from flowdist.graph import HOUR, SECOND, RoleGraph, parse_duration
-from flowdist.sim.nemesis import Nemesis
-from flowdist.sim.network import LATENCY_NS, Link
-from flowdist.sim.queue import Queue
-from flowdist.sim.simulation import Checks, SimResult, Simulation, Violation
+from flowdist.record.journal import FaultLine, Record, encode_line
+from flowdist.sim.engine.network import LATENCY_NS, Link
+from flowdist.sim.engine.queue import Queue
+from flowdist.sim.engine.simulation import Checks, SimResult, Simulation, Violation
+from flowdist.sim.faults.nemesis import Nemesis
 from tests.control.harness import Gate, graph, r, role
 
 CHECKS: tuple[Checks, ...] = ("all", "paced")
@@ -234,7 +234,7 @@ def test_simulate_from_the_command_line(tmp_path: Path) -> None:
 
 def test_no_torch_and_no_networkx_for_simulate() -> None:
     code = (
-        "import sys; from click.testing import CliRunner; from flowdist.cli.simulate import command;"
+        "import sys; from click.testing import CliRunner; from flowdist.cli.simulate.simulate import command;"
         f"r = CliRunner().invoke(command, ['{TOPOLOGIES / 'gang.py'}']); assert r.exit_code == 0, r.output;"
         "sys.exit('torch' in sys.modules)"
     )

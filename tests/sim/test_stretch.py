@@ -7,18 +7,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from flowdist.control.events import CheckpointOffered, ReplicaProgressed
-from flowdist.control.history import Line, Record
-from flowdist.control.state import JobState
+from flowdist.control.job.state import JobState
+from flowdist.control.protocol.events import CheckpointOffered, ReplicaProgressed
 from flowdist.dsl import Node, Restart, Topology, Workload
 from flowdist.faults import NOTHING, Plan, When, parse_fault
 from flowdist.graph import MINUTE, SECOND, RoleGraph
-from flowdist.sim import stretch
-from flowdist.sim.collectives import with_collective
-from flowdist.sim.liveness import end_ns
-from flowdist.sim.nemesis import Nemesis
-from flowdist.sim.properties import properties_of
-from flowdist.sim.simulation import SimResult, Simulation
+from flowdist.record.journal import Line, Record
+from flowdist.sim.checks.liveness import end_ns
+from flowdist.sim.checks.properties import properties_of
+from flowdist.sim.engine.simulation import SimResult, Simulation
+from flowdist.sim.faults.nemesis import Nemesis
+from flowdist.sim.workers import fast_forward as stretch
+from flowdist.sim.workers.collectives import with_collective
 from flowdist.testing.campaign import horizon
 from flowdist.testing.kit import graph_of
 from tests.sim.test_simulation import load

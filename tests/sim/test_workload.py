@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowdist.control.accounts import Spent
-from flowdist.control.history import Record, UnsavedLine
-from flowdist.control.ids import ReplicaId
+from flowdist.control.protocol.ids import ReplicaId
 from flowdist.dsl import Node, Restart, Topology, Workload
 from flowdist.faults import FaultError, Plan, parse_fault
 from flowdist.graph import MS, SECOND, RoleGraph
-from flowdist.sim.faulting import check_faults
-from flowdist.sim.liveness import bound_ns, end_ns, healed_ns
-from flowdist.sim.nemesis import Nemesis
-from flowdist.sim.simulation import SimResult, Simulation
+from flowdist.record.accounts import Spent
+from flowdist.record.journal import Record, UnsavedLine
+from flowdist.sim.checks.liveness import bound_ns, end_ns, healed_ns
+from flowdist.sim.engine.simulation import SimResult, Simulation
+from flowdist.sim.faults.injector import check_faults
+from flowdist.sim.faults.nemesis import Nemesis
 from flowdist.testing.campaign import campaign, horizon
 from flowdist.testing.kit import graph_of
 from tests.sim.test_stretch import differences

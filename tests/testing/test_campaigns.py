@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from flowdist.cli.simulate import command as simulate_command
-from flowdist.sim.properties import Properties, properties_of
+from flowdist.cli.simulate.simulate import command as simulate_command
+from flowdist.sim.checks.properties import Properties, properties_of
 from flowdist.testing import explore, graph_of
 from flowdist.testing.campaign import Failure, Verdict, campaign
 from flowdist.testing.corpus import Corpus, Known
-from flowdist.testing.kinds import kinds_of, seeds_text
+from flowdist.testing.deduplication import kinds_of, seeds_text
 
 ROOT = Path(__file__).parents[2]
 GANG = str(ROOT / "scenarios/topologies/gang.py")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flowdist.graph import Cluster, Gate, NodeSpec, Readiness, Resources, RestartPolicy, RoleGraph, RoleSpec
-from flowdist.testing.conversation import Move, Talk, judge_talk
+from flowdist.proofs.conversation import Move, Talk, judge_talk
 
 
 def test_who_waits_for_an_ignored_role_fails_the_job_which_then_restarts_nobody_for_an_address() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from flowdist.control import placement
-from flowdist.control.ids import NodeName
-from flowdist.control.placement import Chooser
-from flowdist.testing.determinism import SCENARIOS, compare, crowd, crowded, main, plan_of
+from flowdist.control.placement import placement
+from flowdist.control.placement.placement import Chooser
+from flowdist.control.protocol.ids import NodeName
+from flowdist.proofs.determinism import SCENARIOS, compare, crowd, crowded, main, plan_of
 
 
 def walk_a_set_in_placement() -> None:

@@ -9,14 +9,14 @@ import sys
 
 import pytest
 
-from flowdist.control import events as ev
-from flowdist.control.links import Links
+from flowdist.control.connection.sessions import Links
+from flowdist.control.protocol import events as ev
 from flowdist.graph import SECOND
-from flowdist.testing import explorer
-from flowdist.testing.explorer_common import How
-from flowdist.testing.explorer_copies import Keys, copy_of
-from flowdist.testing.explorer_jobs import JOBS, Part
-from flowdist.testing.explorer_plants import PLANTS, planted
+from flowdist.proofs.explorer import search as explorer
+from flowdist.proofs.explorer.common import How
+from flowdist.proofs.explorer.copies import Keys, copy_of
+from flowdist.proofs.explorer.jobs import JOBS, Part
+from flowdist.proofs.explorer.planted_bugs import PLANTS, planted
 from tests.control.harness import Talk, graph, r, restart, role
 
 SMALL = [
@@ -58,7 +58,7 @@ def test_the_number_of_states_does_not_depend_on_the_hash_seed():
 
 
 def _run(*args: str, seed: str) -> str:
-    command = [sys.executable, "-m", "flowdist.testing.explorer", *args]
+    command = [sys.executable, "-m", "flowdist.proofs.explorer", *args]
     env = {**os.environ, "PYTHONHASHSEED": seed}
     return subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=60).stdout
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from flowdist.control import events as ev
-from flowdist.control.effects import Effect, OpenStore, StartReplica
-from flowdist.control.history import Line, Record
+from flowdist.control.protocol import events as ev
+from flowdist.control.protocol.effects import Effect, OpenStore, StartReplica
 from flowdist.faults import Plan, parse_fault
 from flowdist.graph import RoleGraph
-from flowdist.sim.simulation import Simulation
-from flowdist.testing.history import complaints
+from flowdist.record.journal import Line, Record
+from flowdist.record.restart_rules import complaints
+from flowdist.sim.engine.simulation import Simulation
 from tests.control.harness import Gate, graph, restart, role
 
 

@@ -12,22 +12,22 @@ from pathlib import Path
 import pytest
 
 from flowdist import Node, On, Restart, Topology, Workload
-from flowdist.control.accounts import Accounts
 from flowdist.control.controller import Controller
-from flowdist.control.effects import Effect
-from flowdist.control.events import Event, NodeGone
-from flowdist.control.ids import ReplicaId
-from flowdist.control.state import JobState
+from flowdist.control.job.state import JobState
+from flowdist.control.protocol.effects import Effect
+from flowdist.control.protocol.events import Event, NodeGone
+from flowdist.control.protocol.ids import ReplicaId
 from flowdist.errors import FlowdistError
 from flowdist.faults import Fault, FaultError
 from flowdist.graph import SECOND, Cluster, NodeSpec
-from flowdist.sim.bounds import bounds_of
-from flowdist.sim.nemesis import Nemesis, tolerance_of
+from flowdist.proofs.mutations import MUTANTS, mutated
+from flowdist.record.accounts import Accounts
+from flowdist.sim.checks.bounds import bounds_of
+from flowdist.sim.faults.nemesis import Nemesis, tolerance_of
 from flowdist.testing import assert_recovers, explore, graph_of, simulate
-from flowdist.testing.again import replay_lines
 from flowdist.testing.campaign import Failure, campaign, horizon, replay_command
 from flowdist.testing.corpus import Corpus
-from flowdist.testing.mutations import MUTANTS, mutated
+from flowdist.testing.repro_command import replay_lines
 
 TOPOLOGIES = Path(__file__).parents[2] / "scenarios/topologies"
 GANG = str(TOPOLOGIES / "gang.py")

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from flowdist.control import judge
-from flowdist.testing import mutants
-from flowdist.testing.mutations import MUTANTS, Mutant, MutationError, mutated
+from flowdist.control.incidents import judge
+from flowdist.proofs import mutants
+from flowdist.proofs.mutations import MUTANTS, Mutant, MutationError, mutated
 
 PROOF = Path(__file__).parents[2] / "docs/proof.md"
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 HARMLESS = Mutant(
-    "harmless", "R9", "nothing", "judge:matching_rule", "if policy is None:", "if None is policy:", "beating"
+    "harmless", "R9", "nothing", "incidents.judge:matching_rule", "if policy is None:", "if None is policy:", "beating"
 )
 TENTH = ["--share", "0.1"]
 
@@ -61,7 +61,7 @@ def test_each_mutant_finds_its_place_changes_the_code_and_leaves_nothing_behind(
 
 def test_a_mutant_without_a_place_is_refused():
     with (
-        pytest.raises(MutationError, match=r"'nowhere' stands 0 times in judge:matching_rule"),
+        pytest.raises(MutationError, match=r"'nowhere' stands 0 times in incidents.judge:matching_rule"),
         mutated(HARMLESS._replace(old="nowhere")),
     ):
         pass
@@ -69,7 +69,7 @@ def test_a_mutant_without_a_place_is_refused():
         pass
     with (
         pytest.raises(MutationError, match="judge:nothing is no function"),
-        mutated(HARMLESS._replace(where="judge:nothing")),
+        mutated(HARMLESS._replace(where="incidents.judge:nothing")),
     ):
         pass
 

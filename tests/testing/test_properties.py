@@ -12,18 +12,18 @@ import pytest
 from hypothesis import Phase, find, settings
 
 from flowdist import Node, Restart, Topology, Workload
-from flowdist.control.history import FaultLine
-from flowdist.control.state import JobState
+from flowdist.control.job.state import JobState
 from flowdist.errors import FlowdistError
 from flowdist.faults import Plan, parse_fault
+from flowdist.faults.scenario import Expect
 from flowdist.graph import HOUR, MINUTE, SECOND, RoleGraph
-from flowdist.scenario import Expect
-from flowdist.sim.bounds import bounds_of
-from flowdist.sim.expectations import unmet
-from flowdist.sim.liveness import bound_ns, end_ns, healed_ns, late
-from flowdist.sim.points import POINTS, RESTORING, SAVING, SPARE, STALE, reachable
-from flowdist.sim.simulation import Simulation
-from flowdist.sim.work import Work
+from flowdist.record.journal import FaultLine
+from flowdist.sim.checks.bounds import bounds_of
+from flowdist.sim.checks.expectations import unmet
+from flowdist.sim.checks.liveness import bound_ns, end_ns, healed_ns, late
+from flowdist.sim.checks.points import POINTS, RESTORING, SAVING, SPARE, STALE, reachable
+from flowdist.sim.engine.simulation import Simulation
+from flowdist.sim.workers.work import Work
 from flowdist.testing import always, assert_recovers, eventually, explore, graph_of, simulate, sometimes
 from flowdist.testing.campaign import Rules, campaign, horizon, judge, try_seed
 from flowdist.testing.declare import load_properties, side_file
@@ -146,7 +146,7 @@ def test_a_campaign_finds_a_broken_property_and_makes_it_small_with_any_number_o
 
 
 def properties(*promises: object):  # type: ignore[no-untyped-def]
-    from flowdist.sim.properties import properties_of
+    from flowdist.sim.checks.properties import properties_of
 
     return properties_of(eventually=promises)  # type: ignore[arg-type]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import Phase, find, given, seed, settings
 
-from flowdist.control.state import JobState
+from flowdist.control.job.state import JobState
 from flowdist.faults import Plan, parse_fault
 from flowdist.testing import graph_of, simulate
 from flowdist.testing.strategies import Schedule, fault_plans, schedules

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from flowdist.dsl.compile import compile_topology
-from flowdist.dsl.problems import Problems, TopologyProblems
+from flowdist.dsl.problems.problem import Problems, TopologyProblems
 from flowdist.graph import RoleGraph, RoleSpec
 from flowdist.torchrun.options import read_options
 from flowdist.torchrun.output import Streams

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from flowdist.control.events import NodeGone, NodeJoined, NodeLeft
-from flowdist.control.history import Record
+from flowdist.control.protocol.events import NodeGone, NodeJoined, NodeLeft
+from flowdist.record.journal import Record
 from tests.runtime.harness import Deaths, Job
 from tests.runtime.hosts import Hosts, Torchruns
 
@@ -198,7 +198,7 @@ def test_an_agent_that_dies_on_another_host_is_started_again(tmp_path: Path) -> 
         first, second = hosts.first(waiter(tmp_path)), hosts.another(2, waiter(tmp_path))
         first.until("generation 1 rank 0 of 2")
         second.until("generation 1 rank 1 of 2")
-        guardian = second.named("flowdist.runtime.guardian")[0]
+        guardian = second.named("flowdist.runtime.agent.guardian")[0]
         os.kill(guardian, signal.SIGKILL)
         second.until("its agent is started again")
         second.until("generation 2 rank 1 of 2")
@@ -235,7 +235,7 @@ def test_a_controller_that_is_killed_alone_is_noticed_by_no_worker_on_any_host(t
         second = hosts.start(2, "join", hosts.endpoint)
         first.until("generation 1 rank 0 of 2")
         second.until("generation 1 rank 1 of 2")
-        os.kill(first.named("flowdist.runtime.controller_main")[0], signal.SIGKILL)
+        os.kill(first.named("flowdist.runtime.controller.controller_main")[0], signal.SIGKILL)
         second.until("connected to the controller again")
         second.until("the controller is back, as epoch 2")
         (tmp_path / "end").touch()
@@ -251,7 +251,7 @@ def test_while_nobody_listens_for_longer_than_a_lease_workers_are_kept_on_that_h
         second.until("generation 1 rank 1 of 2")
         workers = [worker_pid(first), worker_pid(second)]
         first.process.send_signal(signal.SIGSTOP)  # it starts no other
-        os.kill(first.named("flowdist.runtime.controller_main")[0], signal.SIGKILL)
+        os.kill(first.named("flowdist.runtime.controller.controller_main")[0], signal.SIGKILL)
         with Deaths(workers[1:]) as deaths:
             assert deaths.survivors() == [], "over TCP a refusal may be a firewall's: the lease decides"
         with Deaths(workers[:1]) as deaths:

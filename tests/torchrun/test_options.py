@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flowdist.cli.main import cli
-from flowdist.dsl.problems import TopologyProblems
+from flowdist.dsl.problems.problem import TopologyProblems
 from flowdist.torchrun.options import BY_KEY, OPTIONS, HelpAsked, option_table, read_options
 from tests.torchrun.harness import BESIDE, SAMPLES, what_becomes_of
 

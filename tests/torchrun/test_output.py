@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from flowdist.runtime.logs import Follower
+from flowdist.runtime.run_folder.logs import Follower
 from flowdist.torchrun.output import Output
 from tests.runtime.test_environment import START
 from tests.torchrun.harness import outcome_of

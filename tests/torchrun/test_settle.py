@@ -68,7 +68,7 @@ def test_arguments_are_as_torchrun_gives_them(word: str, ours: str) -> None:
 
 
 def test_nothing_of_the_users_is_a_macro_of_ours() -> None:
-    from flowdist.runtime.environment import expand
+    from flowdist.runtime.worker_env.environment import expand
 
     values = {"local_rank": "5", "rank": "7", "$": "$"}
     for word in ("${rank}", "${oc.env:HOME}", "${$}{rank}", "${", "a${}b", "$${rank}$$"):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from flowdist import worker
-from flowdist.elastic import Reformed
+from flowdist.worker.elastic_training import Reformed
 from tests.worker.test_worker import AgentSide, managed
 
 __all__ = ["managed"]
@@ -176,7 +176,7 @@ def test_a_group_that_is_there_already_is_refused(managed: AgentSide) -> None:
 
 
 def test_output_goes_on_in_the_log_of_the_attempt(tmp_path: Path) -> None:
-    from flowdist.elastic import _move_output
+    from flowdist.worker.elastic_training import _move_output
 
     old, new = tmp_path / "1", tmp_path / "2"
     old.mkdir()

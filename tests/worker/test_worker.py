@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from flowdist import worker, worker_link
+from flowdist import worker
+from flowdist.worker import agent_link as worker_link
 
 
 class AgentSide:

@@ -1,0 +1,1 @@
+"""Verbs that look at topologies, runs and records, and change nothing."""

@@ -1,0 +1,40 @@
+"""`flowdist diff`: where two records part."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from flowdist.cli.shared.common import guarded, print_json
+from flowdist.cli.shared.records import find_record, read_journal
+from flowdist.report.record.divergence import Side, divergence, divergence_of, divergence_text
+
+
+@click.command(name="diff")
+@click.argument("a")
+@click.argument("b")
+@click.option("--context", type=click.IntRange(min=0), default=3, help="Lines before and after (default: 3).")
+@click.option("--no-times", is_flag=True, help="What happened and what was decided, not when.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@guarded
+def command(a: str, b: str, context: int, no_times: bool, as_json: bool) -> None:
+    """Show the first difference of two records, with what each controller said there.
+
+    \b
+    flowdist diff before.jsonl after.jsonl       two traces of flowdist simulate --trace
+    flowdist diff --no-times runs/x runs/y       two real runs: never the same to the nanosecond
+
+    A and B are traces, or runs: names in runs/, or folders. Exit code 0 if nothing but the headers differs, 1 if
+    more does.
+    """
+    sides = []
+    for name in (a, b):
+        header, lines, _ = read_journal(find_record(name))
+        sides.append(Side(name, header, lines))
+    found = divergence(sides[0], sides[1], times=not no_times)
+    if as_json:
+        print_json("diff", **divergence_of(found, context))
+    else:
+        click.echo(divergence_text(found, context), nl=False)
+    sys.exit(0 if found.is_none else 1)

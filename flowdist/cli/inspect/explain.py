@@ -1,0 +1,84 @@
+"""`flowdist explain`: what a problem code means, or what would follow from a failure."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+
+from flowdist.cli.shared.common import Named, guarded, load, print_json, topology_options
+from flowdist.dsl.load import DEFAULT_FILE
+from flowdist.dsl.problems.codes import section
+from flowdist.errors import FlowdistError
+from flowdist.graph import RoleGraph
+
+
+@click.command(name="explain")
+@topology_options
+@click.option(
+    "--fail", "fails", multiple=True, metavar="TARGET[:KIND]", help="ps/0, ps, node1, zone=a, ps/0:oom, ps/0:exit=2"
+)
+@guarded
+def command(named: Named, fails: tuple[str, ...]) -> None:
+    """Explain an error code; or tell what a failure restarts, in which order, who pays, and why.
+
+    \b
+    flowdist explain FD112                     what the code means, and what to do
+    flowdist explain jobs.py --fail ps/0       a replica is killed; ps stands for all of them
+    flowdist explain --fail node1 --fail ps/0:oom      each by itself, in topology.py of this folder
+
+    Nothing is run. TARGET is a replica, a worker, a role, all, a node, a label of nodes (zone=a) or the controller;
+    KIND is kill (default), exit=CODE, signal=NAME, oom, hang, start_failed or unready, for nodes kill, lost, leave,
+    drain or preempt.
+    """
+    if named.target is not None and _looks_like_code(named.target):
+        _explain_code(named, fails)
+    elif fails:
+        _explain_failures(named, fails)
+    else:
+        named_file = named.target or DEFAULT_FILE
+        help = f"write flowdist explain {named_file} --fail ps/0; or name an error code: flowdist explain FD112"
+        raise FlowdistError("nothing to explain: neither an error code nor a --fail", help=help)
+
+
+def _looks_like_code(target: str) -> bool:
+    return re.fullmatch(r"fd\w*", target, re.IGNORECASE) is not None and not Path(target).exists()
+
+
+def _explain_code(named: Named, fails: tuple[str, ...]) -> None:
+    if fails:
+        help = f"write flowdist explain {named.target}, or name a topology"
+        raise FlowdistError(f"--fail {fails[0]}: {named.target} is an error code, no topology", help=help)
+    found = section(named.target or "")
+    if named.as_json:
+        print_json("code", **found._asdict())
+    else:
+        click.echo(f"{found.code}: {found.title}\n\n{found.text}")
+
+
+def _explain_failures(named: Named, fails: tuple[str, ...]) -> None:
+    graph = load(named).graph
+    from flowdist.report.static.explain import explanation_of  # networkx: only where the graph is analysed
+    from flowdist.report.static.failing import parse_failings
+    from flowdist.report.static.telling import explanation_text
+
+    failings = [failing for text in fails for failing in parse_failings(text, graph)]
+    seats = _seats(graph) if any(failing.nodes for failing in failings) else {}
+    told = [explanation_of(graph, failing, seats) for failing in failings]
+    if named.as_json:
+        print_json("explanation", failures=told)
+    else:
+        click.echo("\n".join(explanation_text(each) for each in told), nl=False)
+
+
+def _seats(graph: RoleGraph) -> dict[str, str]:
+    """By replica, its node once everything that can start has; a job without nodes is all on this machine."""
+    from flowdist.report.static.plan import plan_of  # networkx, as above
+
+    if not graph.cluster.given:
+        return {f"{spec.name}/{index}": "node0" for spec in graph.roles for index in range(spec.max_replicas)}
+    seats: dict[str, str] = plan_of(graph)["placement"]
+    if "" in seats:
+        raise FlowdistError(f"the job does not fit its nodes: {seats['']}", help="see flowdist plan; add nodes")
+    return seats

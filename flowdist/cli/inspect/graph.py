@@ -1,0 +1,80 @@
+"""`flowdist graph`: the role graph as a drawing."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import click
+
+from flowdist.cli.shared.common import Named, guarded, load, print_json, topology_options
+from flowdist.errors import FlowdistError
+from flowdist.report.static.drawing import DRAWERS, dot, graph_of
+
+FORMATS = ("mermaid", "dot", "svg", "png")
+SUFFIXES = {".mmd": "mermaid", ".mermaid": "mermaid", ".dot": "dot", ".gv": "dot", ".svg": "svg", ".png": "png"}
+DRAWING_S_MAX = 60
+
+
+@click.command(name="graph")
+@topology_options
+@click.option("--format", "wanted", type=click.Choice(FORMATS), help="Default: by the suffix of FILE, else mermaid.")
+@click.option("-o", "file", type=click.Path(dir_okay=False), metavar="FILE", help="Write there, not to stdout.")
+@guarded
+def command(named: Named, wanted: str | None, file: str | None) -> None:
+    """Draw the role graph: roles with kind, size and resources, gates as arrows, restart domains as boxes.
+
+    \b
+    flowdist graph                   Mermaid, on stdout
+    flowdist graph -o graph.dot      the dot language of graphviz
+    flowdist graph -o graph.svg      an image: svg or png, drawn by graphviz
+    """
+    if named.as_json and (wanted is not None or file is not None):
+        raise FlowdistError("--json does not go with --format or -o", help="leave out one or the other")
+    form = wanted or _format_of(file)
+    if form == "png" and file is None:
+        raise FlowdistError("png is no text for a terminal", help="name a file: -o graph.png")
+    graph = load(named).graph
+    if named.as_json:
+        print_json("graph", **graph_of(graph))
+        return
+    content = DRAWERS[form](graph).encode() if form in ("mermaid", "dot") else _draw(dot(graph), form)  # type: ignore[index]
+    if file is None:
+        click.echo(content, nl=False)
+        return
+    try:
+        Path(file).write_bytes(content)
+    except OSError as error:
+        raise FlowdistError(f"{file} cannot be written: {error.strerror}", help="name another file after -o") from None
+
+
+def _format_of(file: str | None) -> str:
+    """By the suffix of the file; FlowdistError for a suffix that says nothing."""
+    if file is None:
+        return "mermaid"
+    form = SUFFIXES.get(Path(file).suffix.lower())
+    if form is None:
+        known = ", ".join(SUFFIXES)
+        raise FlowdistError(f"-o {file}: its suffix names no format", help=f"known: {known}; or add --format")
+    return form
+
+
+def _draw(text: str, form: str) -> bytes:
+    """The image that graphviz makes of it; FlowdistError where graphviz is not installed, or fails."""
+    otherwise = "or take --format mermaid or dot"
+    program = shutil.which("dot")
+    if program is None:
+        help = f"install graphviz (apt install graphviz, brew install graphviz), {otherwise}"
+        raise FlowdistError(f"{form} is drawn by graphviz, whose program 'dot' is not installed", help=help)
+    try:
+        done = subprocess.run(
+            [program, f"-T{form}"], input=text.encode(), capture_output=True, check=False, timeout=DRAWING_S_MAX
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise FlowdistError(f"{program} did not draw the graph: {error}", help=otherwise) from None
+    if done.returncode != 0:
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        why = said[0] if said else f"exit code {done.returncode}"
+        raise FlowdistError(f"{program} did not draw the graph: {why}", help=otherwise)
+    return done.stdout

@@ -1,0 +1,72 @@
+"""`flowdist list`: the runs of a folder, the newest first."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from flowdist.cli.shared.common import guarded, print_json
+from flowdist.cli.shared.operating import json_option, runs_option
+
+COLOURS = {"running": "cyan", "succeeded": "green", "failed": "red", "died": "red", "cancelled": "yellow"}
+
+
+@click.command(name="list")
+@click.option("-n", "most", type=click.IntRange(min=1), default=20, help="So many at most (default: 20).")
+@click.option("--state", "states", multiple=True, type=click.Choice(list(COLOURS)), help="Only runs that are so.")
+@runs_option
+@json_option
+@guarded
+def command(most: int, states: tuple[str, ...], base: str, as_json: bool) -> None:
+    """List runs, the newest first: running, succeeded, failed, cancelled, or died without an end.
+
+    \b
+    flowdist list
+    flowdist list --state running --json
+    """
+    from flowdist.graph import format_duration
+    from flowdist.report.table import table  # msgspec and the runtime: not for --help
+    from flowdist.runtime.run_folder.folder import run_dirs
+
+    found: list[dict[str, Any]] = []
+    for run_dir in run_dirs(Path(base)):
+        if len(found) == most:
+            break
+        told = _told(run_dir)
+        if not states or told["state"] in states:
+            found.append(told)
+    if as_json:
+        print_json("runs", runs=found)
+        return
+    if not found:
+        click.echo(f"there are no {' or '.join(states)}{' ' * bool(states)}runs in {base}", err=True)
+        return
+    rows: list[tuple[str, ...]] = [("run", "state", "started", "lasted", "reason")]
+    for told in found:
+        lasted = format_duration(round(told["lasted_s"]) * 10**9) if told["lasted_s"] is not None else "-"
+        rows.append((told["run"], told["state"], told["started_at"][:19].replace("T", " "), lasted, told["reason"]))
+    heading, *lines = table(rows)
+    click.secho(heading, bold=True)
+    for line, told in zip(lines, found, strict=True):
+        click.secho(line, fg=COLOURS[told["state"]])
+
+
+def _told(run_dir: Path) -> dict[str, Any]:
+    from flowdist.runtime.run_folder.runs import environment_of, state_of
+
+    end = state_of(run_dir)
+    starts = environment_of(run_dir)
+    made = (run_dir / "graph.json").stat().st_mtime
+    started = starts[0].get("started_at") if starts else None
+    lasted_s = time.time() - made if end.state == "running" else end.lasted_ns / 1e9
+    return {
+        "run": run_dir.name,
+        "run_dir": str(run_dir.resolve()),
+        "state": end.state,
+        "reason": end.reason,
+        "started_at": started or time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(made)),
+        "lasted_s": lasted_s if lasted_s or end.state == "running" else None,
+    }

@@ -1,0 +1,28 @@
+"""`flowdist plan`: what will happen, before anything does."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import click
+
+from flowdist.cli.shared.common import Named, guarded, load, print_json, topology_options
+
+
+@click.command(name="plan")
+@topology_options
+@guarded
+def command(named: Named) -> None:
+    """Show sizes, placement, start waves, policies, and what restarts with what."""
+    loaded = load(named)
+    from flowdist.report.static.plan import plan_of, plan_text  # networkx: only where the graph is analysed
+
+    plan = plan_of(loaded.graph, os.environ.get("PYTHON_EXEC", sys.executable), sys.executable)
+    if named.as_json:
+        from flowdist.graph import encode_graph
+
+        print_json("plan", graph=json.loads(encode_graph(loaded.graph)), **plan)
+    else:
+        click.echo(plan_text(loaded.graph, plan), nl=False)

@@ -1,0 +1,97 @@
+"""`flowdist report`: what has become of a run, in one page."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from flowdist.cli.shared.common import guarded, print_json
+from flowdist.cli.shared.operating import json_option, run_argument, runs_option
+
+
+@click.command(name="report")
+@run_argument
+@runs_option
+@json_option
+@guarded
+def command(run: str, base: str, as_json: bool) -> None:
+    """Report a run: how it ended and why, its goodput and where the time went, each incident with what it restarted
+    and at whose cost, the root cause.
+
+    \b
+    flowdist report                  the newest run, over or not
+    flowdist report word2vec-2026 --json
+
+    RUN is its name, the beginning of it, or its folder. flowdist timeline draws it, flowdist replay tells it event by
+    event.
+    """
+    from flowdist.report.record.summary import summary_text  # msgspec and the runtime: not for --help
+    from flowdist.runtime.run_folder.folder import find_run
+    from flowdist.runtime.run_folder.runs import environment_of, known_mask, not_hidden, resume_help, state_of
+
+    run_dir, graph = find_run(Path(base), run)
+    end = state_of(run_dir)
+    mask = known_mask(graph, os.environ)
+    over = end.state not in ("running", "died")
+    written = _as_it_was_written(run_dir) if over else None
+    summary = written or _from_journal(run_dir)
+    summary |= {"root_cause": mask(summary["root_cause"])}
+    if summary["root_cause"] and written is None and (said := not_hidden(graph, os.environ)):
+        click.echo(f"warning: {said}", err=True)  # lines of a worker's own log; the summary of the run itself is masked
+    starts = environment_of(run_dir)
+    if as_json:
+        more = {"run": run_dir.name, "run_dir": str(run_dir), "state": end.state, "starts": starts}
+        print_json("report", **{**summary, **more})  # the run may be elsewhere by now
+        return
+    click.echo(f"{run_dir.name}\n")
+    for start in starts:
+        torch = f", torch {start.get('torch')}" if start.get("torch") else ""
+        versions = f"flowdist {start.get('flowdist')}, Python {start.get('python')}{torch}"
+        click.echo(f"started {start.get('started_at')} on {start.get('host')}: {versions}")
+    so_far = {"outcome": "running"} if end.state == "running" and not summary["outcome"] else {}
+    click.echo(mask(summary_text({**summary, **so_far})), nl=False)
+    if end.state == "died":
+        click.echo(f"\nit died without an end, and nothing of it runs; {resume_help(run_dir)}")
+    if summary["root_cause"]:
+        click.echo("\n" + summary["root_cause"], nl=False)
+    click.echo(f"\nlogs, journal and checkpoints: {run_dir}")
+
+
+def _as_it_was_written(run_dir: Path) -> dict[str, Any] | None:
+    """By the run itself when it ended; None where it had no time to, or did not know where its time went."""
+    try:
+        content = json.loads((run_dir / "summary.json").read_text())
+    except (OSError, ValueError):
+        return None
+    if not isinstance(content, dict) or not content.get("outcome") or "root_cause" not in content:
+        return None
+    has_time = "time_ns" in content or not (run_dir / "journal.jsonl").exists()
+    return content if has_time else None
+
+
+def _from_journal(run_dir: Path) -> dict[str, Any]:
+    """In one pass: it may be that of days."""
+    from flowdist.cli.shared.records import stream_journal  # as above
+    from flowdist.control.controller import Controller
+    from flowdist.record.journal import Line, Record
+    from flowdist.record.timesheet import Timesheet
+    from flowdist.report.record.spending import time_of_run
+    from flowdist.report.record.summary import summary_of
+    from flowdist.runtime.run_folder.root_cause import root_cause_text
+
+    header, lines = stream_journal(run_dir / "journal.jsonl")
+    controller = Controller(header.graph, header.known_nodes)
+    sheet, faults = Timesheet(controller.state), list[Line]()
+    for line in lines:
+        if isinstance(line, Record):
+            controller.handle(line.event, line.t_ns)
+        else:
+            faults.append(line)
+        sheet.hear(line)
+    job = controller.state
+    cause = root_cause_text(job, run_dir) if job.outcome == "failed" else ""
+    return {**summary_of(job, faults), **time_of_run(job.graph, sheet), "root_cause": cause}

@@ -1,0 +1,130 @@
+"""`flowdist status`: how a run is, or has ended."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from flowdist.cli.shared.common import guarded, print_json
+from flowdist.cli.shared.operating import json_option, run_argument, runs_option
+from flowdist.errors import FlowdistError
+from flowdist.graph import RoleGraph
+
+if TYPE_CHECKING:
+    from flowdist.record.status import Status
+
+WATCH_S = 1.0
+
+
+@click.command(name="status")
+@run_argument
+@click.option("--watch", "-w", is_flag=True, help="Again and again, until the run is over.")
+@click.option("--plain", is_flag=True, help="With --watch: a line whenever something has changed, on a terminal too.")
+@runs_option
+@json_option
+@guarded
+def command(run: str, watch: bool, plain: bool, base: str, as_json: bool) -> None:
+    """Show how a run is: roles, nodes, what is not as usual, what it waits for, what was decided lately.
+
+    \b
+    flowdist status                     the newest run
+    flowdist status word2vec-2026 -w    until it is over; Ctrl-C ends the watching alone
+    flowdist status --json              all of it, each replica included
+
+    RUN is its name, the beginning of it, or its folder. Of a run that is over it shows how it ended; of one that died
+    without an end how it was then, and how to go on with it.
+    """
+    from flowdist.runtime.run_folder.folder import find_run  # msgspec and the runtime: not for --help
+
+    run_dir, graph = find_run(Path(base), run)
+    if watch and as_json:
+        raise FlowdistError("--watch does not go with --json", help="flowdist logs --events -f prints JSON lines")
+    if watch:
+        _watch(run_dir, graph, plain or not sys.stdout.isatty())
+    _show(run_dir, graph, as_json)
+
+
+def _show(run_dir: Path, graph: RoleGraph, as_json: bool) -> None:
+    from flowdist.runtime.run_folder.runs import describe, known_mask, resume_help, state_of, written_status
+
+    end = state_of(run_dir)
+    if end.state == "running":
+        try:
+            status = describe(run_dir)
+        except FlowdistError:
+            end = state_of(run_dir)
+            if end.state == "running":
+                raise
+    if end.state != "running":
+        status = (written_status(run_dir) if end.state != "died" else None) or _as_it_ended(run_dir)
+    state = end.state if end.state != "running" else status.state
+    if as_json:
+        import msgspec
+
+        content = msgspec.to_builtins(status) | {"state": state, "run": run_dir.name, "run_dir": str(run_dir)}
+        print_json("status", **content)
+        return
+    from flowdist.report.live.status import status_text
+
+    click.echo(known_mask(graph, os.environ)(status_text(status, state=state)), nl=False)
+    if end.state == "died":
+        click.echo(f"\nit died without an end, and nothing of it runs; {resume_help(run_dir)}")
+
+
+def _as_it_ended(run_dir: Path) -> Status:
+    from flowdist.cli.shared.records import read_journal
+    from flowdist.runtime.run_folder.runs import replayed
+
+    header, lines, _ = read_journal(run_dir / "journal.jsonl")
+    return replayed(run_dir, [header, *lines])
+
+
+def _watch(run_dir: Path, graph: RoleGraph, plain: bool) -> None:
+    """Until the run is over, or nobody wants to see more."""
+    from flowdist.runtime.run_folder.runs import known_mask
+
+    mask = known_mask(graph, os.environ)
+    if plain:
+        from flowdist.report.live.status import one_line
+
+        last = ""
+        for status in _statuses(run_dir):
+            line = one_line(status)
+            if (what := line.partition(" ")[2]) != last:  # the time alone is no change
+                click.echo(mask(line))
+                last = what
+        return
+    from rich.console import Console  # a terminal is drawn on
+    from rich.live import Live
+    from rich.text import Text
+
+    from flowdist.report.live.status import fitted
+
+    console = Console(highlight=False)
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        for status in _statuses(run_dir):
+            picture = Text("\n", no_wrap=True, overflow="ellipsis").join(
+                Text.assemble(*((mask(span.text), span.style) for span in line))
+                for line in fitted(status, console.size.height - 1)
+            )
+            live.update(picture, refresh=True)
+
+
+def _statuses(run_dir: Path) -> Iterator[Status]:
+    """One a second, while the run goes on. Without a controller for longer than it is waited for, it is an error."""
+    from flowdist.runtime.run_folder.runs import describe, state_of
+
+    while True:
+        try:
+            yield describe(run_dir)
+        except FlowdistError:
+            if state_of(run_dir).state == "running":
+                raise
+            return
+        time.sleep(WATCH_S)

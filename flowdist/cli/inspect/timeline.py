@@ -1,0 +1,99 @@
+"""`flowdist timeline`: a run or a simulation, drawn."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from flowdist.cli.shared.common import guarded, write
+from flowdist.cli.shared.records import find_record, read_journal, refuse_macro
+from flowdist.errors import FlowdistError
+
+if TYPE_CHECKING:
+    from flowdist.report.record.timeline import Timeline
+
+FORMATS = {"html": ".html", "perfetto": ".json", "text": ".txt"}
+PLAIN_WIDTH = 120  # of what is no terminal
+
+
+@click.command(name="timeline")
+@click.argument("file", default="latest")
+@click.option("-o", "output", type=click.Path(dir_okay=False), metavar="FILE", help="Write there; - is stdout.")
+@click.option("--format", "form", type=click.Choice(list(FORMATS)), help="Default: by the suffix of FILE, else html.")
+@guarded
+def command(file: str, output: str | None, form: str | None) -> None:
+    """Draw a run or a simulation: who ran where and when, and why it ended.
+
+    \b
+    flowdist timeline runs/latest                      writes timeline.html into that folder
+    flowdist timeline trace.jsonl -o out.html          of flowdist simulate --trace trace.jsonl
+    flowdist timeline trace.jsonl --format perfetto    trace.json, for ui.perfetto.dev or chrome://tracing
+    flowdist timeline runs/latest --format text        in the terminal, as wide as it is
+
+    FILE is a run, by its name in runs/ or its folder, or a trace; without it the newest run. The page needs no
+    network: everything is in it. Exit code 3 if this version decides otherwise than is recorded; the timeline ends
+    there.
+    """
+    path = find_record(file)
+    form = form or _format_of(output)
+    header, lines, _ = read_journal(path)
+    refuse_macro(header, str(path))
+    from flowdist.report.record.timeline import timeline_of
+
+    timeline = timeline_of(header, lines)
+    if form == "text" and output is None:
+        _print(timeline)
+    elif output == "-":
+        click.echo(_content(timeline, form), nl=False)
+    else:
+        target, content = Path(output) if output is not None else _beside(path, form), _content(timeline, form)
+        write(target, content)
+        click.echo(f"{target}: {len(timeline.attempts)} attempts, {len(content) / 1e3:,.0f} kB", err=True)
+    if timeline.differs_at is not None:
+        click.echo(f"event {timeline.differs_at} is decided otherwise by now; the timeline ends there", err=True)
+        sys.exit(3)
+
+
+def _content(timeline: Timeline, form: str) -> bytes:
+    from flowdist.report.record.page import timeline_page
+    from flowdist.report.record.perfetto import perfetto_json
+    from flowdist.report.record.terminal import terminal_timeline
+
+    if form == "text":
+        return "".join(f"{line.plain.rstrip()}\n" for line in terminal_timeline(timeline, PLAIN_WIDTH)).encode()
+    return timeline_page(timeline).encode() if form == "html" else perfetto_json(timeline)
+
+
+def _print(timeline: Timeline) -> None:
+    """In colours, and as wide as the window, where there is one."""
+    from rich.console import Console
+
+    from flowdist.report.record.terminal import terminal_timeline
+
+    console = Console(highlight=False, soft_wrap=True)
+    for line in terminal_timeline(timeline, console.width if console.is_terminal else PLAIN_WIDTH):
+        console.print(line)
+
+
+def _format_of(output: str | None) -> str:
+    """By the suffix of the file; FlowdistError for one that says nothing."""
+    if output in (None, "-"):
+        return "html"
+    found = {suffix: form for form, suffix in FORMATS.items()} | {".htm": "html"}
+    suffix = Path(output or "").suffix.lower()
+    if suffix not in found:
+        help = f"known: {', '.join(found)}; or add --format"
+        raise FlowdistError(f"-o {output}: its suffix names no format", help=help)
+    return found[suffix]
+
+
+def _beside(path: Path, form: str) -> Path:
+    """timeline.html in the folder of a run, trace.html beside trace.jsonl."""
+    name = "timeline" if path.name == "journal.jsonl" else path.stem
+    target = path.with_name(name + FORMATS[form])
+    if target == path:
+        raise FlowdistError(f"{path} would be overwritten", help="name another file after -o")
+    return target

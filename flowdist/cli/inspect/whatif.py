@@ -1,0 +1,238 @@
+"""What if: the world of a recorded run, simulated again under other policies or with more faults."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+import click
+
+from flowdist.cli.shared.common import Named, load, print_json, write
+from flowdist.cli.simulate.patience import Patience
+from flowdist.cli.simulate.simulated import simulated_summary
+from flowdist.errors import FlowdistError
+from flowdist.faults.files import parse_plan
+from flowdist.faults.grammar import FaultError, Plan
+from flowdist.graph import RoleGraph, format_duration
+from flowdist.record.journal import Header, Line
+
+if TYPE_CHECKING:
+    from flowdist.sim.engine.simulation import SimResult
+
+COLUMNS = ("as it was", "again", "what if")
+WORKLOAD = {  # as --set calls them, and the graph
+    "steps": "steps",
+    "step_time": "step_ns",
+    "startup": "startup_ns",
+    "checkpoint_every": "checkpoint_every_ns",
+    "checkpoint_time": "checkpoint_ns",
+    "restore_time": "restore_ns",
+    "step_spread": "step_spread",
+    "warmup": "warmup_ns",
+    "checkpoint_blocks": "checkpoint_blocks_ns",
+}
+
+
+class Question(NamedTuple):
+    """What is to be different. `named` is the topology with other policies, where there is one."""
+
+    faults: tuple[str, ...]
+    scales: tuple[str, ...]
+    adds: tuple[str, ...]
+    drains: tuple[str, ...]
+    named: Named | None
+    trace_file: str | None
+
+    @property
+    def words(self) -> list[str]:
+        more = [f"--fail {text}" for text in self.faults] + [f"--scale {text}" for text in self.scales]
+        more += [f"--add {text}" for text in self.adds] + [f"--drain {text}" for text in self.drains]
+        if self.named is not None:
+            sets = [f"--set {text}" for text in self.named.sets] + [f"-p {text}" for text in self.named.params]
+            more.append(" ".join([f"the policies of {self.named.target}", *sets]))
+        return more
+
+
+def read_question(
+    fails: tuple[str, ...],
+    scales: tuple[str, ...],
+    adds: tuple[str, ...],
+    drains: tuple[str, ...],
+    topology: str | None,
+    params: tuple[str, ...],
+    sets: tuple[str, ...],
+    trace_file: str | None,
+) -> Question | None:
+    """None where nothing is asked; FlowdistError for a question that lacks something."""
+    if topology is None and (params or sets):
+        option = f"--set {sets[0]}" if sets else f"-p {params[0]}"
+        help = "a record knows the compiled graph only: add --with topology.py"
+        raise FlowdistError(f"{option}: of which topology?", help=help)
+    named = Named(topology, params, sets, None, as_json=False) if topology is not None else None
+    question = Question(fails, scales, adds, drains, named, trace_file)
+    if question.words:
+        return question
+    if trace_file is not None:
+        raise FlowdistError("--trace goes with a question", help="add --fail, --scale, --add, --drain or --with")
+    return None
+
+
+def answer(header: Header, lines: list[Line], name: str, question: Question, as_json: bool) -> NoReturn:
+    """Simulate what was, and what would have been; show both beside the record. Exits as the latter ended."""
+    from flowdist.sim.engine.simulation import Simulation, with_nodes
+    from flowdist.sim.faults.injector import check_faults
+    from flowdist.sim.reconstruct import let_arrive, retold, with_workloads
+
+    story = retold(header, lines)
+    more = parse_plan(question.faults, question.scales, question.adds, question.drains)
+    same = with_nodes(with_workloads(header.graph, story.workloads))
+    other = _other(same, story.workloads, question)
+    then = story.plan
+    plan = Plan(then.faults + more.faults, then.scales + more.scales, then.adds + more.adds, then.drains + more.drains)
+    check_faults(story.plan, same)
+    _refuse_strangers(story.plan, other, question)
+    check_faults(plan, other)
+    with Patience(quiet=as_json) as patience:
+        again, result = (
+            let_arrive(Simulation(graph, faults, checks="paced", tell=patience.tell), story.arrivals).run()
+            for graph, faults in ((same, story.plan), (other, plan))
+        )
+    was = _as_it_was(header, lines)
+    summaries = [was, *(_counted_alike(run, was) for run in (again, result))]
+    if question.trace_file is not None:
+        from flowdist.record.journal import encode_line
+
+        write(Path(question.trace_file), b"".join(encode_line(line) for line in result.lines))
+    if as_json:
+        told: dict[str, Any] = {"faults": _spelled(story.plan), "untold": list(story.untold)}
+        told |= dict(zip(("as_it_was", "again", "what_if"), summaries, strict=True))
+        told["unfired"] = [fault.spec for fault in result.unfired]
+        told["violation"] = str(result.violation) if result.violation is not None else None
+        print_json("what-if", asked=question.words, digest=result.digest, **told)
+    else:
+        _show(name, question, story, summaries, again, result)
+    sys.exit(3 if result.violation is not None else 0 if result.job.outcome == "succeeded" else 1)
+
+
+def _refuse_strangers(then: Plan, other: RoleGraph, question: Question) -> None:
+    """FlowdistError where the topology of --with has not what befell the run: nobody wrote those faults."""
+    from flowdist.sim.faults.injector import check_faults
+
+    try:
+        check_faults(then, other)
+    except FaultError as error:
+        assert question.named is not None
+        message = f"{question.named.target} is not the topology of this run, in which this happened: {error.message}"
+        raise FlowdistError(message, help="name one with the same nodes and roles") from None
+
+
+def _other(same: RoleGraph, workloads: dict[str, Any], question: Question) -> RoleGraph:
+    """The topology that is asked about, with the workers of the record; what is set by hand wins over the measured."""
+    import msgspec
+
+    from flowdist.sim.engine.simulation import with_nodes
+    from flowdist.sim.reconstruct import with_workloads
+
+    if question.named is None:
+        return same
+    graph = load(question.named).graph
+    for role in graph.roles:
+        prefix = f"{role.name}.workload."
+        by_hand = [
+            text.partition("=")[0].removeprefix(prefix) for text in question.named.sets if text.startswith(prefix)
+        ]
+        if role.name in workloads and by_hand:
+            changed = {WORKLOAD[field]: getattr(role.workload, WORKLOAD[field]) for field in by_hand}
+            workloads = {**workloads, role.name: msgspec.structs.replace(workloads[role.name], **changed)}
+    if not graph.cluster.given:
+        graph = msgspec.structs.replace(graph, cluster=same.cluster)
+    return with_nodes(with_workloads(graph, workloads))
+
+
+def _counted_alike(run: SimResult, was: dict[str, Any]) -> dict[str, Any]:
+    """As far as the record tells of its workers: the columns are to say the same thing."""
+    from flowdist.report.record.alike import count_alike
+
+    summary = simulated_summary(run)
+    count_alike(summary, _header(run), run.lines[1:], run.spent, was["not_reported"])
+    return summary
+
+
+def _as_it_was(header: Header, lines: list[Line]) -> dict[str, Any]:
+    from flowdist.control.controller import Controller
+    from flowdist.record.journal import Record
+    from flowdist.record.timesheet import Timesheet
+    from flowdist.report.record.spending import time_of_run
+    from flowdist.report.record.summary import summary_of
+
+    controller = Controller(header.graph, header.known_nodes)
+    sheet = Timesheet(controller.state)
+    for line in lines:
+        if isinstance(line, Record):
+            controller.handle(line.event, line.t_ns)
+        sheet.hear(line)
+    return {**summary_of(controller.state, lines), **time_of_run(header.graph, sheet)}
+
+
+def _show(
+    name: str, question: Question, story: Any, summaries: list[dict[str, Any]], again: SimResult, result: SimResult
+) -> None:
+    from flowdist.report.record.alike import silent_roles
+    from flowdist.report.record.divergence import Side, divergence, divergence_text
+    from flowdist.report.record.spending import not_reported_lines
+    from flowdist.report.record.summary import summary_text
+    from flowdist.report.table import table
+    from flowdist.sim.faults.unfired import unfired_texts
+
+    click.echo(f"{name}, with {', '.join(question.words)}\n")
+    click.echo(f"What befell the run: {', '.join(_spelled(story.plan)) or 'nothing'}")
+    for text in story.untold:
+        click.echo(f"Not repeated: {text}")
+    click.echo("")
+    for line in table(_rows(summaries)):
+        click.echo(line)
+    unsaid = summaries[0]["not_reported"]
+    if silent := silent_roles(unsaid):
+        click.echo("\nWhat restarts cost in work is not known, and goodput is counted alike in each column:")
+        for text in not_reported_lines({"not_reported": {name: unsaid[name] for name in silent}}):
+            click.echo(f"  {text}")
+    click.echo("\nIn full, what would have been\n\n" + summary_text(summaries[2]), nl=False)
+    one, other = (Side(side, _header(r), r.lines[1:], False) for side, r in (("again", again), ("what if", result)))
+    click.echo("\n" + divergence_text(divergence(one, other, times=False), 1), nl=False)
+    click.echo(f"\ndigest {result.digest}")
+    for text in unfired_texts(result):
+        click.echo(f"warning: {text}", err=True)
+    if result.violation is not None:
+        click.echo(f"\nviolated: {result.violation}", err=True)
+
+
+def _spelled(plan: Plan) -> list[str]:
+    """As the options of the command line say it."""
+    operator = [f"--scale {scale.role}={scale.replicas}@{format_duration(scale.at_ns)}" for scale in plan.scales]
+    operator += [f"--add {add.node}@{format_duration(add.at_ns)}" for add in plan.adds]
+    operator += [f"--drain {drain.node}@{format_duration(drain.at_ns)}" for drain in plan.drains]
+    return [f"--fail {fault.spec}" for fault in plan.faults] + operator
+
+
+def _header(result: SimResult) -> Header:
+    assert isinstance(result.lines[0], Header)
+    return result.lines[0]
+
+
+def _rows(summaries: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """One column each for the record, its simulation, and the simulation of what is asked."""
+    from flowdist.report.record.summary import rounded
+
+    def row(label: str, pick: Any) -> tuple[str, ...]:
+        return (label, *(str(pick(summary)) for summary in summaries))
+
+    rows: list[tuple[str, ...]] = [("", *COLUMNS)]
+    rows.append(row("outcome", lambda s: s["outcome"] or "unfinished"))
+    rows.append(row("lasted", lambda s: rounded(s["lasted_s"])))
+    rows.append(row("goodput", lambda s: "-" if s["goodput"] is None else f"{100 * s['goodput']:.1f} %"))
+    rows.append(row("incidents", lambda s: len(s["incidents"])))
+    for name in dict.fromkeys(role for summary in summaries for role in summary["roles"]):
+        for key in ("generations", "restarts", "charged"):
+            rows.append(row(f"{name}: {key}", lambda s, k=key, n=name: s["roles"].get(n, {}).get(k, "-")))
+    return rows

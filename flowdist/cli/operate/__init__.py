@@ -1,0 +1,1 @@
+"""Verbs that tell a running job what to do."""

@@ -1,0 +1,1 @@
+"""Verbs that start a job or take part in one."""

@@ -1,0 +1,170 @@
+"""`flowdist run --detach`: the supervisor goes on in a session of its own, and the shell has its prompt back.
+
+What is wrong with the topology was said before, in the foreground. Then this process forks: it has one thread and no
+loop yet. The child leaves the terminal and writes to supervisor.log; this one waits to be told that the job has
+started, or why it never did.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from flowdist.cli.run.console import Console, Shown
+from flowdist.cli.shared.common import print_json
+from flowdist.control.job.state import JobState, ReplicaPhase
+from flowdist.control.membership.waiting import held_up_by
+from flowdist.errors import FlowdistError, JobFailed
+from flowdist.graph import SECOND
+from flowdist.record.journal import Record
+
+if TYPE_CHECKING:
+    from flowdist.runtime.supervisor.startup_signals import EarlyInterrupts
+    from flowdist.runtime.supervisor.supervisor import Onlooker
+
+LOG = "supervisor.log"
+PATIENCE_NS = 3 * SECOND  # with a job that starts nothing: it may wait long for nodes of others
+STARTED: tuple[ReplicaPhase, ...] = ("running", "ready", "succeeded")
+
+
+class _Starting(Console):
+    """Tells the parent, once, that the first replica runs, or that the job waits before anything can start."""
+
+    def __init__(self, shown: Shown, mask: Callable[[str], str], tell: Callable[[dict[str, Any]], None]) -> None:
+        super().__init__(shown, mask)
+        self._tell = tell
+        self._idle_since_ns: int | None = None
+
+    def onlooker(self, run_id: str) -> Onlooker:
+        return self
+
+    def hear(self, record: Record) -> None:
+        pass
+
+    def look(self, job: JobState, now: int) -> None:
+        if any(role.count(phase) for role in job.roles.values() for phase in STARTED):
+            self._tell({"started": True})
+        elif not job.nodes or any(role.count("starting") for role in job.roles.values()):
+            self._idle_since_ns = None  # there is no node yet, or something is on its way
+        elif self._idle_since_ns is None:
+            self._idle_since_ns = now
+        elif now - self._idle_since_ns > PATIENCE_NS and (waits := held_up_by(job)):
+            self._tell({"waits_for": waits[0]})
+
+
+def detached(
+    run_dir: Path,
+    base: Path,
+    shown: Shown,
+    mask: Callable[[str], str],
+    supervise: Callable[[Console], int],
+    early: EarlyInterrupts,
+) -> NoReturn:
+    """Leave it to a process in the background; ends this one when that has started the job, or could not.
+
+    Args:
+        base: Where the folders of runs are, as the user has named it.
+        supervise: Carries the job to its end and returns the exit code.
+        early: Those from before are for the one in the background.
+    """
+    reading, writing = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    theirs = early.count
+    if os.fork() == 0:
+        os.close(reading)
+        _be_supervisor(run_dir, mask, supervise, writing)
+    os.close(writing)
+    try:
+        early.end()
+        if early.count > theirs:
+            raise KeyboardInterrupt
+        with os.fdopen(reading) as pipe:
+            told = json.loads(pipe.readline() or "{}")
+    except KeyboardInterrupt:
+        click.echo(f"\nit goes on in the background; flowdist cancel {run_dir.name} ends it", err=True)
+        sys.exit(130)
+    if "error" in told:
+        raise _Failed(told["error"], told["help"], told["exit_code"])
+    if not told:
+        raise JobFailed("the supervisor died before the job had started", help=f"see {run_dir / LOG}")
+    _show(run_dir, base, shown, told)
+    sys.exit(told.get("exit_code", 0))
+
+
+class _Failed(FlowdistError):
+    """What the supervisor was told: the same, with its exit code."""
+
+    def __init__(self, message: str, help: str, exit_code: int) -> None:
+        super().__init__(message, help=help)
+        self.exit_code = exit_code
+
+
+def _be_supervisor(
+    run_dir: Path, mask: Callable[[str], str], supervise: Callable[[Console], int], writing: int
+) -> NoReturn:
+    """Never returns: what the parent had under way is not for the child to finish."""
+    code = 1
+    try:
+        _leave_terminal(run_dir / LOG)
+        pipe = os.fdopen(writing, "w")
+
+        def tell(what: dict[str, Any]) -> None:
+            if not pipe.closed:
+                with contextlib.suppress(BrokenPipeError):  # it was interrupted: nobody waits
+                    json.dump(what, pipe)
+                    pipe.close()
+
+        try:
+            code = supervise(_Starting(Shown(quiet=True), mask, tell))
+            tell({"ended": True, "exit_code": code})
+        except FlowdistError as error:
+            code = error.exit_code
+            click.echo(f"error: {error.message}", err=True)
+            tell({"error": error.message, "help": error.help, "exit_code": code})
+        except KeyboardInterrupt:
+            code = 130
+            tell({"error": "it was interrupted before it had started", "help": "", "exit_code": code})
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _leave_terminal(log: Path) -> None:
+    """A session of its own: what happens to the terminal is nothing to it."""
+    os.setsid()
+    null, output = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for source, target in ((null, 0), (output, 1), (output, 2)):
+        os.dup2(source, target)
+    os.close(null)
+    os.close(output)
+
+
+def _show(run_dir: Path, base: Path, shown: Shown, told: dict[str, Any]) -> None:
+    """The id on stdout, for scripts; what can be done with it on stderr."""
+    name = run_dir.name
+    if shown.as_json:
+        waits = told.get("waits_for")
+        print_json("detached", run=name, run_dir=str(run_dir), ended="ended" in told, waits_for=waits)
+        return
+    click.echo(name)
+    more = "" if base == Path("runs") else f" --runs {base}"
+    if "ended" in told:
+        click.echo(f"it is over already: flowdist report {name}{more}", err=True)
+        return
+    verbs = (("status", f"{name}{more}"), ("logs -f", f"--run {name}{more}"), ("cancel", f"{name}{more}"))
+    waits = f", and waits for {told['waits_for']}" if "waits_for" in told else ""
+    click.echo(f"it runs in the background{waits}:", err=True)
+    for verb, arguments in verbs:
+        click.echo(f"  flowdist {verb} {arguments}", err=True)

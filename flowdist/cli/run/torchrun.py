@@ -1,0 +1,86 @@
+"""`flowdist torchrun`: a command line of torchrun, as it is, on this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from flowdist.cli.run.hosts import Here, meet
+from flowdist.cli.run.run import carry_out, needs_linux
+from flowdist.cli.shared.common import guarded, show_problems
+from flowdist.dsl.load import compile_loaded
+from flowdist.errors import FlowdistError
+from flowdist.faults.grammar import Plan
+from flowdist.torchrun.options import HelpAsked, help_text, read_options
+
+if TYPE_CHECKING:
+    from flowdist.runtime.run_folder.logs import OpenSink
+    from flowdist.runtime.supervisor.event_printer import Show
+
+
+class _Command(click.Command):
+    """The options are torchrun's own, so that click shows only what they become."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write("\nOptions of torchrun:\n" + help_text() + "\n")
+
+
+@click.command(
+    name="torchrun",
+    cls=_Command,
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    options_metavar="[torchrun's own options]",
+)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGUMENTS]")
+@click.pass_context
+@guarded
+def command(ctx: click.Context, words: tuple[str, ...]) -> None:
+    """Run a command line of torchrun as it is, as one role on this machine.
+
+    \b
+    flowdist torchrun --standalone --nproc-per-node 4 train.py --epochs 5
+    flowdist torchrun --nnodes 1:4 --nproc-per-node 2 --max-restarts 3 -m package.train
+
+    Every option is honoured, or said to change nothing here, or refused with a reason: see docs/torchrun.md.
+    """
+    try:
+        given = read_options(words, os.environ)
+    except HelpAsked:
+        click.echo(ctx.get_help())
+        return
+    needs_linux("torchrun")
+    from flowdist.runtime.gpus.devices import machine_cpus, machine_gpus  # not for --help
+    from flowdist.torchrun.output import Output
+    from flowdist.torchrun.settle import as_here, settle
+
+    gpus = machine_gpus(os.environ)
+    launch = settle(given, os.environ, gpus, machine_cpus())
+    loaded = compile_loaded(launch.topology)
+    show_problems(loaded.warnings)
+    for note in launch.notes:
+        click.secho(f"flowdist: {note}", fg="yellow", err=True)
+    prefix = re.sub(r"[^\w.-]", "_", launch.run_id)[:100] if launch.run_id else ""
+    if launch.log_dir:
+        _check_log_dir(launch.log_dir)
+    base = Path(launch.log_dir or "runs")
+    prefix = (prefix or loaded.graph.name) if launch.log_dir else ""
+
+    def opener(run_dir: Path, show: Show) -> OpenSink:
+        return Output(launch.streams, run_dir, show).open
+
+    if launch.rendezvous is None:
+        carry_out(loaded.graph, Plan(()), base, prefix=prefix, opener=opener)
+    here = Here(base, prefix, opener=opener)
+    meet(loaded.graph, launch.rendezvous, here, lambda graph: as_here(graph, loaded.graph), gpus)
+
+
+def _check_log_dir(folder: str) -> None:
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FlowdistError(f"--log-dir {folder}: {error.strerror}", help="name a folder that you may write") from None

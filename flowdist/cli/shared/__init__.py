@@ -1,0 +1,1 @@
+"""What the verbs share; it imports none of them."""

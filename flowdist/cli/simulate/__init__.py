@@ -1,0 +1,1 @@
+"""`flowdist simulate` and its modes."""

@@ -1,0 +1,139 @@
+"""The end of the job: it is decided once, then everything is stopped, and only when nothing runs any more is it over.
+
+After a failure all are stopped at once. After success, and when the operator cancels, dependents go first, layer by
+layer against the start order, each with its full time to end well (R6, R18).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from flowdist.control.job.deadlines import Due
+from flowdist.control.job.state import JobState, Replica, Role, World
+from flowdist.control.placement.placement import unplace
+from flowdist.control.protocol.effects import CloseStore, FinishJob, Outcome, StopReplica
+
+
+def begin_ending(job: JobState, outcome: Outcome, reason: str, failed: str | None = None) -> None:
+    """The first cause wins: a job that is ending does not change its mind. `failed` is the role that it fails for."""
+    if job.ending is not None:
+        return
+    job.ending, job.ending_reason = outcome, reason
+    if failed is not None:
+        job.roles[failed].outcome = "failed"
+    job.ending_at_once = outcome == "failed"
+    for number in list(job.open):
+        incident = job.incident(number)
+        incident.phase, incident.closed_ns, incident.result = "closed", job.now, "the job ended"
+        incident.in_doubt.clear()
+        incident.held.clear()
+        for name in incident.worlds:
+            job.worlds[name].incident = None
+    job.open.clear()
+    job.due.clear_all()
+    for world in job.worlds.values():
+        world.notice = None
+    words = {"succeeded": "the job has succeeded", "failed": "the job fails", "cancelled": "the job is cancelled"}
+    job.notify(f"{words[outcome]}: {reason}" if reason else words[outcome], "error" if outcome == "failed" else "info")
+
+
+def hurry(job: JobState) -> None:
+    """The operator does not want to wait: SIGKILL for everything that runs."""
+    job.ending_at_once = True
+    for replica in job.replicas.values():
+        stop(job, replica, 0, again=True)
+
+
+def stop(job: JobState, replica: Replica, grace_ns: int, *, again: bool = False, in_place: bool = False) -> None:
+    """Tell one replica to stop, unless it does not run, or was told already and is not to hear it `again`."""
+    if not (replica.is_up or (again and replica.is_live)):
+        return
+    assert replica.node is not None
+    job.set_phase(replica, "stopping")
+    replica.stop_grace_ns, replica.in_place = grace_ns, in_place
+    job.forget_readiness(replica)
+    hangs = job.worlds[replica.world].hangs
+    job.emit(StopReplica(replica.node, replica.id, replica.attempt, grace_ns, hangs, in_place))
+
+
+def settle_ending(job: JobState) -> None:
+    """Stop what is next to stop; finish when nothing runs."""
+    for name in list(job.parked):
+        _end_parked(job, job.replicas[name])
+    deepest = max((depth for depth, live in job.live_at.items() if live), default=None)
+    if deepest is None:
+        _finish(job)
+        return
+    for role in sorted(job.roles.values(), key=lambda role: -role.depth):
+        up = role.count("starting") + role.count("running") + role.count("ready")
+        if up and (job.ending_at_once or role.depth == deepest):
+            for replica in job.replicas_of(role):
+                stop(job, replica, _grace(job, role))
+
+
+def _end_parked(job: JobState, replica: Replica) -> None:
+    """What waits in place runs, as far as the end of the job is concerned (R18)."""
+    del job.parked[replica.id]
+    assert replica.node is not None
+    job.turn(job.worlds[replica.world], "stopping")
+    job.set_phase(replica, "stopping")
+    replica.stop_grace_ns, replica.in_place = 0, False
+    job.emit(StopReplica(replica.node, replica.id, replica.attempt, 0))
+
+
+def _grace(job: JobState, role: Role) -> int:
+    if job.ending == "failed":
+        return role.spec.stop_grace_ns
+    return role.spec.drain_ns if job.ending == "succeeded" else role.spec.grace_ns
+
+
+def close_store(job: JobState, world: World) -> None:
+    """The store of a generation ends after its last worker."""
+    if world.store_node is not None and job.nodes[world.store_node].usable:
+        job.emit(CloseStore(world.store_node, world.name, world.generation))
+    forget_store(job, world)
+
+
+def forget_store(job: JobState, world: World) -> None:
+    if world.store_node is not None:
+        job.nodes[world.store_node].stores.pop(world.name, None)
+    world.store_node, world.store_port = None, None
+
+
+def _finish(job: JobState) -> None:
+    for world in job.worlds.values():
+        close_store(job, world)
+        world.incident = world.notice = None
+        if world.phase != "succeeded":
+            job.turn(world, "ended")
+    for replica in job.replicas.values():
+        if replica.phase != "succeeded":
+            job.set_phase(replica, "ended")
+        unplace(job, replica)
+    for role in job.roles.values():
+        role.outcome = role.outcome or "stopped"
+    assert job.ending is not None
+    job.outcome = job.ending
+    job.emit(FinishJob(job.ending, job.ending_reason))
+
+
+def judge_success(job: JobState, roles: Iterable[Role]) -> None:
+    """Roles whose work is done have succeeded; the job has when every primary task has (R18)."""
+    news = [role for role in roles if role.outcome is None and role.spec.kind == "task" and _is_done(job, role)]
+    for role in news:
+        role.outcome = "succeeded"
+        job.reseated = True
+        job.due.clear(Due("pending", role.spec.name))
+        job.notify(f"{role.spec.name}: succeeded")
+    primaries = [role for role in job.roles.values() if role.spec.primary and role.spec.kind == "task"] if news else []
+    if primaries and all(role.outcome == "succeeded" for role in primaries):
+        names = ", ".join(role.spec.name for role in primaries)
+        begin_ending(job, "succeeded", f"every primary task has succeeded ({names})")
+
+
+def _is_done(job: JobState, role: Role) -> bool:
+    if role.spec.gang:
+        return job.worlds[role.worlds[0]].phase == "succeeded"
+    succeeded, over = role.count("succeeded"), role.count("succeeded") + role.count("ended")
+    total = over + role.unseated["waiting"]
+    return succeeded > 0 and over >= role.spec.min_replicas and total == len(role.replicas)

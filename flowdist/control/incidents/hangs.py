@@ -1,0 +1,62 @@
+"""A replica that shows no sign of life is held to hang, and its world restarts (R15).
+
+The agents measure, here it is judged. In a gang one rank that hangs stalls them all, so the first report is not the
+verdict: a moment later whoever is least advanced of those that have stalled is the suspect. By output a world has
+stalled only when none of its members prints any more: many print on one rank alone.
+"""
+
+from __future__ import annotations
+
+from flowdist.control.incidents.recovery import fail
+from flowdist.control.job.deadlines import Due
+from flowdist.control.job.state import Failure, JobState, Replica, World
+from flowdist.control.protocol.events import ReplicaStalled
+from flowdist.graph import format_duration
+
+
+def note_stalled(job: JobState, replica: Replica, event: ReplicaStalled) -> None:
+    """Write it down; the verdict follows when the others have had the time to report as well."""
+    if not replica.is_up:
+        return
+    world = job.worlds[replica.world]
+    job.set_stalled(replica, event.by, event.was_seen)
+    replica.stalled_ns = job.now
+    replica.step = max(replica.step, event.step)
+    if world.phase == "running" and _has_stalled(world):
+        job.due.set_once(Due("hang", world.name), job.now + job.graph.options.cause_window_ns)
+
+
+def note_revived(job: JobState, replica: Replica) -> None:
+    """It was slow, it does not hang."""
+    job.set_stalled(replica, "")
+    if not _has_stalled(job.worlds[replica.world]):
+        job.due.clear(Due("hang", replica.world))
+
+
+def _has_stalled(world: World) -> bool:
+    if world.stalls["progress"] or world.stalls["start"]:
+        return True
+    return world.stalls["output"] == world.up and world.spoken > 0
+
+
+def judge_hang(job: JobState, world: World) -> None:
+    """The least advanced of those that have stalled hangs; the stacks of all are written when they are stopped."""
+    if not _has_stalled(world):
+        return
+    if any(replica.node is not None and job.nodes[replica.node].is_unheard for replica in job.members_of(world)):
+        # who is waited for may have fenced long ago: nobody who reports is to blame before that is known
+        options = job.graph.options
+        job.due.set(Due("hang", world.name), job.now + options.lease_ns + options.lease_margin_ns)
+        return
+    stalled = [replica for replica in job.members_of(world) if replica.is_up and replica.stalled]
+    # of equals the one that was quiet first: its report came first
+    suspect = min(stalled, key=lambda replica: (replica.stalled == "output", replica.step, replica.stalled_ns))
+    spec = job.role_of(suspect.id).spec
+    if suspect.stalled == "start":
+        limit, what = spec.start_timeout_ns, "it reported no progress within"
+    else:
+        limit, what = spec.hang_after_ns, f"no {suspect.stalled} for"
+    at = f" after step {suspect.step}" if suspect.step >= 0 else ""
+    world.hangs = True
+    suspect.member_since = 0
+    fail(job, Failure(suspect.id, "hang", f"it hangs: {what} {format_duration(limit or 0)}{at}"))

@@ -1,0 +1,82 @@
+"""Who stays what it is while its world forms anew.
+
+A replica whose workers are all in elastic code is told to leave its generation instead of ending. Its workers are
+*parked* then: gone from the old generation (R6), alive, on the seat that the replica keeps. The next start of the
+replica goes on with them; whatever takes the seat away, or has the replica begin afresh, ends them.
+"""
+
+from __future__ import annotations
+
+from flowdist.control.incidents.ending import stop
+from flowdist.control.job.state import Incident, JobState, Replica, World
+from flowdist.control.protocol.effects import StopReplica
+
+
+def may_stay(job: JobState, incident: Incident, world: World) -> bool:
+    """Not where it hangs, nor where what it depends on begins afresh: that is what its workers still hold on to."""
+    if world.hangs or incident.kind == "address_changed":
+        return False
+    upstream = {name for role in job.roles_of(world) for name in role.upstream}
+    others = (role for name in incident.worlds if name != world.name for role in job.worlds[name].roles)
+    return not any(role in upstream for role in others)
+
+
+def leaves_in_place(job: JobState, replica: Replica) -> bool:
+    """Whether it can, on a node, and with GPUs, that it may stay on."""
+    if not replica.is_elastic or replica.phase not in ("running", "ready") or replica.node is None:
+        return False
+    node = job.nodes[replica.node]
+    return node.usable and not node.is_leaving and node.bad_gpus.keys().isdisjoint(replica.gpus)
+
+
+def recall(job: JobState, incident: Incident) -> None:
+    """Whoever was to stay in place, and may not now that the incident has grown, ends after all."""
+    for name in incident.worlds:
+        world = job.worlds[name]
+        held = [member for member in job.members_of(world) if member.in_place or member.id in job.parked]
+        if held and not may_stay(job, incident, world):
+            for member in held:
+                job.dismiss(member)
+                if member.phase == "stopping" and member.in_place:
+                    stop(job, member, job.role_of(member.id).spec.stop_grace_ns, again=True)
+
+
+def park(job: JobState, replica: Replica) -> None:
+    """Its attempt is over, and workers of it wait for the next: in vain where their node was given up meanwhile."""
+    assert replica.node is not None
+    if job.nodes[replica.node].usable:
+        job.parked[replica.id] = None
+    else:
+        job.emit(StopReplica(replica.node, replica.id, replica.attempt, 0))
+
+
+def take_up(job: JobState, replica: Replica) -> bool:
+    """It is about to start: those who wait go on, unless their command names addresses that are others by now (R5).
+
+    Whether somebody does.
+    """
+    before = replica.order
+    if before is not None and before.addresses != replica.told and job.role_of(replica.id).spec.address_edges:
+        job.dismiss(replica)
+    goes_on = replica.id in job.parked
+    job.parked.pop(replica.id, None)
+    replica.is_elastic = replica.in_place = False
+    return goes_on
+
+
+def note_start(job: JobState, replica: Replica, world: World, goes_on: bool) -> None:
+    """Whether its workers are new ones. Where one of them had failed it has restarted, whoever else of it stayed."""
+    incident = job.incident(world.incident) if world.incident is not None else None
+    stays = goes_on and (incident is None or replica.id not in incident.lost)
+    replica.stays += stays
+    if incident is not None:
+        incident.restarted[replica.id] = None
+        incident.stayed.pop(replica.id, None)
+        if stays:
+            incident.stayed[replica.id] = None
+
+
+def staying(job: JobState, incident: Incident) -> int:
+    """How many replicas of its worlds are to stay in place, or wait there already."""
+    members = (member for name in incident.worlds for member in job.members_of(job.worlds[name]))
+    return sum(member.in_place or member.id in job.parked for member in members)

@@ -1,0 +1,301 @@
+"""What must be true of a job after every event, in the words of the domain.
+
+`JobState.check()` runs all of this in the simulator and in the tests; `watching.py` and `pacing.py` what an event
+may have broken. Each assertion names what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from flowdist.control.job.deadlines import Due
+from flowdist.control.job.state import (
+    LIVE_PHASES,
+    OVER_PHASES,
+    PHASES,
+    UP_PHASES,
+    Incident,
+    JobState,
+    Node,
+    Replica,
+    Role,
+    World,
+)
+from flowdist.control.placement.placement import candidate, takes_more
+from flowdist.control.protocol.ids import ReplicaId
+from flowdist.graph import offered, subtract, without
+
+
+def check_job(job: JobState) -> None:
+    for name, node in job.nodes.items():
+        check_node(job, name, node)
+    check_room(job)
+    for role in job.roles.values():
+        check_role(job, role)
+    check_sums(job)
+    for world in job.worlds.values():
+        check_world(job, world)
+    check_incidents(job)
+    check_budgets(job)
+    check_outcome(job)
+
+
+def check_node(job: JobState, name: str, node: Node) -> None:
+    """Nothing is given twice: no node is over its capacity, no GPU is in two replicas, but for those that share it."""
+    free = offered(node.spec)
+    for id in node.replicas:
+        replica = job.replicas[id]
+        assert replica.node == name, f"{id} is not on {name}"
+        free = subtract(free, job.roles[id.role].need, replica.gpus)
+    for (id, _), gpus in node.stuck.items():
+        free = subtract(free, job.roles[id.role].need, gpus)
+    is_kept = free.mcpu >= 0 and free.memory >= 0 and (not free.devices or min(free.devices) >= 0)
+    assert is_kept, f"{name} is over its capacity, or a GPU of it is given twice: {free}"
+    free = without(free, tuple(node.bad_gpus))
+    assert free == node.free, f"{name} has {free} left, not {node.free}"
+    assert job.free.get(name) == (free if takes_more(node) else None), f"{name} is offered with {job.free.get(name)}"
+    for world in node.stores:
+        assert job.worlds[world].store_node == name, f"{name} has a store of {world} that is elsewhere"
+
+
+def check_room(job: JobState) -> None:
+    """The nodes that placement chooses from are those that it would find if it looked at all."""
+    usable = sorted((node.order, name) for name, node in job.nodes.items() if node.usable)
+    assert usable == job.usable, f"{usable} are usable, not {job.usable}"
+    assert all(job.nodes[name].usable for name in job.warming), f"{list(job.warming)} warm up, and are not all up"
+    leaving = {name for name, node in job.nodes.items() if node.usable and node.is_leaving}
+    assert leaving == set(job.leaving), f"{sorted(job.leaving)} are being left, and {sorted(leaving)} say so"
+    assert all(job.nodes[name].usable for name in job.quiet), f"{list(job.quiet)} are overdue, and are not all up"
+    for shelf in job.shelves:
+        found = [candidate(job, shelf, name, free) for name, free in job.free.items()]
+        best_first = sorted([best for best in found if best is not None])
+        assert best_first == list(shelf), f"{shelf.need} fits on {best_first}, not {list(shelf)}"
+        assert shelf.slots == sum([abs(best[0]) for best in best_first]), f"{shelf.need} fits {shelf.slots} times"
+
+
+def check_place(job: JobState, name: str) -> None:
+    """The same for one node."""
+    node = job.nodes[name]
+    assert ((node.order, name) in job.usable) == node.usable, f"{name} is usable: {node.usable}, against {job.usable}"
+    check_shelves(job, name)
+
+
+def check_shelves(job: JobState, name: str) -> None:
+    """Placement finds the node where its room belongs."""
+    free = job.free.get(name)
+    for shelf in job.shelves:
+        best = candidate(job, shelf, name, free)
+        assert best == shelf.get(name), f"{shelf.need} fits on {best}, not {shelf.get(name)}"
+
+
+def check_role(job: JobState, role: Role) -> None:
+    """Its replicas; and what is kept so that nobody has to count it is what counting finds."""
+    name = role.spec.name
+    seated, unseated = dict.fromkeys(PHASES, 0), dict.fromkeys(PHASES, 0)
+    vacant, portless = [], []
+    for id in role.replicas:
+        replica = job.replicas[id]
+        phase = replica.phase
+        check_replica(job, replica, role)
+        if replica.node is not None:
+            seated[phase] += 1
+            if replica.ports_node != replica.node:
+                portless.append(id)
+        else:
+            unseated[phase] += 1
+            if phase not in OVER_PHASES:
+                vacant.append(id.index)
+    assert (seated, unseated) == (role.seated, role.unseated), f"{name}: miscounted, it is {seated} and {unseated}"
+    assert role.seats == sum(seated.values()), f"the seats of {name} are miscounted"
+    assert vacant == role.vacant, f"of {name} {vacant} have no seat, not {role.vacant}"
+    assert set(portless) == role.portless.keys(), f"{name}: {portless} have no ports, not {list(role.portless)}"
+    waiting, leaving, ended = set(), set(), 0
+    for world in job.worlds_of(role):
+        if world.phase == "waiting":
+            waiting.add(world.name)
+        if world.retiring == "ended":
+            leaving.add(world.name)
+        ended += world.phase == "ended"
+    assert waiting == role.waiting.keys(), f"of {name} {waiting} wait, not {list(role.waiting)}"
+    assert leaving == role.leaving.keys(), f"of {name} {leaving} leave, not {list(role.leaving)}"
+    counted = role.spec.gang or job.ending is not None or ended == role.count("ended")
+    assert counted, f"{ended} worlds of {name} have ended, not {role.count('ended')}"
+
+
+def check_sums(job: JobState) -> None:
+    """What is counted over all roles: the living, by the depth of their role, and those that have to get ready."""
+    live = dict.fromkeys(job.live_at, 0)
+    wait: list[str] = []
+    for role in job.roles.values():
+        seated = role.seated
+        live[role.depth] += seated["starting"] + seated["running"] + seated["ready"] + seated["stopping"]
+        if role.spec.ready is not None and seated["running"] and job.ending is None:
+            wait += [str(id) for id in role.replicas if job.replicas[id].phase == "running"]
+    assert live == job.live_at, f"{live} live, by the depth of their roles, not {job.live_at}"
+    due = sorted([due.name for due in job.due if due.what == "ready"])
+    assert due == sorted(wait), f"{due} have a deadline to get ready by, not {sorted(wait)}"
+
+
+def check_replica(job: JobState, replica: Replica, role: Role) -> None:
+    phase = replica.phase
+    if replica.node is not None:
+        node = job.nodes[replica.node]
+        assert replica.id in node.replicas, f"{replica.id} has a seat that {replica.node} does not know"
+        wanted = role.spec.resources.gpu
+        assert len(replica.gpus) == wanted, f"{replica.id} has {len(replica.gpus)} GPUs, not {wanted}"
+    else:
+        assert phase not in LIVE_PHASES, f"{replica.id} is {phase} without a node"
+        assert not replica.gpus, f"{replica.id} keeps GPUs without a node"
+    if phase in LIVE_PHASES:
+        order = replica.order
+        assert replica.attempt > 0 and order is not None, f"{replica.id} runs without an order"
+        assert order.node == replica.node, f"{replica.id} was started elsewhere"
+        assert job.nodes[order.node].usable or phase == "stopping", f"{replica.id} runs on a lost node"
+    if replica.id in job.parked:
+        _check_parked(job, replica)
+
+
+def _check_parked(job: JobState, replica: Replica) -> None:
+    name, order, world = str(replica.id), replica.order, job.worlds[replica.world]
+    assert replica.node is not None and job.nodes[replica.node].usable, f"{name} waits in place on no node"
+    assert not replica.is_live and order is not None, f"{name} waits in place, and is {replica.phase}"
+    assert order.node == replica.node, f"{name} waits in place where it did not run"
+    between = world.phase in ("stopping", "waiting", "opening") or world.notice is not None
+    assert between, f"{name} waits in place for a world that is {world.phase}"
+
+
+def check_world(job: JobState, world: World) -> None:
+    members = [job.replicas[id] for id in world.members]
+    pool = iter(world.pool)
+    is_ordered = world.members == world.pool or all(id in pool for id in world.members)  # each behind the one before
+    assert is_ordered, f"the members of {world.name} are out of order, or of another world"
+    counts = dict.fromkeys(PHASES, 0)
+    silent = []
+    for id in world.pool:
+        replica = job.replicas[id]
+        counts[replica.phase] += 1
+        if replica.stalled:
+            silent.append(replica)
+    assert counts == world.counts, f"{world.name}: miscounted, it is {counts}"
+    _check_stalls(world, silent)
+    live = [replica.id for replica in members if replica.phase in LIVE_PHASES]
+    assert len(live) == world.live, (
+        f"only {_names(live)} of {world.live} that run are of the generation of {world.name}"
+    )
+    if world.phase in ("waiting", "opening", "succeeded", "ended"):
+        assert not live, f"{world.name} is {world.phase}, but {_names(live)} run"
+    roles = job.roles_of(world)
+    for role in roles if world.phase in ("opening", "running") and roles[0].spec.gang else ():
+        count = sum([id.role == role.spec.name for id in world.members])
+        assert role.spec.min_replicas <= count <= role.spec.max_replicas, f"{world.name} formed with {count}"
+        assert count % role.spec.step == 0, f"{world.name} formed with {count} of {role.spec.name}: no mesh"
+    if world.phase == "opening":
+        assert all(replica.node is not None for replica in members), f"{world.name} opens without seats"
+    if world.phase == "stopping" and job.ending is None:
+        assert world.incident is not None or world.retiring, f"{world.name} stops, and nobody takes it from there"
+    if Due("finish", world.name) in job.due:
+        is_closing = world.phase in ("running", "stopping") and any(replica.phase == "succeeded" for replica in members)
+        assert is_closing, f"{world.name} has to finish, but none of it has"
+    if world.phase == "running":
+        _check_running(job, world, members)
+
+
+def _names(ids: list[ReplicaId]) -> str:
+    return ", ".join(map(str, ids))
+
+
+def _check_stalls(world: World, silent: list[Replica]) -> None:
+    if silent or world.spoken or any(world.stalls.values()):
+        stalls = Counter([replica.stalled for replica in silent])
+        spoken = sum([replica.has_spoken for replica in silent])
+        assert all(replica.phase in UP_PHASES for replica in silent), f"of {world.name} something stalls that is down"
+        assert (stalls, spoken) == (world.stalls, world.spoken), f"the stalls of {world.name} are miscounted: {stalls}"
+
+
+def _check_running(job: JobState, world: World, members: list[Replica]) -> None:
+    """One generation, no hole in it, ranks 0..N-1; whoever is lost has led to a decision."""
+    undecided = job.ending is None and world.notice is None
+    size = sum([job.replicas[id].procs for id in world.members])
+    rank = 0
+    for replica in members:
+        if undecided:
+            is_in = replica.phase not in ("gone", "waiting", "ended")
+            assert is_in, f"{world.name} runs on while {replica.id} is {replica.phase}"
+        order = replica.order
+        assert order is not None and order.generation == world.generation, f"{world.name} mixes generations"
+        assert order.rank == rank and order.world_size == size, f"{world.name}: ranks have holes"
+        assert 0 <= order.source_rank < size, f"{world.name}: the source rank is nobody's"
+        rank += replica.procs
+
+
+def check_incidents(job: JobState) -> None:
+    """A world is in one open incident at most; nothing of a restart set starts before all of it is gone (R6)."""
+    assert list(job.open) == [i.number for i in job.incidents if i.is_open], "the open incidents are miscounted"
+    for incident in job.open_incidents():
+        for name in incident.worlds:
+            world = job.worlds[name]
+            assert world.incident == incident.number, f"{name} is in incident {incident.number} and {world.incident}"
+            if incident.phase == "stopping":
+                up = [str(replica.id) for replica in job.members_of(world) if replica.is_up]
+                assert not up, f"{up} are up while incident {incident.number} stops"
+        waits = f"incident {incident.number} waits for {', '.join(incident.in_doubt) or 'nobody'}"
+        assert bool(incident.in_doubt) == bool(incident.held), f"{waits} to judge {incident.held}"
+        assert all(job.nodes[name].usable for name in incident.in_doubt), f"{waits}, which is lost"
+        is_bounded = Due("answer", str(incident.number)) in job.due
+        assert is_bounded or incident.in_doubt.keys() <= job.quiet.keys(), f"{waits}, which need not answer"
+    for world in job.worlds.values():
+        if world.incident is not None:
+            assert world.name in job.incident(world.incident).worlds, f"{world.name} is not in its incident"
+
+
+def check_budgets(job: JobState) -> None:
+    """Each charge is one incident's, and no role is ever restarted more often than its budget allows (R7, R11)."""
+    charged: dict[str, list[Incident]] = {}
+    rooted: dict[str, list[Incident]] = {}
+    lost_in: dict[str, list[int]] = {}
+    for incident in job.incidents:
+        if incident.charged_to is not None:
+            charged.setdefault(incident.charged_to, []).append(incident)
+        if incident.root_role is not None:
+            rooted.setdefault(incident.root_role, []).append(incident)
+        for name in {id.role: None for id in incident.lost}:
+            lost_in.setdefault(name, []).append(incident.number)
+    for name, role in job.roles.items():
+        paid, own, lost = charged.get(name, []), rooted.get(name, []), lost_in.get(name, [])
+        if paid or own or lost or role.charges or role.spent or role.rooted or role.lost_in:
+            assert lost == role.lost_in, f"{name} was lost in {lost}, not {role.lost_in}"
+            _check_budget(job, role, paid, own)
+
+
+def _check_budget(job: JobState, role: Role, paid: list[Incident], own: list[Incident]) -> None:
+    name = role.spec.name
+    charged = [(incident.opened_ns, incident.level) for incident in paid]
+    assert sorted(role.charges) == sorted(charged), f"{name} was charged {role.charges}, not {charged}"
+    blamed = [i.number for i in own if i.counted or Due("verdict", str(i.number)) in job.due]
+    assert set(blamed) <= set(role.rooted), f"{name} is the root of {blamed}, not {role.rooted}"
+    policy, level = role.spec.restart, 0
+    while policy is not None:
+        opened = [at for at, of in charged if of == level]
+        spent = sorted(opened + [i.opened_ns for i in own if i.is_open and i.counted and i.level == level])
+        if job.ending is None:
+            assert spent == role.spent.get(level, []), f"{name} has spent {role.spent}, not {spent}"
+        window = policy.within_ns
+        for i, at in enumerate(opened):
+            seen = sum([window is None or other > at - window for other in opened[: i + 1]])
+            assert seen <= policy.max_restarts, f"{name} is over its budget"
+        policy, level = policy.wider, level + 1
+    assert all(of < level for _, of in charged), f"{name} is charged without a budget"
+
+
+def check_outcome(job: JobState) -> None:
+    """A terminal state means that nothing runs any more; at most one role has failed the job (R18)."""
+    failed = [name for name, role in job.roles.items() if role.outcome == "failed"]
+    assert len(failed) <= int(job.ending == "failed"), (
+        f"{failed} have failed, and the job is {job.ending or 'under way'}"
+    )
+    if job.outcome is None:
+        return
+    live = [str(replica.id) for replica in job.replicas.values() if replica.is_live]
+    assert not live, f"the job has {job.outcome}, but {live} run"
+    assert not job.open, "the job is over with open incidents"
+    assert all(role.outcome is not None for role in job.roles.values()), "the job is over with unfinished roles"

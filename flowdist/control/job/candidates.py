@@ -1,0 +1,56 @@
+"""The nodes that one more replica of a size and a placement fits on, the best first.
+
+They are kept sorted as seats are taken and freed: to choose among ten thousand nodes costs what it costs among ten.
+`placement.py` says which nodes these are, and chooses.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator
+
+from flowdist.control.protocol.ids import NodeName
+from flowdist.graph import Need, Placement
+
+Candidate = tuple[int, int, NodeName]  # rank, the node's order, its name: the lowest is the best
+
+
+class Shelf:
+    """`slots` is how many would fit on all of the nodes together. Two shelves are equal when they hold the same."""
+
+    def __init__(self, need: Need, placement: Placement) -> None:
+        self.need, self.placement = need, placement
+        self.is_picky = bool(placement.where or placement.near or placement.apart)
+        self.slots = 0
+        self._found: dict[NodeName, Candidate] = {}
+        self._sorted: list[Candidate] = []
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Shelf) and self._found == other._found
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def __iter__(self) -> Iterator[Candidate]:
+        return iter(self._sorted)
+
+    def get(self, name: NodeName) -> Candidate | None:
+        return self._found.get(name)
+
+    def put(self, name: NodeName, candidate: Candidate | None) -> None:
+        """What the node is by now; with None it is no candidate."""
+        was = self._found.get(name)
+        if was == candidate:
+            return
+        if was is not None:
+            del self._found[name]
+            del self._sorted[bisect_left(self._sorted, was)]
+            self.slots -= abs(was[0])
+        if candidate is not None:
+            insort(self._sorted, candidate)
+            self._found[name] = candidate
+            self.slots += abs(candidate[0])
+
+    def after(self, candidate: Candidate | None) -> Candidate | None:
+        """The next best, or the best of all."""
+        index = bisect_right(self._sorted, candidate) if candidate is not None else 0
+        return self._sorted[index] if index < len(self._sorted) else None

@@ -1,0 +1,97 @@
+"""The state of a job before its first event."""
+
+from __future__ import annotations
+
+from flowdist.control.job.candidates import Shelf
+from flowdist.control.job.state import JobState, Replica, Role, World
+from flowdist.control.protocol.ids import NodeName, ReplicaId, WorldName
+from flowdist.graph import Gate, RoleGraph, RoleSpec, needed
+
+
+def new_job(graph: RoleGraph, known_nodes: tuple[NodeName, ...]) -> JobState:
+    """The state before the first event."""
+    job = JobState(graph, dict.fromkeys(known_nodes))
+    job.node_order = {name: i for i, name in enumerate(known_nodes)}
+    depths = _depths(graph)
+    dependents: dict[str, list[tuple[str, Gate]]] = {spec.name: [] for spec in graph.roles}
+    upstream: dict[str, dict[str, None]] = {}
+    after = _to_succeed_before(graph, depths)
+    for spec in graph.roles:
+        upstream[spec.name] = {}
+        for gate in spec.gates:
+            dependents[gate.role].append((spec.name, gate))
+            upstream[spec.name] |= {gate.role: None, **upstream[gate.role]}
+    for order, spec in enumerate(graph.roles):
+        ids = tuple(ReplicaId(spec.name, index) for index in range(spec.max_replicas))
+        joint = graph.world_of(spec.name)
+        worlds = (joint.name if joint is not None else spec.name,) if spec.gang else tuple(map(str, ids))
+        role = Role(
+            spec,
+            order,
+            spec.max_replicas,
+            needed(spec.resources),
+            depths[spec.name],
+            worlds,
+            ids,
+            dict.fromkeys(worlds),
+            {},
+            list(range(len(ids))),
+            _shelf(job, spec),
+            tuple(dependents[spec.name]),
+            upstream[spec.name],
+            after[spec.name],
+        )
+        job.roles[spec.name] = role
+        job.live_at[role.depth] = 0
+        role.unseated["waiting"] = len(ids)
+        for replica, world in zip(ids, worlds * len(ids) if spec.gang else worlds, strict=True):
+            job.replicas[replica] = Replica(replica, world)
+    _add_worlds(job)
+    return job
+
+
+def _shelf(job: JobState, spec: RoleSpec) -> Shelf:
+    """One for all the roles that ask for the same."""
+    need = needed(spec.resources)
+    for shelf in job.shelves:
+        if (shelf.need, shelf.placement) == (need, spec.placement):
+            return shelf
+    job.shelves.append(Shelf(need, spec.placement))
+    return job.shelves[-1]
+
+
+def _add_worlds(job: JobState) -> None:
+    pools: dict[WorldName, list[ReplicaId]] = {}
+    for replica in job.replicas.values():
+        pools.setdefault(replica.world, []).append(replica.id)
+    for order, (name, pool) in enumerate(pools.items()):
+        roles = tuple(dict.fromkeys(replica.role for replica in pool))
+        job.worlds[name] = World(name, roles, tuple(pool), order)
+        job.worlds[name].counts["waiting"] = len(pool)
+
+
+def _depths(graph: RoleGraph) -> dict[str, int]:
+    """How deep each role is in start order; the roles of a joint world are as deep as the deepest of them (R1)."""
+    depths: dict[str, int] = {spec.name: 0 for spec in graph.roles}
+    for _ in graph.roles:  # a joint world can lift what was there before it: at most once for each role
+        before = dict(depths)
+        for spec in graph.roles:
+            depths[spec.name] = max(depths[spec.name], *(1 + depths[gate.role] for gate in spec.gates), 0)
+        for world in graph.worlds:
+            depths |= dict.fromkeys(world.roles, max(depths[name] for name in world.roles))
+        if depths == before:
+            break
+    return depths
+
+
+def _to_succeed_before(graph: RoleGraph, depths: dict[str, int]) -> dict[str, dict[str, None]]:
+    """By role, every role that has to succeed before it starts. A joint world starts, and succeeds, as one (R1)."""
+    mates: dict[str, tuple[str, ...]] = {spec.name: (spec.name,) for spec in graph.roles}
+    mates |= {name: world.roles for world in graph.worlds for name in world.roles}
+    specs = {spec.name: spec for spec in graph.roles}
+    found: dict[str, dict[str, None]] = {}
+    for name in sorted(depths, key=lambda name: depths[name]):  # gates point to what is less deep
+        found[name] = {}
+        for gate in [gate for mate in mates[name] for gate in specs[mate].gates]:
+            found[name] |= found[gate.role] | dict.fromkeys(mates[gate.role] if gate.condition == "succeeded" else ())
+    return found

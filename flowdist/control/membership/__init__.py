@@ -1,0 +1,1 @@
+"""Nodes that come and leave, worlds that form, grow and shrink, and what the operator asks for."""

@@ -1,0 +1,384 @@
+"""Worlds form: gates, seats, ranks, generations; and they grow.
+
+A world forms when its gates are open and its maximum is seated, or its minimum and nobody else is expected (R1, R2).
+Its store is opened first; no replica starts before the store's port is known (R4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from flowdist.control.incidents.ending import close_store
+from flowdist.control.incidents.health import was_healthy
+from flowdist.control.incidents.in_place import note_start, take_up
+from flowdist.control.incidents.recovery import end_ignored, open_incident
+from flowdist.control.job.deadlines import Due
+from flowdist.control.job.state import JobState, Replica, Role, World
+from flowdist.control.membership.addresses import addresses_for
+from flowdist.control.placement.placement import admit, before_success, explain, fill, seated, short_of_room, unplace
+from flowdist.control.protocol.effects import OpenStore, StartReplica
+from flowdist.control.protocol.ids import ReplicaId, WorldName
+from flowdist.graph import format_duration
+from flowdist.graph.model import GateCondition
+
+
+def form_worlds(job: JobState, names: Iterable[WorldName]) -> None:
+    """Open every one of these worlds that may form now, in the order of the graph; grow those that may."""
+    if not job.admitted and not _admit_all(job):
+        return
+    found = [job.worlds[name] for name in names]
+    seatless = {world.roles[0] for world in found if world.phase == "waiting" and not _is_gang(job, world)}
+    loose: dict[str, list[World]] = {}
+    later: list[World] = []
+    for world in found:
+        if world.phase not in ("waiting", "running"):
+            continue
+        roles = job.roles_of(world)
+        if roles[0].outcome is not None or (len(roles) > 1 and any(role.outcome is not None for role in roles)):
+            continue
+        if world.phase == "waiting" and (gate := _lost_gate(job, roles)):
+            end_ignored(job, world, gate)
+            if job.ending is not None:
+                return
+        elif not roles[0].spec.gang:
+            if world.phase == "waiting":
+                loose.setdefault(world.roles[0], []).append(world)
+        elif world.phase == "running":
+            _grow(job, world, roles)
+        elif seatless and any(gate.role in seatless for role in roles for gate in role.spec.gates):
+            later.append(world)  # who comes back without a seat gets one first: its role has not started before it (R1)
+        elif _may_form(job, world):
+            _form_gang(job, world, roles)
+    for role_name, worlds in loose.items():
+        _form_replicas(job, job.roles[role_name], [world for world in worlds if _may_form(job, world)])
+    for world in later:
+        if _may_form(job, world):
+            _form_gang(job, world, job.roles_of(world))
+
+
+def _is_gang(job: JobState, world: World) -> bool:
+    return job.roles[world.roles[0]].spec.gang
+
+
+def _admit_all(job: JobState) -> bool:
+    """The minima of all roles that can be alive at the same time are seated together, or none is (R2)."""
+    if not job.free:
+        return False
+    if job.missing:  # seats given now would all be on the nodes that happened to come first
+        window = max(role.spec.join_window_ns for role in job.roles.values())
+        job.due.set_once(Due("arrivals"), job.now + window)
+        return False
+    job.due.clear(Due("arrivals"))
+    if len(job.free) < job.graph.cluster.min_nodes:
+        return False
+    short = admit(job, _first_roles(job))
+    if short is not None:
+        _complain(job, short)
+        return False
+    job.admitted = True
+    job.due.clear(Due("admission"))
+    for role in job.roles.values():
+        job.touch_role(role)
+    return True
+
+
+def _first_roles(job: JobState) -> list[Role]:
+    return [role for role in job.roles.values() if not before_success(job, role.spec)]
+
+
+def why_not_admitted(job: JobState) -> str:
+    """What the first wave waits for: nodes, or room on those that are there."""
+    up, least = len(job.free), job.graph.cluster.min_nodes
+    if up < least:
+        return f"{up} of at least {least} nodes are up"
+    roles = _first_roles(job)
+    return explain(job, short_of_room(job, roles) or roles[0])
+
+
+def _complain(job: JobState, role: Role) -> None:
+    """Say once why a role does not start, for as long as it does not."""
+    if not role.complained:
+        role.complained = True
+        timeout = format_duration(role.spec.pending_timeout_ns)
+        job.notify(f"waiting up to {timeout} for room: {explain(job, role)}", "warning")
+
+
+def _form_gang(job: JobState, world: World, roles: list[Role]) -> None:
+    for role in roles:
+        for replica in seated(job, role)[role.target :] if role.seats > role.target else ():
+            unplace(job, replica)  # the operator scaled down: the highest go
+    was_up = world.generation > 0 and any(
+        replica.node not in job.warming for role in roles for replica in seated(job, role)
+    )
+    if any(role.occupied < role.spec.min_replicas for role in roles):
+        admit(job, roles)
+    later = job.warming if was_up else ()  # whoever was up need not wait for others' imports (R13)
+    for role in roles:
+        fill(job, role, role.target - role.seats, without=later)
+    have = [_has_minimum(job, role, role.seats) for role in roles]  # each says what it lacks
+    if not all(have):
+        return
+    for role in roles:
+        whole = role.seats - role.seats % role.spec.step  # of others the ranks form no mesh: the highest wait
+        for replica in seated(job, role)[whole:] if whole < role.seats else ():
+            unplace(job, replica)
+            job.hungry[role.spec.name] = None
+    _open(job, world, [replica for role in roles for replica in seated(job, role)])
+
+
+def _form_replicas(job: JobState, role: Role, worlds: list[World]) -> None:
+    if not worlds:
+        return
+    if role.occupied < role.spec.min_replicas:
+        admit(job, [role])
+    if not role.count("succeeded"):
+        returning = role.unseated["gone"]  # they keep their index: nobody beyond the target starts in their stead
+        fill(job, role, role.target - role.seats - returning)  # what was ignored takes no seat from the others
+    _has_minimum(job, role, role.occupied)
+    for world in worlds:
+        replica = job.replicas[world.pool[0]]
+        if replica.node is not None:
+            _open(job, world, [replica])
+
+
+def _has_minimum(job: JobState, role: Role, count: int) -> bool:
+    """Below its minimum a role waits for a node, but not for ever (R12)."""
+    pending = Due("pending", role.spec.name)
+    if count >= role.spec.min_replicas:
+        job.due.clear(pending)
+        role.complained = False
+        return True
+    job.hungry[role.spec.name] = None
+    job.due.set_once(pending, job.now + role.spec.pending_timeout_ns)
+    _complain(job, role)
+    return False
+
+
+def _may_form(job: JobState, world: World) -> bool:
+    if world.incident is not None:
+        incident = job.incident(world.incident)
+        if incident.phase != "starting" or Due("backoff", str(incident.number)) in job.due:
+            return False
+    return not any(closed_gates(job, role) for role in job.roles_of(world))
+
+
+def closed_gates(job: JobState, role: Role) -> list[str]:
+    """What the role waits for, in words; empty when it may start (R1)."""
+    return [
+        f"{gate.role} to be {gate.condition}" if gate.condition != "succeeded" else f"{gate.role} to succeed"
+        for gate in role.spec.gates
+        if not is_so_far(job, job.roles[gate.role], gate.condition)
+    ]
+
+
+def _lost_gate(job: JobState, roles: list[Role]) -> str:
+    """A role that they wait for, and that will never be so far again; empty if there is none."""
+    for role in roles:
+        for gate in role.spec.gates:
+            upstream = job.roles[gate.role]
+            if is_lost(upstream) and not is_so_far(job, upstream, gate.condition):
+                return gate.role
+    return ""
+
+
+def is_lost(role: Role) -> bool:
+    """Too much of it was ignored: it will not have its minimum again."""
+    left = len(role.replicas) - role.count("ended")
+    return role.outcome in ("ignored", "failed") or left < role.spec.min_replicas
+
+
+def is_so_far(job: JobState, role: Role, condition: GateCondition) -> bool:
+    """A role is started, or ready, when each of its replicas that has a seat is, and these are its minimum at least.
+
+    Success counts as both: what has done its work has been up. Whatever failed or was ignored is neither.
+    """
+    started, ready, succeeded = so_far(job, role)
+    return {"started": started, "ready": ready, "succeeded": succeeded}[condition]
+
+
+def so_far(job: JobState, role: Role) -> tuple[bool, bool, bool]:
+    """Whether it is started, ready, and succeeded."""
+    if role.outcome is not None:
+        is_done = role.outcome == "succeeded"
+        return is_done, is_done, is_done
+    ready = role.seated["ready"] + role.seated["succeeded"]
+    started = ready + role.seated["running"]
+    wanted = role.spec.min_replicas - role.unseated["succeeded"]
+    if started != role.seats or started < wanted or _is_held_up(job, role):
+        return False, False, False
+    return True, ready == role.seats and ready >= wanted, False
+
+
+def _is_held_up(job: JobState, role: Role) -> bool:
+    """Replicas of it come back from an incident, and cannot be seated before its own gates open: that is not all of it.
+
+    Those who may be, and find no room, hold up nobody.
+    """
+    held = job.open and closed_gates(job, role)
+    return bool(held) and any(job.worlds[name].incident is not None for name in role.waiting)
+
+
+def tell_dependents(job: JobState, roles: Iterable[Role]) -> None:
+    """Where a role has come so far, or is so far no longer, whoever has a gate on it may start."""
+    for role in roles:
+        if role.dependents:
+            shown = (*so_far(job, role), is_lost(role))
+            if shown != role.shown:
+                role.shown = shown
+                for name, _ in role.dependents:
+                    job.touch_role(job.roles[name])
+        has_minimum = role.seats >= role.spec.min_replicas
+        if has_minimum != role.has_minimum:
+            role.has_minimum = has_minimum
+            job.touch_role(role)
+
+
+def _open(job: JobState, world: World, members: list[Replica]) -> None:
+    """A new generation: its members are fixed, its store is opened on the node of rank 0."""
+    world.generation += 1
+    before = frozenset(world.members)
+    world.members = tuple(replica.id for replica in members)
+    for replica in members:
+        if replica.id not in before or replica.member_since == 0:
+            replica.member_since = world.generation
+    for gone in before.difference(world.members):
+        job.replicas[gone].member_since = 0
+    job.turn(world, "opening")
+    assert members[0].node is not None
+    world.store_node, world.store_port = members[0].node, None
+    job.nodes[members[0].node].stores[world.name] = None
+    world.grow_at_once = world.progressed = world.hangs = False
+    roles = job.roles_of(world)
+    for replica in members:
+        assert replica.node is not None
+        replica.procs = job.role_of(replica.id).spec.procs_on(job.nodes[replica.node].spec)
+    eager = roles[0].spec.kind == "task" and _workers(members) > 1
+    job.emit(OpenStore(members[0].node, world.name, world.generation, eager))
+    if roles[0].spec.gang:
+        many = f"{len(members)} replica{'s' * (len(members) != 1)}"
+        most = sum(role.target for role in roles)
+        job.notify(f"{world.name}: generation {world.generation} forms with {many} of at most {most}")
+
+
+def _workers(members: Iterable[Replica]) -> int:
+    return sum(replica.procs for replica in members)
+
+
+def start_members(job: JobState, world: World) -> None:
+    """The store is open: start every member, with ranks in order of role, replica and local rank (R3)."""
+    members = job.members_of(world)
+    job.turn(world, "running")
+    world.formed_ns = None
+    source = min(members, key=lambda replica: replica.member_since)  # the first of the oldest
+    store = job.nodes[world.store_node] if world.store_node is not None else None
+    assert store is not None and world.store_port is not None
+    rank, world_size = 0, _workers(members)
+    role_ranks: dict[str, int] = {}
+    role_sizes: dict[str, int] = {}
+    first_ranks: dict[ReplicaId, int] = {}
+    for replica in members:
+        first_ranks[replica.id] = rank
+        rank += replica.procs
+        role_sizes[replica.id.role] = role_sizes.get(replica.id.role, 0) + replica.procs
+    orders: list[StartReplica] = []  # of those who have only to go on
+    for i, replica in enumerate(members):
+        role = job.role_of(replica.id)
+        procs = replica.procs
+        assert replica.node is not None
+        replica.told = addresses_for(job, role)
+        goes_on = take_up(job, replica)
+        replica.attempt += 1
+        replica.started_ns, replica.step = job.now, -1
+        job.set_phase(replica, "starting")
+        # A replica without gang keeps its number: the others know it by that, and do not restart with it.
+        role_rank = role_ranks.get(role.spec.name, 0) if role.spec.gang else replica.id.index * procs
+        role_ranks[role.spec.name] = role_rank + procs
+        replica.order = StartReplica(
+            node=replica.node,
+            replica=replica.id,
+            attempt=replica.attempt,
+            world=world.name,
+            generation=world.generation,
+            rank=first_ranks[replica.id],
+            world_size=world_size,
+            group_rank=i,
+            group_world_size=len(members),
+            role_rank=role_rank,
+            role_world_size=role_sizes[role.spec.name] if role.spec.gang else role.target * procs,
+            source_rank=first_ranks[source.id],
+            master_addr=store.address,
+            master_port=world.store_port,
+            gpus=replica.gpus,
+            addresses=replica.told,
+        )
+        note_start(job, replica, world, goes_on)
+        if goes_on:
+            orders.append(replica.order)
+        else:
+            job.emit(replica.order)  # first: it has furthest to go
+    for order in orders:
+        job.emit(order)
+
+
+def abandon_opening(job: JobState, world: World) -> None:
+    """A seat was lost before anything started: choose the members anew."""
+    close_store(job, world)
+    job.turn(world, "waiting")
+
+
+def note_formed(job: JobState, world: World) -> None:
+    """The last member was heard of: the generation runs."""
+    if not world.counts["starting"] and not world.counts["stopping"]:
+        world.formed_ns = job.now
+
+
+def _grow(job: JobState, world: World, roles: list[Role]) -> None:
+    """Arrivals become one re-formation, after the cool-down, and never while the world is closing (R13, R17).
+
+    Its members go on until the newcomers' nodes are warm: what they import costs nobody else a moment.
+    """
+    cooldown = Due("cooldown", world.name)
+    busy = world.incident is not None or world.formed_ns is None or world.notice is not None
+    growing = [role for role in roles if role.seats < role.target]
+    if busy or world.is_closing or not growing:
+        job.due.clear(cooldown)
+        return
+    for role in growing:
+        job.hungry[role.spec.name] = None
+    extra = [short_of_room(job, [role], extra=role.spec.step, without=job.warming) for role in growing]
+    if None not in extra:
+        job.due.clear(cooldown)
+        return
+    earliest = _may_grow_from(job, roles, world)
+    if job.now < earliest:
+        job.due.set(cooldown, earliest)
+        return
+    job.due.clear(cooldown)
+    kind = "scaled" if world.grow_at_once else "joined"
+    if not sum(fill(job, role, role.target - role.seats, without=job.warming) for role in growing):
+        return
+    before = frozenset(world.members)
+    names = [str(replica.id) for role in roles for replica in seated(job, role) if replica.id not in before]
+    open_incident(
+        job,
+        kind=kind,
+        root=names[0],
+        root_role=None,
+        reason=f"room for {', '.join(names)}",
+        because="a change of membership, not counted",
+        counted=False,
+        seeds=[world.name],
+    )
+
+
+def _may_grow_from(job: JobState, roles: list[Role], world: World) -> int:
+    assert world.formed_ns is not None
+    if world.grow_at_once:
+        return job.now
+    wait = max(role.spec.cooldown_ns for role in roles)
+    if world.generation == 1:
+        wait = 0  # it has not re-formed yet, and has waited for company in its join_window
+    options = job.graph.options
+    if world.free_row >= options.free_incidents_max - 1 and not was_healthy(job, world):
+        wait = max(wait, options.min_uptime_ns)  # growing is our own choice: it must not be what fails the job (R8)
+    return world.formed_ns + wait

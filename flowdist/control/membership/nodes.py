@@ -1,0 +1,248 @@
+"""Nodes come, come back and are lost.
+
+A silent node has fenced by the time that it is called silent, one that is gone is proven dead: in both cases nothing
+of it runs any more (R19), and each loss leads to a decision (R12).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable
+
+from flowdist.control.incidents.ending import forget_store
+from flowdist.control.incidents.recovery import lose
+from flowdist.control.incidents.suspects import excuse_peers
+from flowdist.control.job.state import Failure, JobState, Node, Replica, new_node
+from flowdist.control.membership.formation import abandon_opening
+from flowdist.control.membership.gpus import leave_out, lose_gpu
+from flowdist.control.placement.bad_nodes import note_loss, shun_if_it_flaps
+from flowdist.control.placement.placement import forget_ports, unplace, update_free
+from flowdist.control.protocol.effects import AskStep, OpenStore, StopAtStep, StopReplica, TellPeers
+from flowdist.control.protocol.events import GpuFailed, InventoryItem, NodeJoined, ReplicaExited
+from flowdist.control.protocol.ids import NODE_RANK, NodeName, WorldName, is_unnamed, rank_of_unnamed
+from flowdist.graph import subtract, without
+from flowdist.graph.model import FailureKind
+
+
+def join(job: JobState, event: NodeJoined) -> list[InventoryItem]:
+    """Write the node down. Returns the items of its inventory that are news to be recorded."""
+    known = job.nodes.get(event.node)
+    if known is not None and event.incarnation < known.incarnation:
+        return []
+    same = known is not None and known.usable and event.incarnation == known.incarnation
+    if known is not None and not same:
+        lose_node(job, event.node, f"{event.node} came back without what it ran")
+    if event.node not in job.node_order:
+        _take_place(job, event)
+    job.missing.pop(event.node, None)
+    if not same:
+        _add(job, event, known)
+    job.nodes[event.node].is_unheard = False
+    for gpu, reason in event.bad_gpus:  # of a node that is new they were never in the pool
+        lose_gpu(job, GpuFailed(event.node, gpu, reason))
+    if event.is_warming:
+        job.warming[event.node] = None
+    else:
+        warmed_up(job, event.node)
+    return _reconcile(job, event) if known is not None and same else _refuse_strays(job, event)
+
+
+def _take_place(job: JobState, event: NodeJoined) -> None:
+    """A node whose name nobody knew takes the place of one that was expected: that of its rank, else the first."""
+    free = [name for name in job.node_order if is_unnamed(name)]
+    rank = dict(event.spec.labels).get(NODE_RANK)
+    place = next((name for name in free if rank_of_unnamed(name) == rank), free[0] if free else None)
+    if place is not None:
+        job.node_order[event.node] = job.node_order.pop(place)
+        job.missing.pop(place, None)
+
+
+def _add(job: JobState, event: NodeJoined, known: Node | None) -> None:
+    place = job.node_order.setdefault(event.node, len(job.node_order))
+    node = new_node(event.spec, event.address, event.incarnation, place)
+    if known is not None:  # what outlives SIGKILL is there still, and what was said against the node still holds
+        node.stuck, node.failures = known.stuck, known.failures
+        node.cordoned, node.habit = ("", "") if known.is_leaving else (known.cordoned, known.habit)
+        for (replica, _), gpus in node.stuck.items():
+            node.free = subtract(node.free, job.role_of(replica).need, gpus)
+    leave_out(node, event.bad_gpus)
+    job.nodes[event.node] = node
+    insort(job.usable, (place, event.node))
+    update_free(job, event.node)
+    without = f", without GPU {', '.join(map(str, node.bad_gpus))}: {_reasons(node)}" if node.bad_gpus else ""
+    job.notify(f"{event.node} joined{without}", "warning" if without else "info")
+    shun_if_it_flaps(job, event.node)
+
+
+def _reasons(node: Node) -> str:
+    return ", ".join(dict.fromkeys(node.bad_gpus.values()))
+
+
+def warmed_up(job: JobState, name: NodeName) -> None:
+    """Worlds that run may grow onto it now (R13)."""
+    if name in job.warming:
+        del job.warming[name]
+        job.reseated = True
+
+
+def _refuse_strays(job: JobState, event: NodeJoined) -> list[InventoryItem]:
+    """A node that starts anew should run nothing; what it runs all the same is stopped."""
+    for item in event.inventory:
+        if item.phase in ("starting", "running", "ready", "parked"):
+            job.emit(StopReplica(event.node, item.replica, item.attempt, 0))
+    return []
+
+
+def _reconcile(job: JobState, event: NodeJoined) -> list[InventoryItem]:
+    """The connection was lost, not the node: orders may have been lost with it. Say again what is not so."""
+    items = {(item.replica, item.attempt): item for item in event.inventory}
+    news = []
+    for item in event.inventory:
+        replica = job.replicas.get(item.replica)
+        if replica is not None and replica.node == event.node and replica.attempt == item.attempt and replica.is_live:
+            news.append(item)
+            _repeat_orders(job, replica, item)
+        elif item.phase in ("starting", "running", "ready") or (item.phase == "parked" and not _waits(job, item)):
+            job.emit(StopReplica(event.node, item.replica, item.attempt, 0))
+    for name in list(job.nodes[event.node].replicas):
+        replica = job.replicas[name]
+        if replica.is_live and (replica.id, replica.attempt) not in items:
+            news += _say_again(job, replica)
+    for world in [job.worlds[name] for name in job.nodes[event.node].stores]:
+        if world.phase == "opening":
+            job.emit(OpenStore(event.node, world.name, world.generation))
+    return news
+
+
+def _waits(job: JobState, item: InventoryItem) -> bool:
+    """Whether parked workers wait for a start that is to come, or was lost with the connection."""
+    replica = job.replicas.get(item.replica)
+    if replica is None or replica.node is None:
+        return False
+    lost = replica.phase == "starting" and replica.attempt == item.attempt + 1
+    return lost or (replica.id in job.parked and replica.attempt == item.attempt)
+
+
+def _repeat_orders(job: JobState, replica: Replica, item: InventoryItem) -> None:
+    """Orders about an attempt that runs: each may be heard twice."""
+    if item.phase in ("parked", "stopped", "exited") or replica.node is None:
+        return
+    notice = job.worlds[replica.world].notice
+    if replica.phase == "stopping":
+        grace_ns = replica.stop_grace_ns
+        job.emit(StopReplica(replica.node, replica.id, replica.attempt, grace_ns, in_place=replica.in_place))
+    elif notice is not None and replica.id in notice.asked:
+        job.emit(AskStep(replica.node, replica.id, replica.attempt))
+    elif notice is not None:
+        job.emit(StopAtStep(replica.node, replica.id, replica.attempt, notice.stop_at))
+    if replica.told:
+        job.emit(TellPeers(replica.node, replica.id, replica.attempt, replica.told))
+
+
+def _say_again(job: JobState, replica: Replica) -> list[InventoryItem]:
+    if replica.phase == "starting" and replica.order is not None:
+        job.emit(replica.order)
+        return []
+    kind: FailureKind = "start_failed"
+    exited = ReplicaExited(replica.id, replica.attempt, kind, detail="its agent does not know it any more")
+    return [InventoryItem(replica.id, replica.attempt, "exited", exited=exited)]
+
+
+def lose_node(job: JobState, name: NodeName, cause: str, because: str = "", *, asked: bool = False) -> None:
+    """Nothing runs there any more: its replicas are lost, its seats are free. `because` is the cause without the name.
+
+    Unless it was `asked` to go, the loss tells against it where something ran (R22).
+    """
+    job.missing.pop(name, None)
+    node = job.nodes.get(name)
+    if node is None:
+        job.reseated = True  # whoever waited for it need not
+        return
+    was_usable, node.lost_because = node.usable, because
+    _give_up(job, name)
+    update_free(job, name)
+    peers = excuse_peers(job, name)
+    lost = vacate(job, name, peers)
+    if not was_usable:
+        return
+    if lost and not asked and not node.is_leaving:
+        note_loss(job, name)
+    job.notify(f"{cause}, and with it {', '.join(str(replica.id) for replica in lost)}" if lost else cause, "warning")
+    if job.ending is None and (lost or peers):
+        lose(job, [Failure(replica.id, "node_lost", cause) for replica in lost], name, cause, peers)
+
+
+def _give_up(job: JobState, name: NodeName) -> None:
+    node = job.nodes[name]
+    job.warming.pop(name, None)
+    job.leaving.pop(name, None)
+    if node.usable:
+        node.usable = False
+        del job.usable[bisect_left(job.usable, (node.order, name))]
+
+
+def vacate(job: JobState, name: NodeName, peers: Iterable[WorldName] = ()) -> list[Replica]:
+    """End every attempt on the node and free every seat. Returns the replicas that nobody had told to stop.
+
+    Those of worlds whose other members failed because of the node were told in vain.
+    """
+    lost: list[Replica] = []
+    replicas = [job.replicas[replica] for replica in job.nodes[name].replicas]
+    for replica in replicas:
+        if replica.is_up or (replica.is_live and replica.world in peers):
+            lost.append(replica)
+        if replica.is_live:
+            job.end_attempt(replica)
+            replica.member_since = 0
+        unplace(job, replica)
+        forget_ports(replica)
+    leave_stores(job, name, replicas)
+    return lost
+
+
+def leave_stores(job: JobState, name: NodeName, replicas: list[Replica]) -> None:
+    """Worlds that were about to start with a seat there choose anew; the stores that it hosted are gone."""
+    hosted = list(job.nodes[name].stores)
+    for world in [job.worlds[world] for world in hosted]:
+        forget_store(job, world)
+    for world_name in job.in_order(dict.fromkeys([*hosted, *(replica.world for replica in replicas)])):
+        world = job.worlds[world_name]
+        if world.phase == "opening":
+            abandon_opening(job, world)
+
+
+def give_up_node(job: JobState, replica: Replica) -> None:
+    """A worker of the replica outlives SIGKILL: its node is of no use, what else runs there is killed (R6).
+
+    The GPUs of that worker stay taken. The others are lost, but replaced only when their end is reported.
+    """
+    name, gpus = replica.node, replica.gpus
+    assert name is not None
+    node = job.nodes[name]
+    for mate in node.replicas:
+        job.dismiss(job.replicas[mate])
+    _give_up(job, name)
+    peers = excuse_peers(job, name)
+    job.end_attempt(replica)
+    replica.member_since = 0
+    unplace(job, replica)
+    node.stuck[replica.id, replica.attempt] = gpus
+    node.free = without(subtract(node.free, job.role_of(replica.id).need, gpus), tuple(node.bad_gpus))
+    update_free(job, name)
+    lost = []
+    others = [job.replicas[other] for other in node.replicas]
+    for other in others:
+        if other.is_up:
+            lost.append(other)
+            job.end_attempt(other, "stopping")
+            other.member_since = 0
+            job.emit(StopReplica(name, other.id, other.attempt, 0))
+        elif not other.is_live:
+            unplace(job, other)
+    leave_stores(job, name, others)
+    node.lost_because = f"a worker of {replica.id} outlives SIGKILL"
+    cause = f"{name} is lost: {node.lost_because}"
+    job.notify(cause, "error")
+    if job.ending is None:
+        failures = [Failure(replica.id, "unkillable", cause), *(Failure(r.id, "node_lost", cause) for r in lost)]
+        lose(job, failures, name, cause, peers)

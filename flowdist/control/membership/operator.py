@@ -1,0 +1,86 @@
+"""What the operator wants: scale, drain, cordon, cancel. These are events; what cannot be done is refused in words."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from flowdist.control.incidents.ending import begin_ending, hurry
+from flowdist.control.incidents.recovery import open_incident, retire
+from flowdist.control.job.state import JobState, Role, World
+from flowdist.control.membership.drain import drain
+from flowdist.control.placement.bad_nodes import cordon, uncordon
+from flowdist.control.placement.placement import unplace
+from flowdist.control.protocol import events as ev
+from flowdist.graph.mesh import spelled
+
+Operation = ev.ScaleRequested | ev.CancelRequested | ev.DrainRequested | ev.CordonRequested | ev.UncordonRequested
+
+
+def obey(job: JobState, event: Operation) -> None:
+    match event:
+        case ev.ScaleRequested():
+            _scale(job, event)
+        case ev.CancelRequested():
+            begin_ending(job, "cancelled", event.reason)
+            if event.now:
+                hurry(job)
+        case ev.DrainRequested():
+            drain(job, event)
+        case ev.CordonRequested() | ev.UncordonRequested():
+            node = job.nodes.get(event.node)
+            if node is None:
+                job.notify(f"{event.node} is no node of the job", "refused")
+            elif isinstance(event, ev.UncordonRequested):
+                uncordon(job, event.node)
+            elif not node.cordoned:
+                cordon(job, event.node, "by the operator")
+        case _:
+            assert_never(event)
+
+
+def _scale(job: JobState, event: ev.ScaleRequested) -> None:
+    role = job.roles.get(event.role)
+    if role is None or job.ending is not None or role.outcome is not None:
+        job.notify(f"scale {event.role}={event.replicas} is refused: no such role runs", "refused")
+        return
+    low, high = role.spec.min_replicas, role.spec.max_replicas
+    if not low <= event.replicas <= high:
+        text = f"scale {event.role}={event.replicas} is refused: {event.role} has replicas={low}:{high}"
+        job.notify(text, "refused")
+        return
+    if event.replicas % role.spec.step:
+        mesh = f"its mesh {spelled(role.spec.parallel)} needs multiples of {role.spec.step}"
+        job.notify(f"scale {event.role}={event.replicas} is refused: {mesh}", "refused")
+        return
+    role.target = event.replicas
+    job.notify(f"{event.role}: scaled to {event.replicas} replicas by the operator")
+    if role.spec.gang:
+        _scale_gang(job, job.worlds[role.worlds[0]], role)
+        return
+    job.touch_role(role)
+    running = [replica for replica in job.replicas_of(role) if replica.node is not None]
+    for replica in running[event.replicas :]:
+        retire(job, job.worlds[replica.world], "shrunk", role.spec.grace_ns)
+        if not replica.is_live and replica.phase in ("waiting", "gone"):
+            unplace(job, replica)
+
+
+def _scale_gang(job: JobState, world: World, role: Role) -> None:
+    job.touch(world)
+    if world.phase != "running" or world.is_closing:
+        return
+    members = [replica for replica in world.members if replica.role == role.spec.name]
+    if role.target >= len(members):
+        world.grow_at_once = True
+        return
+    leaving = [str(replica) for replica in members[role.target :]]
+    open_incident(
+        job,
+        kind="scaled",
+        root=leaving[-1],
+        root_role=None,
+        reason=f"the operator takes {', '.join(leaving)} away",
+        because="a change of membership, not counted",
+        counted=False,
+        seeds=[world.name],
+    )

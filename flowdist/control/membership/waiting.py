@@ -1,0 +1,66 @@
+"""What the job waits for, in words. A job that neither runs nor ends has to be able to name it."""
+
+from __future__ import annotations
+
+from flowdist.control.job.deadlines import Due
+from flowdist.control.job.state import JobState, Role, World
+from flowdist.control.membership.formation import closed_gates, why_not_admitted
+from flowdist.control.placement.placement import explain
+from flowdist.graph import format_duration
+
+
+def waiting_for(job: JobState) -> list[str]:
+    """One line a thing; empty when the job is over."""
+    if job.outcome is not None or (not job.admitted and job.ending is None):
+        return held_up_by(job)
+    running = ("running", "ready")
+    tasks = [r for r in job.replicas.values() if r.phase in running and _is_task(job, r.id.role)]
+    return [*held_up_by(job), *(f"{replica.id} to finish" for replica in tasks)]
+
+
+def held_up_by(job: JobState) -> list[str]:
+    """What it waits for other than that those who run finish; empty when the job is over or all that can run does."""
+    if job.outcome is not None:
+        return []
+    if not job.admitted and job.ending is None:
+        return (
+            [f"nodes to join: {', '.join(job.missing)}"] if job.missing else [f"room to start: {why_not_admitted(job)}"]
+        )
+    lines = [f"{replica.id} to start" for replica in job.replicas.values() if replica.phase == "starting"]
+    lines += [f"{replica.id} to stop" for replica in job.replicas.values() if replica.phase == "stopping"]
+    lines += [f"{name} to get ready" for name in _named(job, "ready")]
+    lines += [f"a failure upstream that would excuse incident {name}" for name in _named(job, "verdict")]
+    for incident in job.open_incidents():
+        if incident.in_doubt:
+            names = ", ".join(incident.in_doubt)
+            lines.append(f"{names} to be heard, or lost: incident {incident.number} may follow from that")
+    lines += [f"{name} to leave its nodes" for name in _named(job, "drain")]
+    for world in job.worlds.values():
+        for role in job.roles_of(world):
+            lines += _world(job, role, world)
+    return lines
+
+
+def _named(job: JobState, what: str) -> list[str]:
+    return [due.name for due in job.due if due.what == what]
+
+
+def _is_task(job: JobState, role: str) -> bool:
+    return job.roles[role].spec.kind == "task"
+
+
+def _world(job: JobState, role: Role, world: World) -> list[str]:
+    if world.phase == "opening":
+        return [f"the store of {world.name} (generation {world.generation})"]
+    if world.phase != "waiting" or role.outcome is not None or job.ending is not None:
+        return []
+    if world.incident is not None:
+        incident = job.incident(world.incident)
+        if incident.phase == "stopping":
+            return [f"all of incident {incident.number} to stop before {world.name} starts again"]
+        until = job.due.at(Due("backoff", str(incident.number)))
+        if until is not None:
+            return [f"back-off of {world.name} until {format_duration(until)}"]
+    if gates := closed_gates(job, role):
+        return [f"{world.name} waits for {gate}" for gate in gates]
+    return [f"room for {world.name}: {explain(job, role)}"]

@@ -1,0 +1,1 @@
+"""What control exchanges with the outside: names, events, effects, and messages between agents and controller."""

@@ -1,0 +1,142 @@
+"""What controller and agents say to each other.
+
+Messages are idempotent and level-triggered: an agent that connects (again) sends its whole inventory with Join, and
+the controller reconciles. Every message carries the incarnation of the agent that sends it or is meant, and those of
+the controller carry its epoch: lower ones are refused (R20). An order that was given before an agent fenced, and
+arrives after it has joined anew, would start what the controller is about to start elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, get_args
+
+import msgspec
+
+from flowdist.control.protocol.effects import Order
+from flowdist.control.protocol.events import (
+    CheckpointOffered,
+    GpuFailed,
+    InventoryItem,
+    NodeWarm,
+    ReplicaElastic,
+    ReplicaExited,
+    ReplicaLeftStep,
+    ReplicaProgressed,
+    ReplicaReady,
+    ReplicaRevived,
+    ReplicaStalled,
+    ReplicaStarted,
+    ReplicaStartsCold,
+    ReplicaStopped,
+    ReplicaUnkillable,
+    StepTold,
+    StoreLost,
+    StoreOpened,
+)
+from flowdist.control.protocol.ids import NodeName
+from flowdist.graph import NodeSpec
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+Reported = (
+    NodeWarm
+    | StoreOpened
+    | StoreLost
+    | ReplicaStarted
+    | ReplicaStartsCold
+    | ReplicaReady
+    | ReplicaProgressed
+    | ReplicaElastic
+    | ReplicaExited
+    | ReplicaStopped
+    | ReplicaUnkillable
+    | ReplicaStalled
+    | ReplicaRevived
+    | StepTold
+    | ReplicaLeftStep
+    | CheckpointOffered
+    | GpuFailed
+)
+
+
+class Join(msgspec.Struct, frozen=True, tag=True):
+    """The first message of a connection; becomes NodeJoined."""
+
+    node: NodeName
+    incarnation: int
+    spec: NodeSpec
+    address: str
+    sent_ns: int
+    inventory: tuple[InventoryItem, ...] = ()
+    is_warming: bool = False
+    bad_gpus: tuple[tuple[int, str], ...] = ()
+
+
+class Heartbeat(msgspec.Struct, frozen=True, tag=True):
+    """`sent_ns` is the agent's own clock; it comes back in the answer, so that the two clocks need not agree."""
+
+    node: NodeName
+    incarnation: int
+    sent_ns: int
+
+
+class Report(msgspec.Struct, frozen=True, tag=True):
+    """Something happened on the node; becomes that event."""
+
+    node: NodeName
+    incarnation: int
+    event: Reported
+
+
+class Preempted(msgspec.Struct, frozen=True, tag=True):
+    """The node will be taken away after `notice_ns`; becomes NodePreempted."""
+
+    node: NodeName
+    incarnation: int
+    notice_ns: int
+
+
+class Leave(msgspec.Struct, frozen=True, tag=True):
+    """Nothing runs on the node any more and its agent ends; becomes NodeLeft."""
+
+    node: NodeName
+    incarnation: int
+
+
+class Acked(msgspec.Struct, frozen=True, tag=True):
+    """Join or Heartbeat of `sent_ns` was heard: the lease counts from its sending (R19)."""
+
+    epoch: int
+    incarnation: int
+    sent_ns: int
+
+
+class Rejoin(msgspec.Struct, frozen=True, tag=True):
+    """The controller has given the node up: kill what runs, then join with a new incarnation."""
+
+    epoch: int
+    incarnation: int
+
+
+class Ordered(msgspec.Struct, frozen=True, tag=True):
+    epoch: int
+    incarnation: int
+    order: Order
+
+
+class Dismissed(msgspec.Struct, frozen=True, tag=True):
+    """The job is over: the agent ends."""
+
+    epoch: int
+    incarnation: int
+
+
+ToController = Join | Heartbeat | Report | Preempted | Leave
+ToAgent = Acked | Rejoin | Ordered | Dismissed
+_TO_AGENT = frozenset(get_args(ToAgent))
+
+
+def is_to_agent(message: object) -> TypeIs[ToAgent]:
+    """By its very type, as `effects.is_order`."""
+    return type(message) in _TO_AGENT

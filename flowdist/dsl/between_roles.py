@@ -1,0 +1,241 @@
+"""What is wrong between roles: gates, addresses, domains, and whether the job fits its nodes and can end at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heapify, heappop, heapreplace
+
+from flowdist.dsl.problems.problem import Problems, did_you_mean
+from flowdist.dsl.read.commands import macros_of
+from flowdist.dsl.read.fields import Fields
+from flowdist.dsl.read.placing import allowed_nodes, check_placement
+from flowdist.dsl.topology import Gate, Role, Topology
+from flowdist.graph import (
+    Capacity,
+    Need,
+    RoleGraph,
+    RoleSpec,
+    add,
+    fits,
+    format_duration,
+    format_memory,
+    moments,
+    needed,
+    offered,
+    pick,
+    slots,
+    subtract,
+)
+from flowdist.graph import Gate as GateSpec
+
+Seat = tuple[str, tuple[int, ...]]  # a node, and devices of it
+
+# after these, sizes or the order of the roles are unknown: no room would be a guess
+_NO_SIZE = ("FD103", "FD104", "FD105", "FD112", "FD114", "FD117", "FD146")
+
+
+def check_graph(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
+    specs: dict[str, RoleSpec] = {}
+    for role, spec in zip(topology.roles, graph.roles, strict=True):
+        specs.setdefault(spec.name, spec)
+        fields = Fields.of_role(role, problems)
+        for gate in spec.gates:
+            _check_gate(fields, spec, gate, specs)
+        _check_addresses(fields, spec, specs)
+        _check_scope(fields, spec, graph)
+        _check_ignore(fields, spec)
+        _check_fits(fields, spec, graph)
+        check_placement(fields, spec, graph)
+        _check_hang(fields, spec)
+    _check_minima(topology, graph, problems)
+    _check_can_end(topology, graph, problems)
+
+
+def _check_gate(fields: Fields, spec: RoleSpec, gate: GateSpec, specs: dict[str, RoleSpec]) -> None:
+    upstream = specs.get(gate.role)
+    if upstream is None or upstream is spec:
+        help = "declare it before the roles that depend on it; a circle of gates can never start"
+        _gate_error(fields, gate, "FD117", f"it waits for {gate.role!r}, which is not declared before it", help)
+        return
+    if gate.condition == "ready" and upstream.ready is None:
+        help = f'give {gate.role!r} a ready_when=, such as "tcp:PORT" or "call", or wait for started()'
+        message = f"it waits for {gate.role!r} to be ready, which has no readiness check"
+        _gate_error(fields, gate, "FD115", message, help)
+    if gate.condition == "succeeded" and upstream.kind == "service":
+        message = f"it waits for service {gate.role!r} to succeed, but services never end"
+        _gate_error(fields, gate, "FD116", message, f'wait for {gate.role}.ready(), or make it kind="task"')
+    if gate.on_restart == "reconnect" and upstream.state == "memory":
+        message = f"role {gate.role!r} keeps its state in memory and comes back blank, yet this one keeps running"
+        help = f'write on_restart="restart", or state="checkpoint" on {gate.role!r}'
+        _gate_error(fields, gate, "FD118", message, help)
+
+
+def _gate_error(fields: Fields, gate: GateSpec, code: str, message: str, help: str) -> None:
+    """A problem at the very element of `depends_on=` that made the gate."""
+    items = fields.items("depends_on", Gate, Role)
+    roles = [item.role.name if isinstance(item, Gate) else getattr(item, "name", None) for item in items]
+    fields.error_at(fields.element("depends_on", roles.index(gate.role)), code, message, help)
+
+
+def _check_addresses(fields: Fields, spec: RoleSpec, specs: dict[str, RoleSpec]) -> None:
+    for where, macro in macros_of(fields, spec.command, spec.env):
+        if not macro.startswith("addresses:"):
+            continue
+        _, _, rest = macro.partition(":")
+        role, _, port = rest.partition(":")
+        gate = spec.gate_on(role)
+        if gate is None:
+            message = f"it uses the address of {role!r} without depending on it"
+            fields.error("FD122", where, message, f"write depends_on=[{role}.started()] or {role}.ready()")
+        elif gate.on_restart == "reconnect":
+            message = f"it takes the address of {role!r} at its start; should the address change, it is restarted"
+            fields.warn("FD302", where, message, 'read it from flowdist.worker.peers(), or write on_restart="restart"')
+        upstream = specs.get(role)
+        if upstream is not None and port not in upstream.ports:
+            fields.error("FD119", where, f"role {role!r} has no port {port!r}", did_you_mean(port, upstream.ports))
+
+
+def _check_scope(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
+    policy = spec.restart
+    if policy is None:
+        return
+    if any(each.scope == "domain" for each in policy.chain()) and graph.domain_of(spec.name) is None:
+        message = 'it restarts its "domain", but no restart_together() names it'
+        fields.error("FD128", "restart.scope", message, f'write t.restart_together("core", {spec.name}, ...)')
+    if policy.scope == "replica" and spec.gang:
+        message = 'Restart("replica") with gang=True: a gang restarts as one'
+        fields.error("FD129", "gang", message, 'write Restart("role"), or gang=False')
+
+
+def _check_ignore(fields: Fields, spec: RoleSpec) -> None:
+    policy = spec.restart
+    if policy is None or not spec.primary or not spec.gang:
+        return
+    if any(each.then == "ignore" for each in policy.chain()) or any(rule.do == "ignore" for rule in policy.rules):
+        message = "ignoring a failure would let a primary gang go on without its member"
+        fields.error("FD130", "restart", message, "write primary=False or gang=False, or fail instead")
+
+
+def _check_hang(fields: Fields, spec: RoleSpec) -> None:
+    load = spec.workload
+    longest = round(load.step_ns * (1 + load.step_spread)) + load.blocking_ns
+    begins = load.startup_ns + load.restore_ns + load.warmup_ns
+    if spec.hang_after_ns is not None and spec.hang_after_ns <= max(longest, begins) and spec.kind == "task":
+        step = f"a step of its workload takes {format_duration(load.step_ns)}"
+        if spec.hang_after_ns > longest:
+            step = f"its workload is silent for {format_duration(begins)} before the first step"
+        elif spec.hang_after_ns > load.step_ns:
+            step = f"between two steps of its workload, with a checkpoint, there are up to {format_duration(longest)}"
+        message = f"{step}: it will be held to hang whenever nothing is wrong"
+        fields.warn("FD304", "hang_after", message, "make hang_after= several steps long")
+    if spec.start_timeout_ns is not None and spec.kind == "service":
+        message = "it waits for a first progress(): a service that never reports one is held to hang, ready or not"
+        instead = "ready_timeout=" if spec.ready is not None else "ready_when= and ready_timeout="
+        fields.warn("FD307", "start_timeout", message, f"write {instead} instead, or call it")
+
+
+def _check_fits(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
+    need = needed(spec.resources)
+    nodes = graph.cluster.nodes
+    if not graph.cluster.given:
+        if need.gpu:
+            help = f"write Topology(..., nodes=[Node(gpu={need.gpu})])"
+            fields.error("FD114", "gpu", f"it asks for {spec.resources.gpu_words}, but the nodes have no sizes", help)
+        return
+    if need.gpu and not any(node.gpu for node in nodes):
+        help = f"write nodes={len(nodes)} * [Node(gpu={need.gpu})]"
+        fields.error("FD114", "gpu", f"it asks for {spec.resources.gpu_words}, but no node has one", help)
+    elif not any(fits(need, offered(node)) for node in nodes):
+        largest = max(nodes, key=lambda node: (node.gpu, node.cpu, node.memory))
+        size = f"{largest.cpu:g} cpu, {largest.gpu} gpu, {format_memory(largest.memory)}"
+        argument = next((name for name in ("cpu", "gpu", "memory") if fields.values.get(name) is not None), "resources")
+        fields.error("FD112", argument, f"a replica is larger than any node ({size})", "ask for less, or larger nodes")
+
+
+def _check_minima(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
+    """The minima of the roles that are alive together have seats on the nodes, chosen as control chooses them."""
+    if not graph.cluster.given or problems.codes() & set(_NO_SIZE):
+        return
+    before = _before_success(graph)
+    needs = {spec.name: needed(spec.resources) for spec in graph.roles}
+    at_first = {node.name: offered(node) for node in graph.cluster.nodes}  # what those leave that wait for no success
+    seats: dict[str, list[Seat]] = {}
+    for gone in moments(before):
+        free = at_first
+        if gone:
+            free = dict(at_first)
+            for name in seats:
+                for node, devices in seats[name] if name in gone else ():
+                    free[node] = add(free[node], needs[name], devices)
+        for role, spec in zip(topology.roles, graph.roles, strict=True):
+            if spec.name in gone or spec.name in seats or not before[spec.name].keys() <= gone:
+                continue
+            seated = _seat(spec, needs[spec.name], free, _allowed(spec, graph, seats))
+            if len(seated) < spec.min_replicas:
+                fields = Fields.of_role(role, problems)
+                message = f"its minimum of {spec.min_replicas} has no room beside the roles that are alive with it"
+                fields.error("FD113", "replicas", message, "lower a minimum, or add nodes")
+                return
+            if not gone:
+                seats[spec.name] = seated
+
+
+def _allowed(spec: RoleSpec, graph: RoleGraph, seats: dict[str, list[Seat]]) -> set[str]:
+    """The nodes that the role's placement allows, when those before it sit where they do."""
+    names = {node.name for node in allowed_nodes(spec, graph.cluster.nodes)}
+    for near in spec.placement.near:
+        names &= _nodes_of(seats[near]) if near in seats else names  # one that is gone by then is for control to judge
+    for apart in spec.placement.apart:
+        names -= _nodes_of(seats.get(apart, ()))
+    return names
+
+
+def _nodes_of(seats: Iterable[Seat]) -> set[str]:
+    return {node for node, _ in seats}
+
+
+def _seat(spec: RoleSpec, need: Need, free: dict[str, Capacity], allowed: set[str]) -> list[Seat]:
+    """Takes the minimum of seats from `free`, each where control would: the first of the nodes with most, or fewest."""
+    sign = 1 if spec.placement.strategy == "pack" else -1
+    left = [
+        (sign * slots(need, capacity), i, name)
+        for i, (name, capacity) in enumerate(free.items())
+        if name in allowed and fits(need, capacity)
+    ]
+    heapify(left)
+    seats: list[Seat] = []
+    while left and len(seats) < spec.min_replicas:
+        _, i, name = left[0]
+        seats.append((name, pick(need, free[name])))
+        free[name] = subtract(free[name], need)
+        if fits(need, free[name]) and spec.name not in spec.placement.apart:
+            heapreplace(left, (sign * slots(need, free[name]), i, name))
+        else:
+            heappop(left)
+    return seats
+
+
+def _before_success(graph: RoleGraph) -> dict[str, dict[str, None]]:
+    """For each role, the roles that have succeeded before it starts. A joint world starts, and succeeds, as one."""
+    mates: dict[str, tuple[str, ...]] = {spec.name: (spec.name,) for spec in graph.roles}
+    mates |= {name: world.roles for world in graph.worlds for name in world.roles}
+    found: dict[str, dict[str, None]] = {spec.name: {} for spec in graph.roles}
+    before, count = -1, 0
+    while count > before:  # a joint world can hold up what was there before it
+        for spec in graph.roles:
+            for gate in spec.gates:
+                more = found[gate.role] | dict.fromkeys(mates[gate.role] if gate.condition == "succeeded" else ())
+                for mate in mates[spec.name]:
+                    found[mate] |= more
+        before, count = count, sum(map(len, found.values()))
+    return found
+
+
+def _check_can_end(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
+    if not graph.roles:
+        help = 'write t.role("trainer", ["python", "train.py"])'
+        problems.error("FD127", f"topology {topology.name!r} has no role", help, topology.site.place())
+    elif not any(spec.kind == "task" and spec.primary for spec in graph.roles):
+        message = f"topology {topology.name!r}: the job can never end: it has no primary task"
+        help = 'make one role kind="task" with primary=True'
+        problems.error("FD127", message, help, topology.site.place("name"))

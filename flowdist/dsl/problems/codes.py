@@ -1,0 +1,43 @@
+"""What each problem code means, and what to do: the sections of `errors.md`, which is part of the package.
+
+That file is the only source; `docs/errors.md` is a copy of it, made by `make format`.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from typing import NamedTuple
+
+from flowdist.dsl.problems.problem import did_you_mean
+from flowdist.errors import FlowdistError
+
+_HEADING = re.compile(r"^### (FD\d{3}): (.+)$", re.MULTILINE)
+
+
+class Section(NamedTuple):
+    """`text` is Markdown, of one or more paragraphs."""
+
+    code: str
+    title: str
+    text: str
+
+
+def sections() -> dict[str, Section]:
+    """Every code with its section, in the order of the page."""
+    parts = _HEADING.split(files("flowdist.dsl.problems").joinpath("errors.md").read_text(encoding="utf-8"))
+    found = zip(parts[1::3], parts[2::3], parts[3::3], strict=True)
+    return {code: Section(code, title, text.strip()) for code, title, text in found}
+
+
+def section(code: str) -> Section:
+    """The section of a code, written in capitals or not.
+
+    Raises:
+        FlowdistError: when there is no such code.
+    """
+    known = sections()
+    found = known.get(code.upper())
+    if found is None:
+        raise FlowdistError(f"there is no code {code!r}", help=did_you_mean(code.upper(), known))
+    return found

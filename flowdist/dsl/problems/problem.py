@@ -1,0 +1,129 @@
+"""What is wrong with a topology: all of it at once, each with its place, a stable code and what to write instead."""
+
+from __future__ import annotations
+
+import difflib
+import linecache
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from flowdist.dsl.problems.places import COMMAND_LINE, Place
+from flowdist.errors import FlowdistError
+
+NAMED_MAX = 4  # of those that have one problem in common
+
+
+class Problem(NamedTuple):
+    """`code` is stable: FD1xx errors in the topology, FD3xx warnings, FD9xx what nothing honours yet."""
+
+    code: str
+    message: str
+    help: str
+    place: Place
+    severity: Literal["error", "warning"] = "error"
+
+    def format(self) -> str:
+        """The lines that the terminal shows, the argument underlined."""
+        where = f"{_relative(self.place.file)}:{self.place.line}:{self.place.column}: "
+        if self.place.file == COMMAND_LINE:
+            where = ""
+        lines = [f"{where}{self.severity}[{self.code}]: {self.message}"]
+        source = linecache.getline(self.place.file, self.place.line).rstrip("\n")
+        if source:
+            width = max(1, self.place.end_column - self.place.column)
+            lines += ["  |", f"  | {source}", f"  | {' ' * (self.place.column - 1)}{'^' * width}"]
+        lines.append(f"  = help: {self.help}")
+        return "\n".join(lines)
+
+    def as_dict(self) -> dict[str, object]:
+        """The form of `--json`."""
+        return {
+            "code": self.code,
+            "severity": self.severity,
+            "file": self.place.file,
+            "line": self.place.line,
+            "column": self.place.column,
+            "end_column": self.place.end_column,
+            "message": self.message,
+            "help": self.help,
+        }
+
+
+class TopologyProblems(FlowdistError):
+    """A topology cannot be compiled. `problems` are all that was found, in the order of the file."""
+
+    def __init__(self, problems: Sequence[Problem], where: str = "in the topology") -> None:
+        self.problems = tuple(problems)
+        errors = [problem for problem in self.problems if problem.severity == "error"]
+        super().__init__(f"{len(errors)} error{'s' * (len(errors) != 1)} {where}")
+        for problem in errors:  # where it is raised into a notebook or a test
+            self.add_note(problem.format())
+
+
+class Problems:
+    """Where the compiler writes down what it finds.
+
+    What several have in common, because they come from one line of the user's file, is one problem that names them all.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str, Place], Problem] = {}
+        self._who: dict[tuple[str, str, Place], dict[str, None]] = {}  # who has it
+
+    def error(self, code: str, message: str, help: str, place: Place, *, who: str = "") -> None:
+        self._add(Problem(code, message, help, place), who)
+
+    def warn(self, code: str, message: str, help: str, place: Place, *, who: str = "") -> None:
+        self._add(Problem(code, message, help, place, "warning"), who)
+
+    def _add(self, problem: Problem, who: str) -> None:
+        key = (problem.code, problem.message, problem.place)
+        self._found.setdefault(key, problem)
+        self._who.setdefault(key, {})[who] = None
+
+    def codes(self) -> set[str]:
+        return {problem.code for problem in self._found.values()}
+
+    def sorted(self) -> list[Problem]:
+        """Each once, in the order of the file; the message begins with who has it."""
+        named = [
+            problem._replace(message=_of_all(list(self._who[key]), problem.message))
+            for key, problem in self._found.items()
+        ]
+        return sorted(named, key=lambda p: (p.place.file, p.place.line, p.place.column, p.code))
+
+    def raise_errors(self) -> None:
+        """TopologyProblems if there is an error among them."""
+        if any(problem.severity == "error" for problem in self._found.values()):
+            raise TopologyProblems(self.sorted())
+
+
+def _of_all(who: Sequence[str], message: str) -> str:
+    """`role 'a': message`, or `roles 'a', 'b' and 'c': message`."""
+    if not any(who):
+        return message
+    if len(who) == 1:
+        return f"{who[0]}: {message}"
+    kind = who[0].partition(" ")[0]
+    if any(not name.startswith(f"{kind} ") for name in who):
+        return f"{', '.join(who)}: {message}"
+    names = [name.partition(" ")[2] for name in who[:NAMED_MAX]]
+    last = f"{len(who) - NAMED_MAX} more" if len(who) > NAMED_MAX else names.pop()
+    return f"{kind}s {', '.join(names)} and {last}: {message}"
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`did you mean "trainer"?`, or the list of what there is."""
+    known = [str(name) for name in known]  # a key of the user's dict may be anything
+    close = difflib.get_close_matches(str(word), known, n=1)
+    if close:
+        return f'did you mean "{close[0]}"?'
+    return f"known: {', '.join(known)}" if known else "there is none"
+
+
+def _relative(file: str) -> str:
+    try:
+        return str(Path(file).relative_to(Path.cwd()))
+    except ValueError:
+        return file

@@ -1,0 +1,181 @@
+"""The command of a role: how it is written, whether it can be found, and the macros in it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+from flowdist.dsl.problems.problem import did_you_mean
+from flowdist.dsl.read.fields import Fields
+from flowdist.dsl.read.functions import function_of
+
+MACRO = re.compile(r"\$\{([^}]*)\}")
+MACROS = (
+    "role",
+    "replica",
+    "replica_index",
+    "rank",
+    "local_rank",
+    "world_size",
+    "attempt",
+    "generation",
+    "checkpoint_dir",
+    "log_dir",
+    "run_id",
+    "$",  # a dollar: ${$}{x} is ${x} for the program itself
+)
+HOOK_MACROS = ("checkpoint_dir", "run_id")
+WAYS = ("command", "script", "module", "run")  # to give it; the first that is given counts
+INTERPRETERS = ("python", "python3")
+
+
+def read_command(fields: Fields, folder: Path) -> tuple[str, ...]:
+    """From `command=`, from `script=`/`module=` with `args=`, or from `run=`."""
+    values = fields.values
+    ways = [name for name in WAYS if values.get(name) is not None]
+    if len(ways) > 1:
+        fields.error("FD108", ways[1], f"both {ways[0]}= and {ways[1]}= are given", f"keep one of {' and '.join(ways)}")
+    if not ways:
+        fields.error("FD108", "command", "it has no command", 'write command=["python", "train.py"]')
+        return ("true",)
+    args = split(fields, "args")
+    if ways[0] == "run":
+        if args:
+            fields.error("FD108", "args", "args= goes with script= or module=", "a function takes no arguments")
+        elsewhere = (str(folder),) if fields.path("workdir") else ()  # there modules are looked for, as without it
+        return ("python", "-m", "flowdist.worker.call", function_of(fields, folder), *elsewhere)
+    if ways[0] != "command":
+        target = fields.path(ways[0])
+        if values[ways[0]] == "":
+            fields.error("FD108", ways[0], f"{ways[0]}= is empty", f"write {ways[0]}=..., or command=[...]")
+        if not target:
+            return ("true",)
+        return ("python", target, *args) if ways[0] == "script" else ("python", "-m", target, *args)
+    if args:
+        fields.error("FD108", "args", "args= goes with script= or module=", "put the arguments into the command")
+    command = split(fields, "command")
+    if not command or not command[0].strip():
+        fields.error("FD108", "command", "its command is empty", 'write command=["python", "train.py"]')
+        return ("true",)
+    return command
+
+
+def split(fields: Fields, name: str) -> tuple[str, ...]:
+    """A list as it is; a string as a shell would split it, without being one."""
+    value: Any = fields.values.get(name)
+    if isinstance(value, str):
+        try:
+            return tuple(shlex.split(value))
+        except ValueError as error:
+            fields.error("FD108", name, f"{name}={value!r} cannot be split: {error}", "close the quotation mark")
+            return ("true",)
+    if not isinstance(value, Sequence) or not all(isinstance(item, str) for item in value):
+        fields.error(
+            "FD134", name, f"{name}={value!r} must be a string or a list of strings", 'write ["python", "x.py"]'
+        )
+        return ("true",)
+    return tuple(value)
+
+
+def read_hook(fields: Fields, name: str, folder: Path) -> tuple[str, ...]:
+    """The command of a hook, which is of the job and of no role; empty when there is none."""
+    if fields.values[name] is None:
+        return ()
+    command = split(fields, name)
+    if not command or not command[0].strip():
+        fields.error("FD108", name, "its command is empty", f'write {name}=["python", "notify.py"], or leave it out')
+        return ()
+    for macro in macros_in(command):
+        if macro not in HOOK_MACROS:
+            fields.error("FD120", name, f"a hook has no macro ${{{macro}}}", did_you_mean(macro, HOOK_MACROS))
+    check_found(fields, command, folder, name)
+    return command
+
+
+def way_of(fields: Fields) -> str:
+    """The argument that a role's command is given by."""
+    return next((way for way in WAYS if fields.values.get(way) is not None), "command")
+
+
+def check_found(fields: Fields, command: tuple[str, ...], folder: Path, name: str) -> None:
+    """The command, given by the argument `name`, exists; a module is looked for without being imported."""
+    if MACRO.search(command[0]):
+        return
+    if command[0] not in INTERPRETERS:
+        if not (_is_file(folder / command[0]) if "/" in command[0] else shutil.which(command[0])):
+            help = "write a path relative to the topology file, or a program on PATH"
+            fields.error("FD109", name, f"command {command[0]!r} is not found", help)
+        return
+    target = _target(command[1:])
+    if target is None or MACRO.search(target[1]):
+        return
+    if target[0] == "module":
+        if not has_module(target[1], folder):
+            fields.error("FD109", name, f"module {target[1]!r} is not found", "check its spelling, or install it")
+    elif not _is_file(folder / target[1]) and not _is_file(folder / target[1] / "__main__.py"):
+        help = f"paths are relative to {folder}"
+        own = Path(fields.place(name).file).name  # the topology is no script
+        beside = [path.name for path in folder.glob("*.py") if path.name != own] if folder.is_dir() else []
+        near = did_you_mean(target[1], sorted(beside))
+        fields.error("FD109", name, f"script {target[1]!r} is not found", f"{near} {help}" if "mean" in near else help)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that is too long, or a folder that may not be looked into
+        return False
+
+
+def _target(args: Sequence[str]) -> tuple[str, str] | None:
+    """What the interpreter runs: ("script", path) or ("module", name); None for `-c` and for nothing."""
+    rest = list(args)
+    while rest:
+        word = rest.pop(0)
+        if word == "--check-hash-based-pycs":
+            rest = rest[1:]
+        elif not word.startswith("-"):
+            return ("script", word)
+        elif word == "-":
+            return None
+        elif not word.startswith("--") and (option := re.search(r"[cmWX]", word)):
+            values = [word[option.end() :]] if word[option.end() :] else rest[:1]  # -W error, -Werror
+            if option[0] in "cm":
+                return ("module", values[0]) if option[0] == "m" and values else None
+            rest = rest if word[option.end() :] else rest[1:]
+    return None
+
+
+def has_module(name: str, folder: Path) -> bool:
+    """Finds `a.b.c` by files alone: importlib.util.find_spec would import `a` and `a.b`."""
+    paths: list[str] | None = [str(folder), *sys.path]
+    spec = None
+    for i, part in enumerate(name.split(".")):
+        if i == 0 and part in sys.builtin_module_names:
+            return True
+        spec = PathFinder.find_spec(part, paths)
+        if spec is None:
+            return False
+        paths = list(spec.submodule_search_locations or [])
+    return spec is not None
+
+
+def macros_in(texts: Sequence[str]) -> Iterator[str]:
+    """What stands between `${` and `}`, in order."""
+    for text in texts:
+        yield from MACRO.findall(text)
+
+
+def macros_of(fields: Fields, command: Sequence[str], env: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Every macro of a role with the argument that it stands in, each pair once."""
+    way = way_of(fields)
+    first_of_args = {"command": len(command), "script": 2, "module": 3, "run": len(command)}[way]
+    texts = [(way if i < first_of_args else "args", word) for i, word in enumerate(command)]
+    texts += [(f"env.{name}", value) for name, value in env]
+    return list(dict.fromkeys((argument, macro) for argument, text in texts for macro in macros_in([text])))

@@ -1,0 +1,72 @@
+"""`env=` of a role: variables as text, and secrets, of which the graph holds only where their values are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from flowdist.dsl.read.fields import Fields
+from flowdist.dsl.topology import Secret
+from flowdist.graph import SecretRef
+
+Env = tuple[tuple[tuple[str, str], ...], tuple[SecretRef, ...]]
+
+
+def read_env(fields: Fields, folder: Path) -> Env:
+    """The variables and the secrets of a role. Files of secrets are relative to `folder`."""
+    given = fields.values["env"] or {}
+    if not isinstance(given, Mapping):
+        fields.error("FD134", "env", "env= must be a dict", 'write env={"NAME": "value"}')
+        return (), ()
+    texts: list[tuple[str, str]] = []
+    secrets: list[SecretRef] = []
+    for name, value in given.items():
+        if not isinstance(name, str) or not name or "=" in name or "\0" in f"{name}{value}":
+            help = 'write env={"NAME": "value"}'
+            fields.error("FD134", "env", f"env= has {name!r}, which cannot name a variable or has a NUL in it", help)
+        elif value is None:
+            help = 'write "" for an empty one, or leave it out'
+            fields.error("FD134", f"env.{name}", f"env[{name!r}] is None", help)
+        elif not isinstance(value, Secret):
+            texts.append((name, str(value)))
+        elif (secret := _secret(fields, name, value, folder)) is not None:
+            secrets.append(secret)
+    return tuple(texts), tuple(secrets)
+
+
+def _secret(role: Fields, name: str, given: Secret, folder: Path) -> SecretRef | None:
+    fields = Fields(role.who, vars(given), given.site, role.problems)
+    sources = [source for source in ("env", "file") if fields.values[source] is not None]
+    if len(sources) != 1:
+        message = f"the secret {name} has {'two sources' if sources else 'no source'}"
+        fields.error("FD138", "file", message, f'write Secret(env="{name}") or Secret(file="~/.{name.lower()}")')
+        return None
+    (source,) = sources
+    text = fields.values[source]
+    if isinstance(text, Path):
+        text = str(text)
+    if not isinstance(text, str) or not text or "\0" in text:
+        fields.error("FD134", source, f"{source}={text!r} must be a text", f'write Secret({source}="...")')
+        return None
+    if source == "env":
+        if not os.environ.get(text):
+            _warn(fields, source, name, f"the variable {text} is not set here")
+        return SecretRef(name, env=text)
+    file = text if text.startswith("~") else str(folder / text)
+    if not _is_file(file):
+        _warn(fields, source, name, f"there is no file {file} here")
+    return SecretRef(name, file=file)
+
+
+def _is_file(file: str) -> bool:
+    try:
+        return Path(file).expanduser().is_file()
+    except (OSError, RuntimeError):  # a home that nobody knows
+        return False
+
+
+def _warn(fields: Fields, source: str, name: str, message: str) -> None:
+    fields.warn(
+        "FD303", source, f"the secret {name} has no value: {message}", "flowdist run refuses to start without it"
+    )

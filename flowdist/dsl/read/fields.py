@@ -1,0 +1,251 @@
+"""Reading one argument: the value that the user wrote, or a problem at its place and a harmless stand-in.
+
+A stand-in lets the compiler go on, so that one mistake does not hide the others.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any, TypeVar
+
+from flowdist.dsl.problems.places import CallSite, Place
+from flowdist.dsl.problems.problem import Problems, did_you_mean
+from flowdist.dsl.topology import Role
+from flowdist.graph import MINUTE, WHOLE, Resources, parse_duration, parse_memory
+
+T = TypeVar("T")
+GPUS_MAX = 1024  # of a node
+NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")  # usable as a host name
+
+
+class Fields:
+    """The arguments of one call, and where each was written: in the call, in a template, or on the command line.
+
+    One part of an argument is named with a dot: `env.NAME`, `restart.scope`.
+    """
+
+    def __init__(
+        self,
+        who: str,
+        values: Mapping[str, Any],
+        site: CallSite,
+        problems: Problems,
+        overridden: Mapping[str, Place] | None = None,
+        sites: Mapping[str, CallSite] | None = None,
+    ) -> None:
+        self.who, self.values, self.problems = who, values, problems
+        self._site, self._overridden, self._sites = site, overridden or {}, sites or {}
+
+    @classmethod
+    def of_role(cls, role: Role, problems: Problems) -> Fields:
+        """Some of its arguments may be a template's."""
+        return cls(f"role {role.name!r}", role.fields, role.site, problems, role.overridden, role.sites)
+
+    def nested(self, name: str, given: Any) -> Fields:
+        """The arguments of `given`, a Restart or Workload that is the argument `name`."""
+        prefix = f"{name}."
+        overridden = {
+            key.removeprefix(prefix): place for key, place in self._overridden.items() if key.startswith(prefix)
+        }
+        return Fields(self.who, vars(given), given.site, self.problems, overridden)
+
+    def place(self, name: str) -> Place:
+        argument, _, part = name.partition(".")
+        for known in (name, argument):
+            if known in self._overridden:
+                return self._overridden[known]
+        site = self._sites.get(name) or self._sites.get(argument) or self._site
+        return site.entry(argument, part) if part else site.place(argument)
+
+    def element(self, name: str, index: int) -> Place:
+        """The place of one element of a list argument."""
+        return self._overridden.get(name) or self._sites.get(name, self._site).element(name, index)
+
+    def keyword(self, name: str) -> Place:
+        """The place of an argument with its name."""
+        return self._sites.get(name, self._site).keyword(name)
+
+    def error(self, code: str, name: str, message: str, help: str) -> None:
+        """A problem of the argument `name`."""
+        self.error_at(self.place(name), code, message, help)
+
+    def error_at(self, place: Place, code: str, message: str, help: str) -> None:
+        self.problems.error(code, message, help, place, who=self.who)
+
+    def warn(self, code: str, name: str, message: str, help: str) -> None:
+        self.problems.warn(code, message, help, self.place(name), who=self.who)
+
+    def duration(self, name: str, default: int, *, zero: bool = True) -> int:
+        """Nanoseconds; `default` when the argument is None. Zero is refused unless it makes sense."""
+        value = self.values.get(name)
+        if value is None:
+            return default
+        ns = self._parse("FD106", name, value, parse_duration, 'write a duration such as "30s", "1m30s" or "400ms"')
+        if ns is None:
+            return default
+        if ns < 0 or (ns == 0 and not zero):
+            wrong = "must not be negative" if zero else "must be more than zero"
+            self.error("FD105", name, f"{name}={value!r} {wrong}", 'write a duration such as "30s"')
+            return default
+        return ns
+
+    def optional_duration(self, name: str) -> int | None:
+        """A duration that is off unless it is given."""
+        return None if self.values[name] is None else self.duration(name, MINUTE, zero=False)
+
+    def memory(self, name: str) -> int:
+        value = self.values.get(name)
+        if value is None:
+            return 0
+        size = self._parse("FD107", name, value, parse_memory, 'write a size such as "64GiB" or "500MB"')
+        if size is not None and size < 0:
+            self.error("FD105", name, f"{name}={value!r} must not be negative", 'write a size such as "64GiB"')
+        return max(size or 0, 0)
+
+    def _parse(self, code: str, name: str, value: Any, parse: Callable[[Any], T], help: str) -> T | None:
+        try:
+            return parse(value)
+        except (ValueError, TypeError, AttributeError):
+            self.error(code, name, f"{name}={value!r} cannot be read", help)
+            return None
+
+    def whole(self, name: str, *, least: int = 0, default: int | None = None) -> int:
+        """A whole number of at least `least`; `default`, if there is one, when the argument is None."""
+        value = self.values.get(name)
+        if value is None and default is not None:
+            return default
+        if isinstance(value, str) and re.fullmatch(r"\s*-?\d{1,18}\s*", value):
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool):
+            self.error(
+                "FD134", name, f"{name}={value!r} must be a whole number", f"write {name}={default or least or 1}"
+            )
+            return least
+        if value < least:
+            self.error("FD105", name, f"{name}={value} is less than {least}", f"write {name}={least} or more")
+            return least
+        return value
+
+    def devices(self, name: str) -> int:
+        """A whole number of GPUs, as many as a machine can have."""
+        count = self.whole(name)
+        if count > GPUS_MAX:
+            help = f"write {name}={GPUS_MAX} or less"
+            self.error("FD105", name, f"{name}={count} is more than a node can have", help)
+            return 0
+        return count
+
+    def gpu(self, name: str) -> tuple[int, int]:
+        """How many GPUs, and how much of each in thousandths: a whole number of them, or a share of one."""
+        value = self.values.get(name)
+        try:
+            share = float(value) if isinstance(value, float | str) else 0.0
+        except ValueError:
+            share = 0.0
+        is_count = share.is_integer() and (isinstance(value, str) or share > GPUS_MAX)
+        if not math.isfinite(share) or share <= 0 or is_count:
+            return self.devices(name), WHOLE
+        if share.is_integer():
+            return int(share), WHOLE
+        thousandths = round(share * WHOLE)
+        if share > 1:
+            help = f"write {name}={math.ceil(share)}, or a share of one such as {name}=0.5"
+            self.error("FD148", name, f"{name}={value}: a share is of one GPU, more are given whole", help)
+        elif not 0 < thousandths < WHOLE:
+            self.error("FD148", name, f"{name}={value} is finer than a thousandth", f"write {name}=0.5, or {name}=1")
+        else:
+            return 1, thousandths
+        return 0, WHOLE
+
+    def size(self) -> Resources:
+        """What `cpu`, `gpu` and `memory` say together."""
+        gpu, share = self.gpu("gpu")
+        return Resources(self.number("cpu", 1), gpu, self.memory("memory"), share)
+
+    def number(self, name: str, default: float) -> float:
+        """A number that is not negative."""
+        value = self.values.get(name)
+        if value is None:
+            return default
+        try:
+            number = float("nan") if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError, OverflowError):
+            number = float("nan")
+        if not math.isfinite(number):
+            self.error("FD134", name, f"{name}={value!r} must be a number", f"write {name}={default:g}")
+            return default
+        if number < 0:
+            self.error("FD105", name, f"{name}={value!r} must not be negative", f"write {name}={default:g}")
+            return default
+        return number
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.values.get(name)
+        if value is None:
+            return default
+        words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+        if isinstance(value, str) and value.lower() in words:
+            return words[value.lower()]
+        if not isinstance(value, bool):
+            self.error("FD134", name, f"{name}={value!r} must be true or false", f"write {name}={default}")
+            return default
+        return value
+
+    def choice(self, name: str, known: Sequence[str]) -> Any:
+        """One of the words that are known; the first of them stands in for a wrong one."""
+        value = self.values.get(name)
+        if value not in known:
+            self.error("FD131", name, f"{name}={value!r} is unknown", did_you_mean(str(value), known))
+            return known[0]
+        return value
+
+    def words(self, name: str) -> tuple[str, ...]:
+        """A sequence of strings; a single string is split at commas, as the command line gives it."""
+        value = self.values.get(name)
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        if not isinstance(value, Sequence) or not all(isinstance(item, str) for item in value):
+            self.error("FD134", name, f"{name}={value!r} must be a list of strings", f'write {name}=["..."]')
+            return ()
+        return tuple(value)
+
+    def items(self, name: str, *single: type, help: str = "") -> Sequence[Any]:
+        """A list of anything; a value of a type in `single` stands for a list of it, None for an empty one.
+
+        What has no order, or is gone when it was walked once, is no list.
+        """
+        value = self.values.get(name)
+        if value is None or isinstance(value, single):
+            return [] if value is None else [value]
+        if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+            self.error("FD134", name, f"{name}={value!r} must be a list", help or f"write {name}=[...]")
+            return []
+        return value
+
+    def pairs(self, name: str) -> tuple[tuple[str, str], ...]:
+        """A dict of strings, whose values may be numbers; None stands for an empty one."""
+        value = self.values.get(name)
+        if value is None:
+            return ()
+        if not isinstance(value, Mapping):
+            self.error("FD134", name, f"{name}= must be a dict", f'write {name}={{"NAME": "value"}}')
+            return ()
+        for key, text in value.items():
+            if not str(key) or any(letter in str(key) for letter in "=\0"):
+                self.error("FD102", name, f"{name}[{key!r}] has no usable name", "use letters and digits")
+            if text is None:
+                self.error("FD134", name, f"{name}[{key!r}] is None", 'write "" for an empty one, or leave it out')
+        return tuple((str(key), str(text)) for key, text in value.items() if text is not None)
+
+    def path(self, name: str) -> str:
+        """The text of a path; empty when the argument is None."""
+        value = self.values.get(name)
+        if value is None:
+            return ""
+        if not isinstance(value, str | PurePath):
+            self.error("FD134", name, f"{name}={value!r} must be a path", f'write {name}="..."')
+            return ""
+        return str(value)

@@ -1,0 +1,187 @@
+"""`run=`: a function as the command of a role. It is recorded as `module:function`, and never called here.
+
+A function that is given as text is looked for in the source of its module, without importing it.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import symtable
+import sys
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from flowdist.dsl.problems.problem import did_you_mean
+from flowdist.dsl.read.fields import Fields
+
+HELP = 'write run="module:function", or a function that a module defines at its top'
+NO_NAMES = ("flowdist_topology", "__main__")  # modules that have another name in a worker: their file is recorded
+
+
+def function_of(fields: Fields, folder: Path) -> str:
+    """`module:function`, or `/path/file.py:function` for one of the topology file itself."""
+    value: Any = fields.values["run"]
+    if isinstance(value, str):
+        _check_text(fields, value, folder)
+        return value
+    name = getattr(value, "__qualname__", "")
+    module = sys.modules.get(getattr(value, "__module__", None) or "")
+    if not inspect.isfunction(value) or getattr(module, name, None) is not value:
+        fields.error("FD147", "run", f"{name or repr(value)} is no function that workers can import", HELP)
+        return "nothing:nothing"
+    _check_arguments(fields, name, _wanted(value))
+    if inspect.iscoroutinefunction(value) or inspect.isgeneratorfunction(value) or inspect.isasyncgenfunction(value):
+        _refuse_suspended(fields, name)
+    if value.__module__ not in NO_NAMES:
+        return f"{value.__module__}:{name}"
+    file = getattr(module, "__file__", None)
+    if file is None:
+        fields.error("FD147", "run", f"{name}() is in no file that workers can import", HELP)
+    return f"{file}:{name}"
+
+
+def _wanted(function: Any) -> list[str]:
+    """The arguments that it cannot be called without."""
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = inspect.signature(function, follow_wrapped=False).parameters.values()
+    return [each.name for each in parameters if each.default is each.empty and each.kind not in variadic]
+
+
+def _check_text(fields: Fields, text: str, folder: Path) -> None:
+    source = read_source(fields, FUNCTION, text, folder)
+    if source is None:
+        return
+    name = source.name
+    functions = {
+        node.name: node for node in source.tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    if name not in functions:
+        refuse_missing(fields, FUNCTION, source, list(functions))
+        return
+    if functions[name].decorator_list:
+        return  # what is called is what the decorator returns
+    if isinstance(functions[name], ast.AsyncFunctionDef):
+        _refuse_suspended(fields, name)
+    _check_arguments(fields, name, required(functions[name]))
+
+
+class Wanted(NamedTuple):
+    """What `module:name` in an argument is to be, and the code for one that is nothing of the kind."""
+
+    argument: str
+    code: str
+    what: str
+    help: str
+
+
+FUNCTION = Wanted("run", "FD147", "function", HELP)
+
+
+class Source(NamedTuple):
+    """A module that was read and not imported, and the name that is looked for in it."""
+
+    module: str
+    name: str
+    tree: ast.Module
+    table: symtable.SymbolTable
+
+
+def read_source(fields: Fields, wanted: Wanted, text: str, folder: Path) -> Source | None:
+    """None when it is refused, or in a module of which nothing can be read."""
+    module, colon, name = text.partition(":")
+    if not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
+        start, dot, last = text.rpartition(".")
+        is_dotted = dot and not colon and text.replace(".", "").isidentifier()
+        help = f'did you mean "{start}:{last}"?' if is_dotted else wanted.help
+        fields.error(wanted.code, wanted.argument, f"{wanted.argument}={text!r} cannot be read", help)
+        return None
+    if module in sys.builtin_module_names:
+        return None
+    spec = _spec_of(module, folder)
+    if spec is None and module.partition(".")[0] in sys.stdlib_module_names and module in sys.modules:
+        _check_made(fields, wanted, module, name)
+    elif spec is None:
+        near = did_you_mean(module, sorted(path.stem for path in folder.glob("*.py")))
+        help = near if "mean" in near else "check its spelling, or install it"
+        fields.error("FD109", wanted.argument, f"module {module!r} is not found", help)
+    elif spec.origin is None:
+        message = f"{module!r} is a folder without code"
+        fields.error("FD109", wanted.argument, message, f'write "{module}.MODULE:{name}"')
+    elif spec.origin.endswith(".py") and Path(spec.origin).is_file():  # of others nothing can be read
+        return _parse(fields, wanted, module, name, Path(spec.origin))
+    return None
+
+
+def _check_made(fields: Fields, wanted: Wanted, module: str, name: str) -> None:
+    """A module of the standard library that another one makes, and no file of its own: os.path."""
+    names = vars(sys.modules[module])
+    if name not in names:
+        near = did_you_mean(name, [key for key, value in names.items() if inspect.isfunction(value)])
+        message = f"module {module!r} has no {wanted.what} {name!r}"
+        fields.error("FD109", wanted.argument, message, near if "mean" in near else "check its spelling")
+
+
+def _parse(fields: Fields, wanted: Wanted, module: str, name: str, path: Path) -> Source | None:
+    try:
+        text = path.read_bytes()
+        tree = ast.parse(text)
+        table = symtable.symtable(text.decode(errors="replace"), path.name, "exec")
+    except (SyntaxError, ValueError, OSError) as error:
+        where = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
+        message = f"{path} cannot be read: {getattr(error, 'msg', error)}{where}"
+        fields.error(wanted.code, wanted.argument, message, "correct it")
+        return None
+    return Source(module, name, tree, table)
+
+
+def refuse_missing(fields: Fields, wanted: Wanted, source: Source, known: list[str]) -> None:
+    """The module has none of that name among `known`, unless it may get it in another way."""
+    if not _may_have(source.tree, source.table, source.name):
+        message = f"module {source.module!r} has no {wanted.what} {source.name!r}"
+        fields.error("FD109", wanted.argument, message, did_you_mean(source.name, known))
+
+
+def required(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    """The arguments that it cannot be called without."""
+    arguments = function.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    wanted = [argument.arg for argument in positional[: len(positional) - len(arguments.defaults)]]
+    return wanted + [
+        argument.arg
+        for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+        if default is None
+    ]
+
+
+def _check_arguments(fields: Fields, name: str, wanted: list[str]) -> None:
+    if wanted:
+        help = "give them defaults, or read what they are for from flowdist.worker and the environment"
+        fields.error("FD147", "run", f"{name}() wants arguments: {', '.join(wanted)}", help)
+
+
+def _refuse_suspended(fields: Fields, name: str) -> None:
+    """Calling it does nothing yet."""
+    help = f"write a plain function that runs it: asyncio.run({name}())"
+    fields.error("FD147", "run", f"{name}() is a coroutine or a generator: called alone, it does nothing", help)
+
+
+def _may_have(tree: ast.Module, table: symtable.SymbolTable, name: str) -> bool:
+    """Whether the module may get the name in another way than by a plain function: that is seen when it runs."""
+    bound = [symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned() or symbol.is_imported()]
+    if name in bound or "__getattr__" in bound:
+        return True
+    return any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in ast.walk(tree))
+
+
+def _spec_of(module: str, folder: Path) -> ModuleSpec | None:
+    """Found by files alone: importlib.util.find_spec would import what stands before the last dot."""
+    paths: list[str] | None = [str(folder), *sys.path]
+    spec = None
+    for part in module.split("."):
+        spec = PathFinder.find_spec(part, paths)
+        if spec is None:
+            return None
+        paths = list(spec.submodule_search_locations or [])
+    return spec

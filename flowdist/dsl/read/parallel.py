@@ -1,0 +1,76 @@
+"""`parallel=`: the dimensions of a role's mesh, held against the sizes that the role may have."""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Mapping
+
+from flowdist.dsl.problems.problem import Problems
+from flowdist.dsl.read.fields import Fields
+from flowdist.dsl.topology import Topology
+from flowdist.graph import RoleGraph
+from flowdist.graph.mesh import Parallel, fixed_ranks, is_elastic, replica_step, spelled
+
+ELASTIC = "elastic"
+EXAMPLE = 'write parallel={"pp": 2, "dp": "elastic", "tp": 2}'
+
+
+def read_parallel(fields: Fields) -> Parallel:
+    """The dimensions, 0 for the elastic one; empty when there are none, or they make no sense."""
+    value = fields.values["parallel"]
+    if value is None:
+        return ()
+    if isinstance(value, str):  # of --set: pp=2,dp=elastic,tp=2
+        pairs = [item.partition("=") for item in value.split(",")]
+        value = {name.strip(): int(size) if size.strip().isdecimal() else size.strip() for name, _, size in pairs}
+    if not isinstance(value, Mapping) or not value:
+        fields.error("FD160", "parallel", f"parallel={value!r} must be a mapping of names to sizes", EXAMPLE)
+        return ()
+    found = []
+    for name, size in value.items():
+        if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
+            fields.error("FD160", "parallel", f"parallel: {name!r} cannot be the name of a dimension", EXAMPLE)
+        elif size != ELASTIC and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
+            help = 'write a number of 1 or more, or "elastic" for what the others leave'
+            fields.error("FD160", "parallel", f"parallel: {name}={size!r} is no size", help)
+        else:
+            found.append((name, 0 if size == ELASTIC else size))
+    elastic = [name for name, size in found if not size]
+    if len(elastic) > 1:
+        names = " and ".join(elastic)
+        fields.error("FD160", "parallel", f"parallel: {names} are both elastic", "only one can take what is left")
+    return tuple(found) if len(found) == len(value) and len(elastic) < 2 else ()
+
+
+def check_parallel(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
+    """Whether every size that a role may have forms its mesh."""
+    for role in topology.roles:
+        spec = graph.role(role.name)
+        if not spec.parallel:
+            continue
+        fields = Fields.of_role(role, problems)
+        world = graph.world_of(spec.name)
+        if world is not None or not spec.gang or spec.kind == "service":
+            why = f"shares the ranks of world {world.name!r} with others" if world is not None else "is no gang"
+            fields.error("FD160", "parallel", f"it has parallel= and {why}", "a mesh spans all ranks of one gang")
+            continue
+        _check_sizes(fields, spec.parallel, spec.min_replicas, spec.max_replicas, spec.procs)
+
+
+def _check_sizes(fields: Fields, parallel: Parallel, low: int, high: int, procs: int) -> None:
+    ranks, step, mesh = fixed_ranks(parallel), replica_step(parallel, procs), spelled(parallel)
+    tail = f"x{procs}" if procs > 1 else ""
+    if not is_elastic(parallel):
+        if high * procs != ranks:
+            message = f"its mesh {mesh} has {ranks} ranks, and replicas={high}{tail} makes {high * procs}"
+            one = f'write replicas="{ranks // procs}{tail}"' if ranks % procs == 0 else "change procs or a dimension"
+            fields.error("FD160", "parallel", message, f'{one}, or make one dimension "elastic"')
+        elif low != high:
+            message = f"its mesh {mesh} never changes, and its replicas may, from {low} to {high}"
+            fields.error("FD160", "parallel", message, 'make one dimension "elastic", or write one number of replicas')
+        return
+    if low % step or high % step:
+        fits = f"{-(-low // step) * step}:{max(high // step, 1) * step}{tail}"
+        of = f"{step} replicas" if step > 1 else "1 replica"
+        message = f"its mesh {mesh} needs multiples of {of}, and replicas={low}:{high}{tail} is none"
+        fields.error("FD160", "parallel", message, f'write replicas="{fits}"')

@@ -1,0 +1,159 @@
+"""`Restart(...)` and its rules, read and checked for contradictions that one role alone can have."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from flowdist.dsl.problems.problem import did_you_mean
+from flowdist.dsl.read.fields import Fields
+from flowdist.dsl.topology import FailureWord, On, Restart
+from flowdist.graph import MINUTE, SECOND, RestartPolicy, Rule, format_duration
+from flowdist.graph.model import Then
+
+KINDS: tuple[str, ...] = get_args(FailureWord)
+SCOPES = ("replica", "role", "domain", "job")  # from narrow to wide
+SIGNALS: tuple[str, ...] = (
+    "ABRT",
+    "ALRM",
+    "BUS",
+    "FPE",
+    "HUP",
+    "ILL",
+    "INT",
+    "KILL",
+    "PIPE",
+    "QUIT",
+    "SEGV",
+    "SYS",
+    "TERM",
+    "USR1",
+)
+SIGNALS += ("USR2", "XCPU")
+
+
+def compile_restart(role: Fields, given: Any) -> RestartPolicy | None:
+    """The policy of a role; None when it has none."""
+    if given is None:
+        return None
+    if not isinstance(given, Restart):
+        role.error("FD134", "restart", "restart= must be a Restart", 'write restart=Restart("role", max_restarts=3)')
+        return None
+    return _policy(role.nested("restart", given), given)
+
+
+def _policy(fields: Fields, given: Restart, level: int = 0) -> RestartPolicy:
+    wider, then = _after(fields, given, level)
+    help = 'write rules=[On("oom", do="fail")]'
+    written = fields.items("rules", help=help)
+    rules = [(i, rule, _rule(fields, rule)) for i, rule in enumerate(written) if isinstance(rule, On)]
+    policy = RestartPolicy(
+        scope=fields.choice("scope", SCOPES),
+        max_restarts=fields.whole("max_restarts"),
+        within_ns=None if given.within is None else fields.duration("within", MINUTE, zero=False),
+        then=then,
+        rules=tuple(rule for _, _, rule in rules),
+        backoff_ns=fields.duration("backoff", SECOND),
+        backoff_max_ns=fields.duration("backoff_max", MINUTE),
+        backoff_reset_ns=fields.duration("backoff_reset", 10 * MINUTE),
+        wider=wider,
+    )
+    for i, rule in enumerate(written):
+        if not isinstance(rule, On):
+            fields.error_at(fields.element("rules", i), "FD134", f"rules[{i}] is no On(...)", help)
+    _check_reachable(fields, rules)
+    _check_budget(fields, policy)
+    _check_wider(fields, given, policy)
+    return policy
+
+
+def _after(fields: Fields, given: Restart, level: int) -> tuple[RestartPolicy | None, Then]:
+    """What comes when the budget is used up. There are only so many scopes: what goes on after that is refused."""
+    if isinstance(given.then, Restart):
+        if level == len(SCOPES):
+            return None, "fail"
+        return _policy(fields.nested("then", given.then), given.then, level + 1), "widen"
+    return None, fields.choice("then", ("fail", "ignore"))
+
+
+def _check_wider(fields: Fields, given: Restart, policy: RestartPolicy) -> None:
+    """What comes when a budget is used up restarts more; it has no rules, as those of the first decide."""
+    wider = policy.wider
+    if wider is None or not isinstance(given.then, Restart):
+        return
+    if given.scope != policy.scope or given.then.scope != wider.scope:
+        pass  # a scope that is unknown is a problem of its own
+    elif SCOPES.index(wider.scope) <= SCOPES.index(policy.scope):
+        message = f"after {policy.scope!r} comes {wider.scope!r}, which restarts no more than that"
+        help = f'write then=Restart("{SCOPES[-1]}", max_restarts=2)'
+        if policy.scope == SCOPES[-1]:
+            help = 'write then="fail" or then="ignore": nothing restarts more than the job'
+        fields.error("FD143", "then", message, help)
+    elif given.then.max_restarts == 0:
+        message = f"after {policy.scope!r} comes {wider.scope!r} with max_restarts=0, which restarts nothing"
+        fields.error("FD143", "then", message, f'write then=Restart("{wider.scope}", max_restarts=2)')
+    if wider.rules:
+        message = "the rules of a wider restart never decide: those of the first do"
+        fields.error("FD125", "then", message, "put them into the rules= of the role's own Restart")
+
+
+def _rule(policy: Fields, rule: On) -> Rule:
+    fields = Fields(policy.who, vars(rule), rule.site, policy.problems)
+    kind = rule.kind
+    if kind is not None and kind not in KINDS:
+        fields.error("FD121", "kind", f"failure kind {kind!r} is unknown", did_you_mean(str(kind), KINDS))
+        kind = None
+    if rule.exit is not None:
+        if not isinstance(rule.exit, int) or isinstance(rule.exit, bool) or not 0 <= rule.exit <= 255:
+            fields.error("FD105", "exit", f"exit={rule.exit!r} is no exit code", "exit codes are 1 to 255")
+        elif rule.exit == 0:
+            fields.error("FD126", "exit", "exit code 0 is success, no failure rule can match it", "write another code")
+        if kind not in (None, "exit"):
+            fields.error(
+                "FD125", "exit", f"a failure of kind {kind!r} has no exit code to match", "leave one of them out"
+            )
+    signal = rule.signal
+    if signal is not None:
+        signal = str(signal).upper().removeprefix("SIG")
+        if signal not in SIGNALS:
+            fields.error("FD121", "signal", f"signal {rule.signal!r} is unknown", did_you_mean(signal, SIGNALS))
+        if kind not in (None, "signal") or rule.exit is not None:
+            fields.error("FD125", "signal", "a failure is an exit or a signal, not both", "leave one of them out")
+    do = fields.choice("do", ("restart", "fail", "ignore"))
+    return Rule(do, kind, rule.exit, signal, fields.flag("count", True))
+
+
+def _check_reachable(fields: Fields, rules: list[tuple[int, On, Rule]]) -> None:
+    """A rule that an earlier one always beats will never decide: the user believes in something that won't happen."""
+    for n, (i, _, rule) in enumerate(rules):
+        # a kind that is unknown was replaced by None, which matches all: it covers nothing that is meant
+        if any(written.kind == earlier.kind and _covers(earlier, rule) for _, written, earlier in rules[:n]):
+            message = "this rule can never decide: an earlier one matches all that it matches"
+            fields.error_at(fields.element("rules", i), "FD125", message, "put the narrower rule first")
+
+
+def _covers(earlier: Rule, later: Rule) -> bool:
+    """Whether all that `later` matches is matched by `earlier`."""
+    kind = later.kind or ("exit" if later.exit is not None else "signal" if later.signal else None)
+    if earlier.exit is not None:
+        return earlier.exit == later.exit
+    if earlier.signal is not None:
+        return earlier.signal == later.signal
+    return earlier.kind is None or earlier.kind == kind
+
+
+def _check_budget(fields: Fields, policy: RestartPolicy) -> None:
+    """The back-off between that many restarts alone takes longer than the window: it never sees them all."""
+    if policy.within_ns is None:
+        return
+    total, wait, waits = 0, policy.backoff_ns, max(policy.max_restarts - 1, 0)
+    while 0 < wait < policy.backoff_max_ns and waits:
+        total, wait, waits = total + wait, wait * 2, waits - 1
+    total += waits * min(wait, policy.backoff_max_ns)
+    if total > policy.within_ns:
+        window = format_duration(policy.within_ns)
+        fields.error(
+            "FD124",
+            "within",
+            f"the budget can never run out: {policy.max_restarts} restarts take longer than {window} by back-off alone",
+            "make within= longer, or max_restarts= smaller",
+        )

@@ -1,0 +1,62 @@
+"""`Workload(...)`, read and checked for what cannot be: how the simulator plays a worker."""
+
+from __future__ import annotations
+
+from flowdist.dsl.read.fields import Fields
+from flowdist.dsl.topology import Workload
+from flowdist.graph import MINUTE, SECOND, WorkloadSpec, format_duration
+
+MOST_SPREAD = 100  # a worker that takes a hundred times longer hangs
+COLLECTIVES = ("wait", "fail", "hang")
+
+
+def read_workload(fields: Fields, kind: str) -> WorkloadSpec:
+    """Of a role of that kind; what is not given has its default."""
+    given = fields.values["workload"]
+    startup = 2 * SECOND if kind == "service" else 5 * SECOND
+    if given is None:
+        return WorkloadSpec(startup_ns=startup)
+    if not isinstance(given, Workload):
+        fields.error("FD134", "workload", "workload= must be a Workload", "write workload=Workload(steps=600)")
+        return WorkloadSpec(startup_ns=startup)
+    work = fields.nested("workload", given)
+    spec = WorkloadSpec(
+        steps=work.whole("steps", least=1),
+        step_ns=work.duration("step_time", SECOND, zero=False),
+        startup_ns=work.duration("startup", startup),
+        checkpoint_every_ns=work.duration("checkpoint_every", MINUTE, zero=False),
+        checkpoint_ns=work.duration("checkpoint_time", SECOND),
+        restore_ns=work.duration("restore_time", 0),
+        rejoin_ns=None if given.rejoin_time is None else work.duration("rejoin_time", 0),
+        collective="" if given.collective is None else work.choice("collective", COLLECTIVES),
+        collective_timeout_ns=work.optional_duration("collective_timeout"),
+        step_spread=_spread(work),
+        warmup_ns=work.duration("warmup", 0),
+        checkpoint_blocks_ns=None if given.checkpoint_blocks is None else work.duration("checkpoint_blocks", 0),
+    )
+    _check_checkpoints(work, spec)
+    return spec
+
+
+def _spread(work: Fields) -> float:
+    spread = work.number("step_spread", 0)
+    if spread <= MOST_SPREAD:
+        return spread
+    help = "write step_spread=0.1: a worker takes up to a tenth longer"
+    work.error("FD105", "step_spread", f"step_spread={spread:g} is more than {MOST_SPREAD}", help)
+    return 0
+
+
+def _check_checkpoints(work: Fields, spec: WorkloadSpec) -> None:
+    """An asynchronous checkpoint blocks for a part of its time, and is whole before the next begins."""
+    if spec.checkpoint_blocks_ns is None:
+        return
+    time, blocks = format_duration(spec.checkpoint_ns), format_duration(spec.checkpoint_blocks_ns)
+    if spec.lag_ns < 0:
+        message = f"checkpoint_blocks={blocks} is longer than checkpoint_time={time}, in which a checkpoint is whole"
+        work.error("FD157", "checkpoint_blocks", message, f"write checkpoint_time={blocks!r} or more")
+    elif spec.lag_ns > spec.checkpoint_every_ns:
+        least = format_duration(spec.lag_ns)
+        message = f"the next checkpoint begins {format_duration(spec.checkpoint_every_ns)} after one has blocked, and"
+        message += f" that one is whole only after {least}"
+        work.error("FD157", "checkpoint_every", message, f"write checkpoint_every={least!r} or more")

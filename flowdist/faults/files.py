@@ -1,0 +1,137 @@
+"""`--faults FILE`: a plan of faults in a file, one fault a line, or as TOML.
+
+    # two nodes at once, and while the job recovers a third
+    node1@3m/5m
+    node2@3m/5m
+    node3@start=trainer,2
+    trainer@10m:scale=4
+    rate node-kill=6.5e-3/node-day/15m
+
+In TOML the same stands in lists: `faults`, `rates`, `scale`, `add` and `drain`, as in a scenario file.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from flowdist.errors import FlowdistError, did_you_mean
+from flowdist.faults.grammar import FaultError, Plan, located, parse_add, parse_drain, parse_fault, parse_scale
+from flowdist.faults.rates import parse_rate
+
+KEYS = ("faults", "rates", "scale", "add", "drain")
+T = TypeVar("T")
+
+
+def read_plan(path: Path) -> Plan:
+    """FlowdistError, with the file and the line, for what cannot be read."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise FlowdistError(f"{path}: {error.strerror}", help="one fault a line: node2@30s") from None
+    except UnicodeDecodeError as error:
+        raise FlowdistError(f"{path}: {error}", help="files of faults are UTF-8") from None
+    return _from_toml(path, text) if path.suffix == ".toml" else _from_lines(path, text)
+
+
+def join_plans(plans: Iterable[Plan]) -> Plan:
+    """All that is in any of them, in that order."""
+    plans = list(plans)
+    return Plan(
+        tuple(fault for plan in plans for fault in plan.faults),
+        tuple(scale for plan in plans for scale in plan.scales),
+        tuple(add for plan in plans for add in plan.adds),
+        tuple(drain for plan in plans for drain in plan.drains),
+        tuple(rate for plan in plans for rate in plan.rates),
+    )
+
+
+def parse_plan(
+    faults: Iterable[str] = (),
+    scales: Iterable[str] = (),
+    adds: Iterable[str] = (),
+    drains: Iterable[str] = (),
+    rates: Iterable[str] = (),
+    files: Iterable[str] = (),
+) -> Plan:
+    """What --fail, --scale, --add, --drain, --rate and --faults say; FlowdistError for what cannot be read."""
+    given = Plan(
+        tuple(map(parse_fault, faults)),
+        tuple(map(parse_scale, scales)),
+        tuple(map(parse_add, adds)),
+        tuple(map(parse_drain, drains)),
+        tuple(map(parse_rate, rates)),
+    )
+    return join_plans([*(read_plan(Path(file)) for file in files), given])
+
+
+def _from_lines(path: Path, text: str) -> Plan:
+    faults, rates = [], []
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].strip()
+        where = f"{path}:{number}"
+        if words.startswith("rate "):
+            rates.append(_read(parse_rate, words.removeprefix("rate ").strip(), where)._replace(where=where))
+        elif words:
+            faults.append(_read(parse_fault, words, where)._replace(where=where))
+    return Plan(tuple(faults), rates=tuple(rates))
+
+
+def _from_toml(path: Path, text: str) -> Plan:
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise FlowdistError(f"{path}: {error}", help='write faults = ["node2@30s"]') from None
+    for key, value in content.items():
+        if key not in KEYS:
+            raise FlowdistError(f"{path}: key {key!r} is unknown", help=did_you_mean(key, KEYS))
+        if not (isinstance(value, list) and all(isinstance(item, str) for item in value)):
+            raise FlowdistError(f"{path}: {key} is no list of texts", help=f'write {key} = ["..."]')
+    return _listed(path, text, content)
+
+
+def plan_of_scenario(path: Path) -> Plan:
+    """Of a scenario file that was read before: its faults, rates and orders, each with its place."""
+    text = path.read_text(encoding="utf-8")
+    return _listed(path, text, tomllib.loads(text))
+
+
+def _listed(path: Path, text: str, content: Mapping[str, Any]) -> Plan:
+    places = _Places(path, text)
+    return Plan(
+        tuple(_all(content, "faults", parse_fault, places)),
+        tuple(_all(content, "scale", parse_scale, places)),
+        tuple(_all(content, "add", parse_add, places)),
+        tuple(_all(content, "drain", parse_drain, places)),
+        tuple(_all(content, "rates", parse_rate, places)),
+    )
+
+
+def _all(content: Mapping[str, Any], key: str, read: Callable[[str], T], places: _Places) -> Iterable[T]:
+    for item in content.get(key, ()):
+        where = places.of(item)
+        value: Any = _read(read, item, where)
+        yield value._replace(where=where)
+
+
+def _read(read: Callable[[str], T], text: str, where: str) -> T:
+    try:
+        return read(text)
+    except FaultError as error:
+        raise located(error, where) from None
+
+
+class _Places:
+    """Where in a TOML file a text stands: the reader does not tell. The same text again is the next place."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self._path, self._lines = path, text.splitlines()
+        self._seen: dict[str, int] = {}
+
+    def of(self, item: str) -> str:
+        places = [number for number, line in enumerate(self._lines, 1) for _ in range(line.count(item))]
+        seen = self._seen.get(item, 0)
+        self._seen[item] = seen + 1
+        return f"{self._path}:{places[min(seen, len(places) - 1)]}" if places else str(self._path)

@@ -1,0 +1,57 @@
+"""Why a fault of the plan has hit nothing: its moment never came, or nothing that it could hit was there then."""
+
+from __future__ import annotations
+
+from flowdist.control.job.state import JobState
+from flowdist.faults.grammar import Fault
+from flowdist.graph import SECOND, RoleSpec, format_duration
+
+
+def why_it_never_fired(fault: Fault, job: JobState, now_ns: int) -> str:
+    """For a line behind "never fired"; `now_ns` is when the job, or its clock, stopped."""
+    return why_never_due(fault, job, now_ns) or why_nothing_was_hit(fault, job)
+
+
+def why_never_due(fault: Fault, job: JobState, now_ns: int) -> str:
+    """Why its moment did not come; empty when it did."""
+    when = fault.when
+    first_ns = when.every_ns if when.at_ns is None else when.at_ns
+    if first_ns is not None and first_ns + fault.offset_ns > now_ns:
+        after = format_duration(now_ns - now_ns % SECOND or now_ns)
+        return f"{'the job was over' if job.outcome else 'the clock stopped'} after {after}"
+    if when.event is None:
+        return ""
+    role, worlds = job.roles[when.role].spec, job.worlds_of(job.roles[when.role])
+    generations = max(world.generation for world in worlds)
+    saved = sum(world.checkpoints for world in worlds)
+    step = max(world.step for world in worlds)
+    match when.event:
+        case "ready" if role.ready is None:
+            return f"{role.name} has no ready_when=: it starts, and nobody asks whether it is ready"
+        case "start" | "ready" | "generation" if generations < max(when.number, 1):
+            return _had(role, generations)
+        case "step" if step < when.number:
+            return f"{role.name} came to step {max(step, 0)}"
+        case "checkpoint" if saved < when.number:
+            return f"{role.name} saved {saved or 'no'} checkpoint{'s' * (saved != 1)}"
+    return ""
+
+
+def why_nothing_was_hit(fault: Fault, job: JobState) -> str:
+    """Its moment came."""
+    nodes = {node.name for node in job.graph.cluster.nodes} | set(job.nodes)
+    if fault.kind.endswith("-checkpoint"):
+        return f"there was no checkpoint of {fault.target} then"
+    if fault.kind == "xid":
+        return f"{fault.target} had no GPU {fault.xid[1]} then"
+    if fault.target == "controller":
+        return "no controller ran then"
+    if fault.target in nodes or fault.label is not None:
+        return f"{fault.target} was not there then"
+    return f"{fault.target} did not run then"
+
+
+def _had(role: RoleSpec, generations: int) -> str:
+    if not generations:
+        return f"{role.name} never started"
+    return f"{role.name} had {generations} generation{'s' * (generations != 1)}"

@@ -1,0 +1,43 @@
+"""The supervisor of `flowdist.launch`; it ends with its parent.
+
+python -m flowdist.launching.supervisor_main RUN PARENT [quiet]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from flowdist.errors import FlowdistError
+from flowdist.faults.grammar import NOTHING
+from flowdist.graph import decode_graph
+from flowdist.runtime.gpus.devices import machine_gpus
+from flowdist.runtime.processes.reaper import die_with_parent
+from flowdist.runtime.supervisor.supervisor import Supervisor
+
+
+def main(run_dir: Path, parent: int, quiet: bool) -> int:
+    die_with_parent(parent)
+    graph = decode_graph((run_dir / "graph.json").read_bytes())
+
+    def show(kind: str, text: str) -> None:
+        if kind in ("warning", "error") and not text.startswith("the job fails: "):  # that is raised
+            print(f"flowdist: {text}", file=sys.stderr, flush=True)
+        elif kind in ("stdout", "stderr") and not quiet:
+            print(text, file=sys.stdout if kind == "stdout" else sys.stderr, flush=True)
+
+    try:
+        result = asyncio.run(Supervisor(graph, machine_gpus(os.environ), NOTHING, run_dir, show).run())
+    except FlowdistError as error:
+        (run_dir / "reason.txt").write_text(error.message)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    (run_dir / "reason.txt").write_text(result.reason)
+    return 0 if result.outcome == "succeeded" else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2]), "quiet" in sys.argv[3:]))

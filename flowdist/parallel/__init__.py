@@ -1,0 +1,5 @@
+"""Deprecated name of `flowdist.worker.device_mesh`, which existing scripts import."""
+
+from flowdist.worker.device_mesh import all_to_all, backend, has_own_gpu, mesh
+
+__all__ = ["all_to_all", "backend", "has_own_gpu", "mesh"]

@@ -1,0 +1,1 @@
+"""Evidence that control is right: conversations, mutants, references, determinism. Not part of the public API."""

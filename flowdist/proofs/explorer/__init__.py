@@ -1,0 +1,1 @@
+"""A model checker for small jobs: every order of messages, failures and deadlines."""

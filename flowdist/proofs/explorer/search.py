@@ -1,0 +1,278 @@
+"""A model check in the small: every order in which a small job's messages, failures and deadlines can come.
+
+    python -m flowdist.proofs.explorer [--roles gang,gate] [--faults 2 [--running]] [--states 200000] [--json]
+
+The machines are those of production, one controller with its links and an agent a node; what may happen between them
+is explored in breadth, so that the path to a violation is the shortest. In every state the job's invariants hold, no
+replica runs twice, what is to restart is gone before any of it starts anew, news of what is over change nothing, a job
+that is over has no process, and a job that rests names what it waits for. A controller that replays the record is where
+the last one was. From every state the job can still come to its end without another fault.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from flowdist.proofs.explorer.common import How
+from flowdist.proofs.explorer.jobs import JOBS, PARTS, STATES_MAX, Part
+from flowdist.proofs.explorer.node_states import Pace
+from flowdist.proofs.explorer.planted_bugs import PLANTS, planted
+from flowdist.proofs.explorer.space import PRODUCTION, Move, Space, State
+
+HAS_TO_COME = (Pace.PROMPT, Pace.SOON, Pace.LATER)
+
+
+@dataclass(frozen=True)
+class Violation:
+    """What does not hold, and the shortest path there in words."""
+
+    text: str
+    path: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Explored:
+    """How far one job was explored, from which moment on. `ends` are states in which the job is over."""
+
+    job: str
+    is_running: bool
+    faults: int
+    states: int
+    transitions: int
+    depth: int
+    ends: int
+    seconds: float
+    is_whole: bool
+    violation: Violation | None = None
+
+
+class _Search:
+    """Breadth first. States are numbered as they are met; `_parents` has the number that each was met from."""
+
+    def __init__(self, space: Space, first: State, states_max: int) -> None:
+        self._space, self._max = space, states_max
+        self._numbers: dict[State, int] = {first: 0}
+        self._states: list[State] = [first]
+        self._parents = array("l", [-1])
+        self._from, self._to = array("I"), array("I")  # steps that are no fault
+        self._ends = array("I")
+        self.transitions = self.depth = self.expanded = 0
+
+    @property
+    def states(self) -> int:
+        return len(self._states)
+
+    @property
+    def ends(self) -> int:
+        return len(self._ends)
+
+    @property
+    def is_whole(self) -> bool:
+        return self.expanded == len(self._states)
+
+    def run(self) -> Violation | None:
+        level_ends = 1
+        while self.expanded < len(self._states) < self._max:
+            if self.expanded == level_ends:
+                self.depth, level_ends = self.depth + 1, len(self._states)
+            violation = self._expand(self.expanded)
+            if violation is not None:
+                return violation
+            self.expanded += 1
+        return self._without_end()
+
+    def _expand(self, number: int) -> Violation | None:
+        state, space = self._states[number], self._space
+        moves = space.moves(state)
+        for move in moves:
+            self.transitions += 1
+            if move.broken is not None:
+                return Violation(move.broken, (*self._path(number), *_lines(move)))
+            known = self._numbers.setdefault(move.state, len(self._states))
+            if known == len(self._states):
+                self._states.append(move.state)
+                self._parents.append(number)
+                if (broken := space.broken(move.state)) is not None:
+                    return Violation(broken, tuple(self._path(known)))
+            if move.pace is not Pace.FAULT:
+                self._from.append(number)
+                self._to.append(known)
+        if space.is_over(state):
+            self._ends.append(number)
+        elif not any(move.pace in HAS_TO_COME for move in moves) and not space.waiting(state):
+            return Violation("the job rests, and names nothing that it waits for", tuple(self._path(number)))
+        return None
+
+    def _without_end(self) -> Violation | None:
+        """A state from which the job cannot come to its end by itself. What was not looked into counts as an end."""
+        before: list[list[int]] = [[] for _ in self._states]
+        for source, target in zip(self._from, self._to, strict=True):
+            before[target].append(source)
+        good = bytearray(len(self._states))
+        todo = [*self._ends, *range(self.expanded, len(self._states))]
+        for number in todo:
+            good[number] = 1
+        while todo:
+            for source in before[todo.pop()]:
+                if not good[source]:
+                    good[source] = 1
+                    todo.append(source)
+        stuck = good.find(0)
+        if stuck < 0:
+            return None
+        path = (*self._path(stuck), "  from here on there is no way to the end; for example:", *self._goes_on(stuck))
+        return Violation("the job can never come to its end", path)
+
+    def _goes_on(self, number: int) -> list[str]:
+        """One way on without a fault, until nothing more happens."""
+        space, state, lines = self._space, self._states[number], list[str]()
+        seen: dict[State, None] = {}
+        while state not in seen:
+            seen[state] = None
+            move = next((move for move in space.moves(state) if move.pace is not Pace.FAULT), None)
+            if move is not None:
+                lines, state = lines + _lines(move), move.state
+        return [*lines, f"  nothing more; the job waits for: {'; '.join(space.waiting(state)) or 'nothing'}"]
+
+    def _path(self, number: int) -> list[str]:
+        """Each step again, from the first state: only what leads here is put in words."""
+        chain = [number]
+        while self._parents[chain[-1]] >= 0:
+            chain.append(self._parents[chain[-1]])
+        states = [self._states[number] for number in reversed(chain)]
+        lines: list[str] = []
+        for before, after in pairwise(states):
+            lines += _lines(next(move for move in self._space.moves(before) if move.state == after))
+        return lines
+
+
+def _lines(move: Move) -> list[str]:
+    mark = "! " if move.pace is Pace.FAULT else "  "
+    return [mark + move.text, *(f"      {note}" for note in move.notes)]
+
+
+def explore(part: Part, how: How = PRODUCTION) -> Explored:
+    """Everything that can happen to the job of that part, with at most its faults."""
+    begun = time.process_time()
+    space = Space(part.job, part.faults, how)
+    search = _Search(space, space.running() if part.is_running else space.first, part.states_max)
+    violation = search.run()
+    return Explored(
+        job=part.job.name,
+        is_running=part.is_running,
+        faults=part.faults,
+        states=search.states,
+        transitions=search.transitions,
+        depth=search.depth,
+        ends=search.ends,
+        seconds=time.process_time() - begun,
+        is_whole=search.is_whole,
+        violation=violation,
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """0: nothing was found; 1: a violation, with its path; 2: there is no such job."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    names = args.roles.split(",") if args.roles else list(JOBS)
+    unknown = [name for name in names if name not in JOBS]
+    if unknown:
+        parser.error(f"argument --roles: no such job: {', '.join(unknown)}; known: {', '.join(JOBS)}")
+    how = How(not args.no_crash, not args.no_operator, args.reorder)
+    found = []
+    with planted(args.plant):
+        for part in _parts(names, args.faults, args.running, args.states):
+            explored = explore(part, how)
+            found.append(explored)
+            if not args.json:
+                print(_row(explored) if len(found) > 1 else f"{_HEAD}\n{_row(explored)}", flush=True)
+            if explored.violation is not None:
+                break
+    violation = found[-1].violation
+    if args.json:
+        print(json.dumps(_as_json(found)))
+    else:
+        _print_end(found)
+    return int(violation is not None)
+
+
+def _parts(names: list[str], faults: int | None, is_running: bool, states: int | None) -> list[Part]:
+    """With a number of faults each job is explored once, else as `PARTS` says."""
+    if faults is None:
+        parts = [part for part in PARTS if part.job.name in names and (part.is_running or not is_running)]
+    else:
+        parts = [Part(JOBS[name], faults, is_running, STATES_MAX) for name in names]
+    return [part if states is None else replace(part, states_max=states) for part in parts]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("python -m flowdist.proofs.explorer", description=(__doc__ or "").split("\n")[0])
+    jobs = "; ".join(f"{job.name}: {job.about}" for job in JOBS.values())
+    plants = "; ".join(f"{name}: {plant.about}" for name, plant in PLANTS.items())
+    add = parser.add_argument
+    add("--roles", metavar="JOBS", help=f"jobs to explore, comma separated ({jobs})")
+    add(
+        "--faults",
+        type=int,
+        choices=range(4),
+        metavar="N",
+        help="explore each job once, with at most N faults, up to 3",
+    )
+    add("--running", action="store_true", help="begin where all of the job works")
+    add("--states", type=int, metavar="N", help="leave a job when N distinct states were met")
+    add(
+        "--reorder", action="store_true", help="messages overtake each other on one connection, which a stream excludes"
+    )
+    add("--no-crash", action="store_true", help="the controller does not die")
+    add("--no-operator", action="store_true", help="nobody drains a node, takes one away or cancels the job")
+    add("--plant", choices=list(PLANTS), metavar="NAME", help=f"switch a safeguard off and find that out ({plants})")
+    add("--json", action="store_true", help="one object on stdout")
+    return parser
+
+
+_HEAD = f"{'job':<8} {'from':<8} {'faults':>6} {'states':>9} {'transitions':>11} {'depth':>5} {'seconds':>7}  explored"
+
+
+def _row(e: Explored) -> str:
+    how = "violation" if e.violation else "in whole" if e.is_whole else "in part"
+    numbers = f"{e.faults:>6} {e.states:>9,} {e.transitions:>11,} {e.depth:>5} {e.seconds:>7.1f}"
+    return f"{e.job:<8} {_moment(e):<8} {numbers}  {how}"
+
+
+def _moment(explored: Explored) -> str:
+    return "running" if explored.is_running else "start"
+
+
+def _print_end(found: list[Explored]) -> None:
+    states, transitions = sum(e.states for e in found), sum(e.transitions for e in found)
+    depth, seconds = max(e.depth for e in found), sum(e.seconds for e in found)
+    print(f"{'total':<24} {states:>9,} {transitions:>11,} {depth:>5} {seconds:>7.1f}")
+    last = found[-1]
+    if last.violation is not None:
+        print(f"\n{last.job}, from {_moment(last)}: {last.violation.text}", *last.violation.path, sep="\n")
+
+
+def _as_json(found: list[Explored]) -> dict[str, object]:
+    jobs = [
+        {
+            "job": e.job,
+            "from": _moment(e),
+            "faults": e.faults,
+            "states": e.states,
+            "transitions": e.transitions,
+            "depth": e.depth,
+            "ends": e.ends,
+            "seconds": round(e.seconds, 1),
+            "whole": e.is_whole,
+            "violation": None if e.violation is None else {"text": e.violation.text, "path": e.violation.path},
+        }
+        for e in found
+    ]
+    return {"format": 1, "kind": "explored", "states": sum(e.states for e in found), "jobs": jobs}

@@ -1,0 +1,203 @@
+"""The mutation bench: `python -m flowdist.proofs.mutants`. Each safeguard is switched off, and has to be missed.
+
+The unmutated build goes first and has to pass all properties with the same examples. Then each mutant is hunted with
+one property after the other until one of them fails; what was found is shrunk. Every number but the seconds is the
+same at every run: the seed is fixed, and no limit is one of time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any, NamedTuple
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+from flowdist.proofs.case_repr import in_short
+from flowdist.proofs.mutations import MUTANTS, Mutant, Property, mutated
+from flowdist.proofs.properties import PROPERTIES, Checked
+from flowdist.record.restart_rules import Complaint
+
+SEED = 0
+SHRINKS_MAX = 150  # cases that are tried to make a finding smaller
+
+
+class Found(NamedTuple):
+    """What a property has found. `size` is that of the smallest case."""
+
+    property: Property
+    by: str
+    text: str
+    size: int
+    case: str
+
+
+class Hunt(NamedTuple):
+    """What became of a mutant, with the examples of all properties; of the unmutated build `name` is the property."""
+
+    name: str
+    examples: int
+    seconds: float
+    found: Found | None
+
+
+class _Enough(BaseException):
+    """The finding is small enough. No Exception: Hypothesis would take it for a failure."""
+
+
+class _Wrong(Exception):
+    """The case is a finding."""
+
+
+def hunt(name: Property, share: float = 1.0) -> tuple[Found | None, int]:
+    """Look for a case that the property does not hold for, and make it small. Returns it with how many were tried.
+
+    Args:
+        share: Of the examples that the property is worth.
+    """
+    checked = PROPERTIES[name]
+    hunted = _Hunted(checked)
+    search = given(checked.cases())(hunted.try_case)
+    search = settings(
+        max_examples=max(1, round(checked.examples * share)),
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=(Phase.generate, Phase.shrink),
+        report_multiple_bugs=False,
+        print_blob=False,
+    )(search)
+    try:
+        seed(SEED)(search)()
+    except (_Wrong, _Enough):
+        complaint, case = hunted.best
+        return Found(name, _by(complaint), complaint.text, checked.size(case), in_short(case)), hunted.first
+    return None, hunted.tried
+
+
+class _Hunted:
+    """Counts the cases, and keeps the smallest that is wrong."""
+
+    def __init__(self, checked: Checked) -> None:
+        self._checked = checked
+        self.tried = self.first = 0
+        self._best: tuple[tuple[int, int], Complaint, Any] | None = None
+
+    @property
+    def best(self) -> tuple[Complaint, Any]:
+        assert self._best is not None
+        return self._best[1:]
+
+    def try_case(self, case: Any) -> None:
+        self.tried += 1
+        wrong = self._checked.judge(case)
+        if wrong:
+            self.first = self.first or self.tried
+            rank = (self._checked.size(case), len(in_short(case)))
+            if self._best is None or rank < self._best[0]:
+                self._best = (rank, wrong[0], case)
+        if self.first and self.tried >= self.first + SHRINKS_MAX:
+            raise _Enough
+        if wrong:
+            raise _Wrong
+
+
+def _by(complaint: Complaint) -> str:
+    """`invariant`, `liveness`, `split brain`; or which rule a checker of the record, or the model, has found broken."""
+    return complaint.rule if not complaint.rule[0].isupper() else f"checker {complaint.rule}"
+
+
+def bench(mutant: Mutant, share: float = 1.0) -> Hunt:
+    """Hunt one mutant, with the property that it names first and then with all others."""
+    begun, examples = time.process_time(), 0
+    found = None
+    with mutated(mutant):
+        for name in sorted(PROPERTIES, key=lambda name: name != mutant.first):
+            found, tried = hunt(name, share)
+            examples += tried
+            if found is not None:
+                break
+    return Hunt(mutant.name, examples, time.process_time() - begun, found)
+
+
+def bench_unmutated(name: Property, share: float = 1.0) -> Hunt:
+    """Hunt the unmutated build with one property."""
+    begun = time.process_time()
+    found, tried = hunt(name, share)
+    return Hunt(name, tried, time.process_time() - begun, found)
+
+
+def table(hunts: Sequence[Hunt], mutants: Sequence[Mutant]) -> Iterator[str]:
+    """The lines of a table in Markdown."""
+    rows = [["mutant", "rule", "what it does wrong", "found by", "examples", "size", "seconds"]]
+    for done, mutant in zip(hunts, mutants, strict=True):
+        found = done.found
+        by = f"{found.property}: {found.by}" if found is not None else "**survives**"
+        size = str(found.size) if found is not None else ""
+        rows.append([mutant.name, mutant.rule, mutant.about, by, str(done.examples), size, f"{done.seconds:.1f}"])
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    rows.insert(1, ["-" * width for width in widths])
+    for row in rows:
+        yield "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
+
+
+def main(args: Sequence[str] | None = None, mutants: Sequence[Mutant] = MUTANTS) -> int:
+    """The exit code: 1 if a mutant survives, or the unmutated build is found at fault."""
+    parser = argparse.ArgumentParser(prog="python -m flowdist.proofs.mutants", description=__doc__)
+    parser.add_argument("--only", action="append", metavar="NAME", choices=[mutant.name for mutant in mutants])
+    parser.add_argument("--jobs", type=int, default=2, help="processes (default: 2)")
+    parser.add_argument("--share", type=float, default=1.0, help="of the examples that each property is worth")
+    parser.add_argument("--json", action="store_true", help="one object on stdout, with the shrunk cases")
+    options = parser.parse_args(args)
+    chosen = [mutant for mutant in mutants if options.only is None or mutant.name in options.only]
+    begun = time.perf_counter()
+    with ProcessPoolExecutor(max(1, options.jobs), multiprocessing.get_context("spawn")) as pool:
+        clean = list(_told(pool.map(bench_unmutated, PROPERTIES, [options.share] * len(PROPERTIES))))
+        wrong = [done for done in clean if done.found is not None]
+        hunts = list(_told(pool.map(bench, chosen, [options.share] * len(chosen)))) if not wrong else []
+    seconds = time.perf_counter() - begun
+    if options.json:
+        print(json.dumps(_as_json(clean, hunts, seconds), indent=2))
+    else:
+        _print(clean, hunts, chosen, seconds)
+    return 1 if wrong or any(done.found is None for done in hunts) else 0
+
+
+def _told(hunts: Iterator[Hunt]) -> Iterator[Hunt]:
+    """One line each on stderr, as they come."""
+    for done in hunts:
+        what = f"{done.found.property}: {done.found.text}" if done.found is not None else "nothing found"
+        print(f"{done.name} ({done.examples} examples, {done.seconds:.1f} s): {what}", file=sys.stderr, flush=True)
+        yield done
+
+
+def _as_json(clean: Sequence[Hunt], hunts: Sequence[Hunt], seconds: float) -> dict[str, Any]:
+    def plain(done: Hunt) -> dict[str, Any]:
+        return {**done._asdict(), "found": done.found._asdict() if done.found is not None else None}
+
+    unmutated, found = [plain(done) for done in clean], [plain(done) for done in hunts]
+    return {"format": 1, "kind": "mutants", "unmutated": unmutated, "mutants": found, "seconds": seconds}
+
+
+def _print(clean: Sequence[Hunt], hunts: Sequence[Hunt], mutants: Sequence[Mutant], seconds: float) -> None:
+    for done in clean:
+        if done.found is not None:
+            print(f"the unmutated build fails {done.name}: {done.found.text}\n  {done.found.case}")
+    if not hunts:
+        return
+    tried = ", ".join(f"{done.examples} of {done.name}" for done in clean)
+    print(f"The unmutated build passes all properties: {tried}.\n")
+    print("\n".join(table(hunts, mutants)))
+    survivors = [done.name for done in hunts if done.found is None]
+    print(f"\n{len(hunts) - len(survivors)} of {len(hunts)} mutants were found, in {seconds:.0f} s.")
+    if survivors:
+        print(f"These survive: {', '.join(survivors)}.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,233 @@
+"""Jobs over links that are slow, fall silent one way, and break: every message is played, and judged where it arrives.
+
+The simulator's own links are quick, so that a lease counted from the wrong moment, or an order for an agent that has
+joined anew meanwhile, harms nobody there. Here each direction of each link has a latency of its own, which may be for
+ever; what is held back arrives in order when the link is well again, unless the connection has broken meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from hypothesis import strategies as st
+
+from flowdist.control.protocol import agent_io as io
+from flowdist.control.protocol import events as ev
+from flowdist.control.protocol.effects import AskStep, Order, StopAtStep, StopReplica
+from flowdist.control.protocol.ids import NodeName, ReplicaId
+from flowdist.control.protocol.messages import Ordered, Report, ToAgent, ToController
+from flowdist.faults.grammar import Plan
+from flowdist.graph import MS, SECOND, NodeSpec, RoleGraph
+from flowdist.proofs.runs import small
+from flowdist.record.restart_rules import CRASHES, Complaint, complaints, crash
+from flowdist.sim.engine.network import LATENCY_NS
+from flowdist.sim.engine.node import SimNode
+from flowdist.sim.engine.simulation import Simulation, Violation
+from flowdist.testing.strategies import fault_plans, topologies
+
+UNTIL_NS = 75 * SECOND
+What = Literal["up", "down", "drop", "echo"]
+Key = tuple[ReplicaId, int]
+
+
+class Change(NamedTuple):
+    """What becomes of the link of a node: `up` is towards the controller. `latency_ns` None is for ever.
+
+    `drop` breaks the connection; the agent makes a new one a second later. `echo` brings what a controller of an
+    earlier epoch has sent last once more, as one would that does not know yet that it was replaced.
+    """
+
+    at_ns: int
+    node: NodeName
+    what: What
+    latency_ns: int | None = None
+
+
+class Network(NamedTuple):
+    """The case: a job on two nodes, what befalls it, and what becomes of its links."""
+
+    graph: RoleGraph
+    plan: Plan
+    changes: tuple[Change, ...]
+
+
+def networks() -> st.SearchStrategy[Network]:
+    lists = st.lists(st.one_of(_changes().map(lambda change: (change,)), _spells()), max_size=3)
+    graphs = topologies(domains=False).map(small)
+    flat = lists.map(lambda spells: tuple(change for spell in spells for change in spell))
+    return graphs.flatmap(lambda graph: st.builds(Network, st.just(graph), _plans(graph), flat))
+
+
+SECONDS = (3, 12, 16, 21, 30)
+LINKS = ("node0", "node1")
+LATENCIES = (None, 0, 20 * MS, SECOND, 2 * SECOND)
+
+
+def _changes() -> st.SearchStrategy[Change]:
+    at_ns = st.sampled_from(SECONDS).map(lambda seconds: seconds * SECOND)
+    what: st.SearchStrategy[What] = st.sampled_from(["up", "down", "drop", "echo"])
+    return st.builds(Change, at_ns, st.sampled_from(LINKS), what, st.sampled_from(LATENCIES))
+
+
+@st.composite
+def _spells(draw: st.DrawFn) -> tuple[Change, ...]:
+    """Two changes of one link, the second not long after the first."""
+    node, at_ns = draw(st.sampled_from(LINKS)), draw(st.sampled_from(SECONDS)) * SECOND
+    what: st.SearchStrategy[What] = st.sampled_from(["down", "up"])
+    first, second = st.sampled_from([None, 2 * SECOND]), st.sampled_from([None, 0])
+    gap_ns = draw(st.sampled_from([2, 4, 6])) * SECOND
+    return (
+        Change(at_ns, node, draw(what), draw(first)),
+        Change(at_ns + gap_ns, node, draw(what), draw(second)),
+    )
+
+
+def _plans(graph: RoleGraph) -> st.SearchStrategy[Plan]:
+    return fault_plans(graph, most=3, operator=False)
+
+
+def judge_network(case: Network) -> list[Complaint]:
+    try:
+        result = SlowSimulation(case.graph, case.plan, case.changes).run(UNTIL_NS)
+    except CRASHES as error:
+        return [crash(error)]
+    if result.violation is not None:
+        return [Complaint(result.violation.property, str(result.violation))]
+    return complaints(result.lines)
+
+
+class SlowSimulation(Simulation):
+    """The simulation with such links. Heartbeats are played one by one."""
+
+    def __init__(self, graph: RoleGraph, plan: Plan, changes: tuple[Change, ...]) -> None:
+        self.latencies: dict[tuple[NodeName, What], int | None] = {}
+        self.held: dict[tuple[NodeName, What], list[Callable[[], None]]] = {}
+        self.last_ns: dict[tuple[NodeName, What], int] = {}
+        self.sent: dict[NodeName, list[ToAgent]] = {}
+        super().__init__(graph, plan, play_heartbeats=True)
+        for change in changes:
+            self.queue.at(change.at_ns, self._changing(change))
+
+    def add_node(self, spec: NodeSpec) -> None:
+        before = self.nodes.get(spec.name)
+        node = SlowNode(self, spec, before.starts + 1 if before is not None else 0)
+        self.nodes[spec.name] = node
+        self.queue.after(0, node.connect)
+
+    def carry(self, name: NodeName, way: What, arrive: Callable[[], None]) -> None:
+        """In order: nothing overtakes what was sent before."""
+        latency = self.latencies.get((name, way), LATENCY_NS)
+        if latency is None:
+            self.held.setdefault((name, way), []).append(arrive)
+            return
+        at = max(self.queue.now + latency, self.last_ns.get((name, way), 0))
+        self.last_ns[name, way] = at
+        self.queue.at(at, arrive)
+
+    def handle(self, event: ev.Event) -> None:
+        """Nothing runs on a node that is called silent, whoever could not be reached there (R19)."""
+        if isinstance(event, ev.NodeSilent):
+            node = self.nodes[event.node]
+            ran = [str(replica) for (replica, _), alive in node.workers.items() if alive] if node.is_alive else []
+            if ran:
+                raise Violation("R19", f"{event.node} is given up while {ran[0]} runs there")
+        super().handle(event)
+
+    def _send(self, node: SimNode, message: ToAgent) -> None:
+        self.sent.setdefault(node.spec.name, []).append(message)
+        link = node.link
+        self.carry(node.spec.name, "down", lambda: node.receive(message, link))
+
+    def _changing(self, change: Change) -> Callable[[], None]:
+        return lambda: self._change(change)
+
+    def _change(self, change: Change) -> None:
+        node = self.nodes[change.node]
+        match change.what:
+            case "up" | "down":
+                self.latencies[change.node, change.what] = change.latency_ns
+                for arrive in self.held.pop((change.node, change.what), []):
+                    self.carry(change.node, change.what, arrive)
+            case "drop":
+                node.link += 1
+                node.tell(io.Disconnected())
+                self.queue.after(SECOND, node.connect)
+            case "echo":
+                old = [message for message in self.sent.get(change.node, []) if message.epoch < node.agent.epoch]
+                orders = [message for message in old if isinstance(message, Ordered)]
+                for message in orders[-1:] or old[-1:]:
+                    node.tell(message)
+
+
+class SlowNode(SimNode):
+    """The node with such a link. What its agent does is judged as it does it."""
+
+    def __init__(self, sim: SlowSimulation, spec: NodeSpec, starts: int = 0) -> None:
+        super().__init__(sim, spec, starts)
+        self._slow = sim
+        self._asked: dict[Key, None] = {}  # attempts that were told to stop, or of it
+        self._failed: dict[Key, None] = {}  # attempts of which a worker had failed before
+
+    def tell(self, event: io.AgentInput) -> None:
+        if not self.is_alive or self.is_paused:
+            super().tell(event)
+            return
+        now = self._slow.queue.now
+        outputs = self.agent.handle(io.AgentTimePassed(), now)  # what is due has nothing to do with the event
+        is_stale = isinstance(event, ToAgent) and (
+            event.epoch < self.agent.epoch or event.incarnation != self.agent.incarnation
+        )
+        if isinstance(event, Ordered) and not is_stale and not self.agent.is_fencing:
+            self._note(event.order)
+        before = (self.agent.epoch, self.agent.lease.acked_ns)
+        follows = self.agent.handle(event, now)
+        if is_stale and (follows or before != (self.agent.epoch, self.agent.lease.acked_ns)):
+            raise Violation("R20", f"{self.spec.name} obeys old news: {event}")
+        for output in outputs + follows:
+            self._judge(output)
+            self._carry_out(output)
+        self._plan()
+
+    def _note(self, order: Order) -> None:
+        if isinstance(order, StopReplica | AskStep | StopAtStep):
+            attempt = self.agent.attempts.get(order.replica)
+            if attempt is not None and attempt.order.attempt == order.attempt:
+                self._asked[order.replica, order.attempt] = None
+
+    def exit_worker(
+        self,
+        replica: ReplicaId,
+        attempt: int,
+        local_rank: int,
+        *,
+        code: int = 0,
+        signal: str | None = None,
+        kind: str | None = None,
+        detail: str = "",
+    ) -> None:
+        if (code or signal) and (replica, attempt) not in self._asked:
+            self._failed[replica, attempt] = None
+        super().exit_worker(replica, attempt, local_rank, code=code, signal=signal, kind=kind, detail=detail)
+
+    def _judge(self, output: io.AgentOutput) -> None:
+        """Whatever ends after a stop, or under a notice, has stopped (R16)."""
+        if not isinstance(output, io.Send) or not isinstance(output.message, Report):
+            return
+        event = output.message.event
+        if isinstance(event, ev.ReplicaExited):
+            key = (event.replica, event.attempt)
+            if key in self._asked and key not in self._failed:
+                raise Violation(
+                    "R16", f"{event.replica} was told to stop, and its end counts as {event.kind or 'success'}"
+                )
+
+    def _send(self, message: ToController) -> None:
+        link = self.link
+
+        def arrive() -> None:
+            if link == self.link and not self._slow.is_down and not self.net.is_cut("up"):
+                self._slow.hear(message)
+
+        if not self.net.is_cut("up"):
+            self._slow.carry(self.spec.name, "up", arrive)

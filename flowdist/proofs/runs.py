@@ -1,0 +1,160 @@
+"""Whole jobs in the simulator, with what befalls them, judged by their record and by how they go on.
+
+`judge_run` is for any topology and plan of faults; `judge_restart` holds what one failure restarts against the static
+table; `judge_network` plays every message, over links that are slow and fall silent one way.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+from hypothesis import strategies as st
+
+from flowdist.control.protocol import events as ev
+from flowdist.control.protocol.effects import StopReplica
+from flowdist.control.protocol.ids import ReplicaId
+from flowdist.faults.grammar import NOTHING, Plan, parse_fault
+from flowdist.graph import HOUR, MINUTE, SECOND, Cluster, NodeSpec, RoleGraph
+from flowdist.record.journal import FaultLine, Line, Record
+from flowdist.record.restart_rules import CRASHES, Complaint, complaints, crash
+from flowdist.report.static.restarts import Cause, restart_set
+from flowdist.sim.engine.simulation import SimResult, Simulation
+from flowdist.testing.strategies import fault_plans, restarting_topologies, topologies, with_steady_services
+
+UNTIL_NS = 3 * HOUR
+BOUND_NS = 25 * MINUTE  # the longest wait of all that a policy allows, detection and start-up included
+
+
+class Run(NamedTuple):
+    """The case: a job, what befalls it, and the seed of its start-up times."""
+
+    graph: RoleGraph
+    plan: Plan
+    seed: int
+
+
+def runs() -> st.SearchStrategy[Run]:
+    graphs = st.one_of(topologies(), topologies(gpus=True)).map(with_steady_services)
+    return graphs.flatmap(lambda graph: st.builds(Run, st.just(graph), fault_plans(graph), st.integers(0, 2)))
+
+
+def quiet_runs() -> st.SearchStrategy[Run]:
+    """Nothing befalls the job, its nodes have room for the minima and little more, and a role waits for a success."""
+
+    def waits(graph: RoleGraph) -> bool:
+        return any(gate.condition == "succeeded" for role in graph.roles for gate in role.gates)
+
+    def tight(graph: RoleGraph, more: int) -> RoleGraph:
+        wanted = sum(role.min_replicas for role in graph.roles) + more
+        nodes = graph.cluster.nodes
+        cluster = Cluster(tuple(NodeSpec(node.name, cpu=float(max(1, wanted // len(nodes)))) for node in nodes))
+        return msgspec.structs.replace(graph, cluster=cluster)
+
+    graphs = st.builds(tight, topologies().filter(waits).map(with_steady_services), st.integers(0, 3))
+    return st.builds(Run, graphs, st.just(NOTHING), st.just(0))
+
+
+def judge_run(run: Run) -> list[Complaint]:
+    """Invariants and split brain as the simulator sees them, then the record, then whether the job went on."""
+    try:
+        result = Simulation(run.graph, run.plan, seed=run.seed).run(UNTIL_NS)
+    except CRASHES as error:
+        return [crash(error)]
+    if result.violation is not None:
+        return [Complaint(result.violation.property, str(result.violation))]
+    return complaints(result.lines) or _goes_on(run, result) or _needs_no_luck(run, result)
+
+
+def _goes_on(run: Run, result: SimResult) -> list[Complaint]:
+    """After the last fault, and when what was to come back is back, the job gets further or ends, within a bound."""
+    times = [line.t_ns for line in result.lines if isinstance(line, FaultLine)]
+    times += [scale.at_ns for scale in run.plan.scales] + [drain.at_ns for drain in run.plan.drains]
+    healed = max(times, default=0) + max((fault.duration_ns or 0 for fault in run.plan.faults), default=0)
+    if result.now <= healed + BOUND_NS or any(_gets_further(line, healed) for line in result.lines):
+        return []
+    return [Complaint("liveness", f"nothing was done within {BOUND_NS / MINUTE:g} min: {result.job.ending_reason}")]
+
+
+def _gets_further(line: Line, since: int) -> bool:
+    if not isinstance(line, Record) or not since <= line.t_ns <= since + BOUND_NS:
+        return False
+    return isinstance(line.event, ev.CheckpointOffered) or (
+        isinstance(line.event, ev.ReplicaExited) and line.event.kind is None
+    )
+
+
+def _needs_no_luck(run: Run, result: SimResult) -> list[Complaint]:
+    """A job that nothing befalls, with room for all its minima and more, succeeds (R2)."""
+    roles = run.graph.roles
+    room = sum(int(node.cpu) for node in run.graph.cluster.nodes)
+    placed = any(role.placement.near or role.placement.apart or role.resources.gpu for role in roles)
+    if run.plan != NOTHING or placed or room < sum(role.min_replicas for role in roles):
+        return []
+    if result.job.outcome == "succeeded":
+        return []
+    return [Complaint("R2", f"nothing befalls a job that has room, and it ends {result.job.outcome}: {_end(result)}")]
+
+
+def _end(result: SimResult) -> str:
+    return result.job.ending_reason or "; ".join(result.waiting)
+
+
+class Restart(NamedTuple):
+    """The case: a job that runs, and the one thing that fails."""
+
+    graph: RoleGraph
+    target: str
+
+
+def restarts() -> st.SearchStrategy[Restart]:
+    def targets(graph: RoleGraph) -> st.SearchStrategy[str]:
+        replicas = [f"{role.name}/{i}" for role in graph.roles for i in range(role.max_replicas)]
+        return st.sampled_from([*replicas, *(node.name for node in graph.cluster.nodes)])
+
+    return restarting_topologies().flatmap(lambda graph: st.builds(Restart, st.just(graph), targets(graph)))
+
+
+def judge_restart(case: Restart) -> list[Complaint]:
+    """What is told to stop when something fails, with what failed, is what the table says (R5)."""
+    plan = Plan((parse_fault(f"{case.target}@10s"),))
+    try:
+        result = Simulation(case.graph, plan).run(20 * SECOND)
+    except CRASHES as error:
+        return [crash(error)]
+    if result.violation is not None:
+        return [Complaint(result.violation.property, str(result.violation))]
+    news = [line for line in result.lines if isinstance(line, Record) and line.t_ns >= 10 * SECOND]
+    first = next((line for line in news if isinstance(line.event, ev.ReplicaExited | ev.NodeGone)), None)
+    if first is None:
+        return []  # nothing ran there
+    hit = _hit(result, first)
+    cause: Cause = "node_lost" if isinstance(first.event, ev.NodeGone) else "failure"
+    wanted = set(hit)
+    for replica in hit:
+        table = restart_set(case.graph, replica.role, cause)
+        wanted |= {other for other in result.job.replicas if table.get(other.role) == "role"}
+    found = {effect.replica for effect in first.effects if isinstance(effect, StopReplica)} | set(hit)
+    if found == wanted:
+        return []
+    more, less = (", ".join(map(str, sorted(names))) for names in (found - wanted, wanted - found))
+    return [
+        Complaint(
+            "R5", f"{case.target} fails: beyond the table {more or 'nothing'} restarts, {less or 'nothing'} lacks"
+        )
+    ]
+
+
+def _hit(result: SimResult, first: Record) -> list[ReplicaId]:
+    if isinstance(first.event, ev.ReplicaExited):
+        return [first.event.replica]
+    assert isinstance(first.event, ev.NodeGone)
+    started = [e for line in result.lines if isinstance(line, Record) and line.n < first.n for e in line.effects]
+    return [e.replica for e in started if getattr(e, "gpus", None) is not None and e.node == first.event.node]  # type: ignore[union-attr]
+
+
+def small(graph: RoleGraph) -> RoleGraph:
+    """Two nodes, and leases that are narrow: what is late by a second is late."""
+    options = msgspec.structs.replace(graph.options, lease_margin_ns=SECOND // 2)
+    cluster = msgspec.structs.replace(graph.cluster, nodes=graph.cluster.nodes[:2])
+    return msgspec.structs.replace(graph, options=options, cluster=cluster)

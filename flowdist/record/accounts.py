@@ -1,0 +1,189 @@
+"""Where the time went: each nanosecond of each replica is in one bucket; together they are wall time x replicas.
+
+Accounts of a job, simulated or real: whoever sees a change moves the replica on, and what control decides is heard
+here. A stretch of work is split when it ends: only then it is known what of it was kept. The simulator knows when a
+world begins to step and when it halts; of a real run the record has to tell (`timesheet`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal, get_args
+
+from flowdist.control.job.deadlines import Due
+from flowdist.control.job.state import OVER_PHASES, JobState
+from flowdist.control.protocol.effects import StartReplica
+from flowdist.control.protocol.events import ReplicaExited, ReplicaStopped
+from flowdist.control.protocol.ids import ReplicaId
+from flowdist.graph import RoleGraph
+from flowdist.record.journal import Record
+
+Bucket = Literal[
+    "productive",  # steps that were kept; of a service: it serves
+    "start-up",
+    "restore",
+    "checkpoint",
+    "stalled",  # a dependency was away, a member was slow or paused
+    "lost work",  # steps that had to be done again
+    "detection",  # it could not go on, and control did not know yet
+    "re-formation",  # from the incident to the start of the next attempt
+    "back-off",
+    "waiting",  # for gates, or for nodes
+    "done",  # it had finished, or was ended for good
+]
+BUCKETS: tuple[Bucket, ...] = get_args(Bucket)
+Spent = dict[str, dict[Bucket, int]]  # ns, by role and bucket
+
+
+class Accounts:
+    """`spent` is in ns, by role and bucket. What is under way is booked when it ends."""
+
+    def __init__(self, job: JobState) -> None:
+        self.spent: Spent = {name: dict.fromkeys(BUCKETS, 0) for name in job.roles}
+        self._at: dict[ReplicaId, tuple[Bucket | Literal["work"], int]] = dict.fromkeys(job.replicas, ("waiting", 0))
+        self._incidents = 0
+        self._short: dict[str, None] = {}  # roles that are below their minimum
+        self._over: dict[str, None] = {}  # worlds that are
+        self._ending_ns: int | None = None  # when it was decided that the job ends
+        self._pending = {name: Due("pending", name) for name in job.roles}
+
+    def move(self, replica: ReplicaId, to: Bucket, at: int) -> None:
+        """From that time on it is there; not from before the last change. Work is ended by `halts` alone."""
+        bucket, since = self._at[replica]
+        assert bucket != "work", f"{replica} works"
+        if at > since:
+            self.spent[replica.role][bucket] += at - since
+            since = at
+        self._at[replica] = (to, since)
+
+    def bucket_of(self, replica: ReplicaId) -> Bucket | Literal["work"]:
+        """Where it is now; `work` is split into buckets when it ends."""
+        return self._at[replica][0]
+
+    def serves(self, replica: ReplicaId, now: int) -> None:
+        """A service has started up."""
+        self.move(replica, "productive", now)
+
+    def stopped_working(self, replica: ReplicaId, at: int) -> None:
+        """A service is gone, asked or not."""
+        if self._at[replica][0] == "productive":
+            self.move(replica, "detection", at)
+
+    def begins(self, members: Iterable[ReplicaId], now: int, restore_ns: int = 0) -> None:
+        """Their world begins to work; so much of the end of their start-up was the reading of a checkpoint."""
+        for replica in members:
+            bucket, since = self._at[replica]
+            if bucket == "start-up":
+                self.transfer(replica.role, "start-up", "restore", min(restore_ns, now - since))
+            self.move(replica, "done", now)  # no bucket yet: `halts` says which
+            self._at[replica] = ("work", now)
+
+    def halts(self, job: JobState, members: Iterable[ReplicaId], came_to: Mapping[Bucket, int], at: int) -> None:
+        """A stretch of work is over. `came_to` is what its time was spent on, in ns, for each of them."""
+        for replica in members:
+            bucket, since = self._at[replica]
+            assert bucket == "work" and since + sum(came_to.values()) == at, f"{replica}: {came_to} since {since}"
+            for part, ns in came_to.items():
+                self.spent[replica.role][part] += ns
+            self._at[replica] = ("detection", at)
+            number = job.worlds[job.replicas[replica].world].incident
+            if self._ending_ns is not None:
+                self.move(replica, "done", self._ending_ns)
+            elif number is not None:
+                self.move(replica, "re-formation", job.incident(number).opened_ns)
+
+    def transfer(self, role: str, source: Bucket, target: Bucket, ns: int) -> None:
+        """It turns out that so much of the time of a role was spent on something else."""
+        self.spent[role][source] -= ns
+        self.spent[role][target] += ns
+
+    def hear(self, job: JobState, line: Record) -> None:
+        """Control has decided something."""
+        now = line.t_ns
+        for effect in line.effects:
+            if type(effect) is StartReplica:
+                self._leave_idle(job, effect.replica, now)
+                self.move(effect.replica, "start-up", now)
+                if effect.group_rank == 0:
+                    self._leave_out(job, effect.world, now)
+        for incident in job.incidents[self._incidents :] if len(job.incidents) > self._incidents else ():
+            for world in incident.worlds:
+                for member in job.worlds[world].pool:  # who is lost may be no member any more
+                    if self._at[member][0] in ("detection", "start-up", "productive"):
+                        self.move(member, "re-formation", now)
+        self._incidents = len(job.incidents)
+        event = line.event
+        if type(event) is ReplicaStopped or type(event) is ReplicaExited:
+            self._note_end(job, event.replica, now)
+        if job.ending is not None and self._ending_ns is None:
+            self._ending_ns = now
+            for replica, (bucket, _) in list(self._at.items()):
+                if bucket in ("detection", "start-up", "re-formation"):
+                    self.move(replica, "done", now)
+        if self._short or job.due.has_any(self._pending.values()):
+            self._note_short(job, now)
+
+    def _note_end(self, job: JobState, replica: ReplicaId, now: int) -> None:
+        """Its attempt is over; or it will not run again, or its whole world will not."""
+        if self._at[replica][0] == "start-up" and not job.replicas[replica].is_live:
+            is_back = job.worlds[job.replicas[replica].world].incident is not None  # else it was sent away
+            self.move(replica, "re-formation" if is_back else "waiting", now)
+        world = job.worlds[job.replicas[replica].world]
+        ended = [replica] if job.replicas[replica].phase in OVER_PHASES else []
+        if world.phase in ("succeeded", "ended") and world.name not in self._over:
+            self._over[world.name] = None
+            ended = [other for other in world.pool if not job.replicas[other].is_live]
+        for each in ended:
+            if self._at[each][0] not in ("work", "done"):
+                self.move(each, "done", now)
+
+    def _leave_out(self, job: JobState, world: str, now: int) -> None:
+        """Whoever is no member of the generation that starts waits for a node."""
+        members = dict.fromkeys(job.worlds[world].members)
+        for replica in job.worlds[world].pool:
+            if replica not in members and self._at[replica][0] in ("re-formation", "detection"):
+                self.move(replica, "waiting", now)
+
+    def _leave_idle(self, job: JobState, replica: ReplicaId, now: int) -> None:
+        """Of the time from an incident to the next start, the back-off was asked for."""
+        bucket, since = self._at[replica]
+        number = job.worlds[job.replicas[replica].world].incident
+        if bucket == "re-formation" and number is not None:
+            self.transfer(replica.role, bucket, "back-off", min(job.incident(number).backoff_ns, now - since))
+
+    def _note_short(self, job: JobState, now: int) -> None:
+        """While a role is below its minimum, whoever of it does not run waits for nodes."""
+        for name, due in self._pending.items():
+            is_short = due in job.due
+            if is_short == (name in self._short):
+                continue
+            role = job.roles[name]
+            self._short.pop(name, None)
+            if is_short:
+                self._short[name] = None
+            for replica in role.replicas:
+                bucket = self._at[replica][0]
+                if bucket == ("re-formation" if is_short else "waiting") and job.replicas[replica].attempt:
+                    self.move(replica, "waiting" if is_short else "re-formation", now)
+
+    def close(self, now: int) -> None:
+        """Everything is booked up to now; all work has been halted before."""
+        for replica, (bucket, _) in list(self._at.items()):
+            assert bucket != "work", f"{replica} works"
+            self.move(replica, bucket, now)
+
+    def spent_by(self, now: int, work: Mapping[ReplicaId, Mapping[Bucket, int]]) -> Spent:
+        """As `close` would leave it, with what the work of those who work comes to; nothing is booked."""
+        spent = {name: dict(buckets) for name, buckets in self.spent.items()}
+        for replica, (bucket, since) in self._at.items():
+            parts = work[replica] if bucket == "work" else {bucket: now - since}
+            for part, ns in parts.items():
+                spent[replica.role][part] += ns
+        return spent
+
+
+def goodput_of(graph: RoleGraph, spent: Mapping[str, Mapping[Bucket, int]]) -> float:
+    """Of the time of all replicas of tasks, up to their end, the share in which work was done that was kept."""
+    tasks = [spec.name for spec in graph.roles if spec.kind == "task"]
+    total = sum(ns for name in tasks for bucket, ns in spent[name].items() if bucket != "done")
+    return sum(spent[name]["productive"] for name in tasks) / max(total, 1)

@@ -1,0 +1,290 @@
+"""A job at one moment, as a value that can be sent and shown: who runs where, what is not as usual, what was decided.
+
+It is made where the state is, and shown elsewhere: on a terminal, as JSON, as metrics. `Lately` keeps what the state
+has no need of: the last decisions in their own words, and how fast steps come.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from typing import Literal
+
+import msgspec
+
+from flowdist.control.job.state import PHASES, Incident, JobState, Node, ReplicaPhase, Role, World, WorldPhase
+from flowdist.control.membership.waiting import held_up_by
+from flowdist.control.protocol.effects import Level, Notify, Outcome, StartReplica
+from flowdist.control.protocol.events import ReplicaProgressed
+from flowdist.control.protocol.ids import NodeName, WorldName
+from flowdist.graph import SECOND, WHOLE
+from flowdist.record.accounts import Spent, goodput_of
+from flowdist.record.journal import Record
+
+JobPhase = Literal["starting", "running", "ending"] | Outcome
+SAID_MAX = 50
+RATE_WINDOW_NS = 30 * SECOND
+WORKING_PHASES: tuple[ReplicaPhase, ...] = ("running", "ready", "stopping")
+
+
+class Said(msgspec.Struct, frozen=True):
+    """What the controller has said about one of its decisions, and when."""
+
+    t_ns: int
+    text: str
+    level: Level = "info"
+
+
+class RoleStatus(msgspec.Struct, frozen=True):
+    """A role in numbers. `workers` live, `step` is the most advanced; `steps_per_s` is None until two are known."""
+
+    name: str
+    kind: str
+    outcome: str | None
+    min_replicas: int
+    max_replicas: int
+    target: int
+    has_readiness: bool
+    phases: dict[ReplicaPhase, int]
+    workers: int
+    generation: int
+    step: int
+    steps_per_s: float | None
+    restarts: int
+    charged: int
+    budget: int | None
+
+
+class WorldStatus(msgspec.Struct, frozen=True):
+    """A gang, or roles with one RANK space. `size` is its WORLD_SIZE, 0 while it does not run."""
+
+    name: WorldName
+    phase: WorldPhase
+    generation: int
+    size: int
+    checkpoints: int
+
+
+class ReplicaStatus(msgspec.Struct, frozen=True):
+    name: str
+    phase: ReplicaPhase
+    attempt: int
+    node: NodeName | None
+    step: int
+    stalled: str  # what was missed of it; empty: nothing
+    has_seat_to_come: bool  # it waits and is wanted: its number is below the role's target
+
+
+class NodeStatus(msgspec.Struct, frozen=True):
+    """`phase` is up, cordoned, leaving, unheard, lost or expected; `because` says why it is not as usual."""
+
+    name: NodeName
+    phase: str
+    because: str = ""
+    replicas: int = 0
+    cpu: float = 0.0
+    cpu_free: float = 0.0
+    gpu: int = 0
+    gpu_free: int | float = 0
+    heard_s_ago: float | None = None  # the driver knows that
+    bad_gpus: tuple[str, ...] = ()  # each with the reason
+
+
+class IncidentStatus(msgspec.Struct, frozen=True):
+    number: int
+    opened_ns: int
+    phase: str
+    kind: str
+    root: str
+    reason: str
+    awaits: int
+
+
+class RestartCount(msgspec.Struct, frozen=True):
+    """How often incidents of one kind have made replicas of one role start again."""
+
+    role: str
+    cause: str
+    replicas: int
+
+
+class Status(msgspec.Struct, frozen=True):
+    """Everything that is shown of a job under way."""
+
+    name: str
+    run_id: str
+    now_ns: int
+    epoch: int
+    state: JobPhase
+    reason: str
+    roles: tuple[RoleStatus, ...]
+    worlds: tuple[WorldStatus, ...]
+    replicas: tuple[ReplicaStatus, ...]
+    nodes: tuple[NodeStatus, ...]
+    incidents: dict[str, int]  # how many there were, by kind
+    open_incidents: tuple[IncidentStatus, ...]
+    restarts: tuple[RestartCount, ...]
+    held_up_by: tuple[str, ...]
+    said: tuple[Said, ...]
+    time_ns: Spent = {}  # of all replicas, by role and bucket; empty: not known here
+    goodput: float | None = None  # of the time of tasks, 0 to 1
+
+
+class Lately:
+    """What was said last, and how fast steps come. It is told every record, in order."""
+
+    def __init__(self) -> None:
+        self.said: deque[Said] = deque(maxlen=SAID_MAX)
+        self._steps: dict[str, deque[tuple[int, int]]] = {}  # by role: when its most advanced replica got how far
+
+    def hear(self, record: Record) -> None:
+        for effect in record.effects:
+            if isinstance(effect, Notify):
+                self.said.append(Said(record.t_ns, effect.text, effect.level))
+            elif isinstance(effect, StartReplica):
+                self._steps.pop(effect.replica.role, None)  # it goes on from where it had saved
+        event = record.event
+        if isinstance(event, ReplicaProgressed):
+            steps = self._steps.setdefault(event.replica.role, deque())
+            if not steps or event.step > steps[-1][1]:
+                steps.append((record.t_ns, event.step))
+            while record.t_ns - steps[0][0] > RATE_WINDOW_NS and len(steps) > 2:
+                steps.popleft()
+
+    def steps_per_s(self, role: str, now: int) -> float | None:
+        """Over the last half minute, or over the last two steps where they take longer. None: not known."""
+        steps = self._steps.get(role)
+        if steps is None or len(steps) < 2:
+            return None
+        (first_ns, first), (last_ns, last) = steps[0], steps[-1]
+        until = last_ns if now - last_ns < RATE_WINDOW_NS else now  # whoever stands still gets slower and slower
+        return (last - first) / ((until - first_ns) / SECOND) if until > first_ns else None
+
+
+def status_of(
+    job: JobState, lately: Lately, run_id: str = "", now: int | None = None, spent: Spent | None = None
+) -> Status:
+    """The job as it is. `now` is later than its last event when that was a while ago; `spent` is up to then."""
+    now = job.now if now is None else max(now, job.now)
+    counts = Counter(
+        (each.role, incident.kind)
+        for incident in job.incidents
+        for each in incident.restarted
+        if each not in incident.stayed
+    )
+    return Status(
+        name=job.graph.name,
+        run_id=run_id,
+        now_ns=now,
+        epoch=job.epoch,
+        state=_state(job),
+        reason=job.ending_reason,
+        roles=tuple(_role(job, role, lately.steps_per_s(name, now)) for name, role in job.roles.items()),
+        worlds=tuple(
+            _world(job, world) for world in job.worlds.values() if len(world.pool) > 1 or _is_gang(job, world)
+        ),
+        replicas=tuple(
+            ReplicaStatus(
+                str(replica.id),
+                replica.phase,
+                replica.attempt,
+                replica.node,
+                replica.step,
+                replica.stalled,
+                replica.phase == "waiting" and replica.id.index < job.role_of(replica.id).target,
+            )
+            for replica in job.replicas.values()
+        ),
+        nodes=(
+            *(_node(name, node) for name, node in job.nodes.items()),
+            *(NodeStatus(name, "expected") for name in job.missing if name not in job.nodes),
+        ),
+        incidents=dict(sorted(Counter(incident.kind for incident in job.incidents).items())),
+        open_incidents=tuple(_incident(incident) for incident in job.open_incidents()),
+        restarts=tuple(RestartCount(role, cause, count) for (role, cause), count in sorted(counts.items())),
+        held_up_by=tuple(held_up_by(job)),
+        said=tuple(lately.said),
+        time_ns=spent or {},
+        goodput=goodput_of(job.graph, spent) if spent is not None else None,
+    )
+
+
+def _state(job: JobState) -> JobPhase:
+    if job.outcome is not None:
+        return job.outcome
+    if job.ending is not None:
+        return "ending"
+    return "running" if any(world.generation for world in job.worlds.values()) else "starting"
+
+
+def _is_gang(job: JobState, world: World) -> bool:
+    return job.roles[world.roles[0]].spec.gang
+
+
+def _role(job: JobState, role: Role, steps_per_s: float | None) -> RoleStatus:
+    spec = role.spec
+    worlds = job.worlds_of(role)
+    phases = {phase: role.count(phase) for phase in PHASES if role.count(phase)}
+    return RoleStatus(
+        name=spec.name,
+        kind=spec.kind,
+        outcome=role.outcome,
+        min_replicas=spec.min_replicas,
+        max_replicas=spec.max_replicas,
+        target=role.target,
+        has_readiness=spec.ready is not None,
+        phases=phases,
+        workers=sum(
+            replica.procs for replica in job.replicas_of(role) if replica.is_live and replica.phase != "starting"
+        ),
+        generation=max(world.generation for world in worlds),
+        step=max(world.step for world in worlds),
+        steps_per_s=steps_per_s if role.outcome is None else None,
+        restarts=sum(replica.restarts for replica in job.replicas_of(role)),
+        charged=len(role.charges),
+        budget=spec.restart.max_restarts if spec.restart is not None else None,
+    )
+
+
+def _world(job: JobState, world: World) -> WorldStatus:
+    running = world.members if world.phase == "running" else ()
+    size = sum(job.replicas[replica].procs for replica in running)
+    return WorldStatus(world.name, world.phase, world.generation, size, world.checkpoints)
+
+
+def _whole_or_not(thousandths: int) -> int | float:
+    return thousandths / WHOLE if thousandths % WHOLE else thousandths // WHOLE
+
+
+def _node(name: NodeName, node: Node) -> NodeStatus:
+    phase = "up"
+    if not node.usable:
+        phase = "lost"
+    elif node.is_leaving:
+        phase = "leaving"
+    elif node.cordoned:
+        phase = "cordoned"
+    elif node.is_unheard:
+        phase = "unheard"
+    return NodeStatus(
+        name,
+        phase,
+        because=node.cordoned if node.usable else node.lost_because,
+        replicas=len(node.replicas),
+        cpu=node.spec.cpu,
+        cpu_free=node.free.mcpu / 1000,
+        gpu=node.spec.gpu,
+        gpu_free=_whole_or_not(sum(node.free.devices)),
+        bad_gpus=tuple(f"GPU {gpu}: {reason}" for gpu, reason in node.bad_gpus.items()),
+    )
+
+
+def _incident(incident: Incident) -> IncidentStatus:
+    return IncidentStatus(
+        incident.number,
+        incident.opened_ns,
+        incident.phase,
+        incident.kind,
+        incident.root,
+        incident.reason,
+        len(incident.awaited),
+    )

@@ -1,0 +1,261 @@
+"""How a job is, for people: roles as rows with counts, and by name only what is not as usual.
+
+That is what keeps it readable with hundreds of replicas. The lines are the same for plain output and for a terminal
+that shows them again and again; there they have colours, and a width and a height to fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from flowdist.graph import format_duration
+from flowdist.record.status import NodeStatus, ReplicaStatus, RoleStatus, Said, Status
+from flowdist.report.record.trace import stamp
+
+STRIP_MAX = 64  # nodes that are drawn, one character each
+QUIET_S = 2.0  # without a heartbeat, of which there are two a second by default
+NAMES_MAX = 6  # of replicas or nodes that are listed together
+MARKS = {"up": "=", "cordoned": "#", "leaving": "~", "unheard": "?", "lost": "x", "expected": "."}
+STYLES = {
+    **dict.fromkeys(("running", "succeeded"), "green"),
+    **dict.fromkeys(("starting", "ending", "cancelled", "warning", "refused"), "yellow"),
+    **dict.fromkeys(("failed", "died", "error"), "red"),
+}
+
+
+class Span(NamedTuple):
+    """Text and how it looks: a colour, `bold`, `dim` or nothing."""
+
+    text: str
+    style: str = ""
+
+
+Line = list[Span]
+
+
+class Limits(NamedTuple):
+    """How many lines there may be of what has no natural end."""
+
+    said: int = 6
+    unusual: int = 8
+    held_up: int = 3
+    roles: int = 40
+
+
+TIGHTER = (Limits(), Limits(4, 6, 2), Limits(3, 4, 1, 20), Limits(1, 2, 1, 10), Limits(1, 1, 0, 5), Limits(0, 2, 0, 5))
+
+
+def status_text(status: Status, *, state: str = "") -> str:
+    """All of it, for people and pipes. `state` is said of a run that its own state does not know of: died."""
+    return "\n".join(plain(line) for line in status_lines(status, Limits(12, 20, 10, 1000), state=state)) + "\n"
+
+
+def fitted(status: Status, height: int) -> list[Line]:
+    """What is most worth knowing in so many lines."""
+    lines: list[Line] = []
+    for limits in TIGHTER:
+        lines = status_lines(status, limits)
+        if len(lines) <= height:
+            return lines
+    return lines[: max(1, height)]
+
+
+def plain(line: Line) -> str:
+    return "".join(span.text for span in line).rstrip()
+
+
+def status_lines(status: Status, limits: Limits, *, state: str = "") -> list[Line]:
+    lines = [_head(status, state or status.state)]
+    if status.reason:
+        lines.append([Span(status.reason)])
+    lines += [[], *_roles(status.roles, limits.roles)]
+    unusual = [*_unusual_replicas(status), *_unusual_nodes(status.nodes), *_open_incidents(status)]
+    nodes = _nodes(status.nodes)
+    lines += [[], *([nodes] if nodes else []), *_at_most(unusual, limits.unusual)]
+    if status.held_up_by and limits.held_up:
+        waits: list[Line] = [[Span(f"  {text}")] for text in status.held_up_by]
+        lines += [[], [Span("waits for", "bold")], *_at_most(waits, limits.held_up)]
+    if status.said and limits.said:
+        lines += [[], [Span("lately", "bold")], *(_said(said) for said in status.said[-limits.said :])]
+    return lines
+
+
+def one_line(status: Status) -> str:
+    """The job in a line: for a log that has one every now and then."""
+    roles = []
+    for role in status.roles:
+        up = role.phases.get("running", 0) + role.phases.get("ready", 0)
+        step = f" step {role.step}" if role.step >= 0 else ""
+        rate = f" ({_rate(role.steps_per_s)}/s)" if role.steps_per_s is not None else ""
+        roles.append(f"{role.name} {up}/{role.target}{step}{rate}")
+    up = sum(node.phase == "up" for node in status.nodes)
+    counts = f"nodes {up}/{len(status.nodes)}, incidents {sum(status.incidents.values())}"
+    return f"{_seconds(status.now_ns)} {status.state}: {', '.join(roles)}; {counts}"
+
+
+def _head(status: Status, state: str) -> Line:
+    line = [Span(status.run_id or status.name, "bold"), Span("  "), Span(state, STYLES.get(state, ""))]
+    words = [f"after {_seconds(status.now_ns)}"]
+    if total := sum(status.incidents.values()):
+        causes = ", ".join(f"{count} {kind}" for kind, count in status.incidents.items())
+        words.append(f"{total} incident{'s' * (total != 1)} ({causes})")
+    if status.goodput is not None:
+        words.append(f"goodput {100 * status.goodput:.0f} %")
+    if status.epoch > 1:
+        words.append(f"controller of epoch {status.epoch}")
+    return [*line, Span(f"  {', '.join(words)}")]
+
+
+def _roles(roles: Sequence[RoleStatus], most: int) -> list[Line]:
+    rows: list[tuple[str, ...]] = [
+        ("role", "up", "replicas", "gen", "workers", "step", "steps/s", "restarts", "charged")
+    ]
+    rows += [_role(role) for role in roles[:most]]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines: list[Line] = []
+    for number, row in enumerate(rows):
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        if number == 0:
+            lines.append([Span("  " + "  ".join(cells), "bold")])
+        else:
+            lines.append([Span("  "), Span("  ".join(cells[:2]), _role_style(roles[number - 1])), *_rest(cells[2:])])
+    if len(roles) > most:
+        lines.append([Span(f"  and {len(roles) - most} roles more")])
+    return lines
+
+
+def _rest(cells: list[str]) -> list[Span]:
+    return [Span("  " + "  ".join(cells))]
+
+
+def _role(role: RoleStatus) -> tuple[str, ...]:
+    up = role.phases.get("running", 0) + role.phases.get("ready", 0)
+    live = up or role.phases.get("starting") or role.phases.get("stopping")
+    phases = ", ".join(f"{count} {phase}" for phase, count in _shown(role))
+    is_over = role.outcome is not None and not live
+    return (
+        role.name,
+        f"{up}/{role.target}" if not is_over else "-",
+        str(role.outcome) if is_over else phases or "-",
+        str(role.generation or "-"),
+        str(role.workers or "-"),
+        str(role.step) if role.step >= 0 else "-",
+        _rate(role.steps_per_s) if role.steps_per_s is not None else "-",
+        str(role.restarts),
+        f"{role.charged} of {role.budget}" if role.budget is not None else "-",
+    )
+
+
+def _shown(role: RoleStatus) -> list[tuple[str, int]]:
+    """Replicas beyond what the operator has scaled to wait for nothing: they are no part of the picture."""
+    shown = {str(phase): count for phase, count in role.phases.items()}
+    spare = min(shown.get("waiting", 0), role.max_replicas - role.target)
+    if spare:
+        shown["waiting"] -= spare
+    return [(phase, count) for phase, count in shown.items() if count]
+
+
+def _role_style(role: RoleStatus) -> str:
+    up = role.phases.get("running", 0) + role.phases.get("ready", 0)
+    if role.outcome is not None or up >= role.target:
+        return "red" if role.outcome == "failed" else "green"
+    return "yellow" if up >= role.min_replicas else "red" if role.generation else ""
+
+
+def _open_incidents(status: Status) -> Iterable[Line]:
+    for incident in status.open_incidents:
+        awaits = f", awaits {incident.awaits}" if incident.awaits else ""
+        since = _seconds(status.now_ns - incident.opened_ns)
+        text = f"  incident {incident.number}, {incident.phase} for {since}{awaits}: {incident.reason}"
+        yield [Span(text, "yellow")]
+
+
+def _unusual_replicas(status: Status) -> Iterable[Line]:
+    """Replicas of a role that are not as usual in the same way, together."""
+    roles = {role.name: role for role in status.roles}
+    groups: dict[tuple[str, str], list[str]] = {}
+    for replica in status.replicas:
+        role = roles[replica.name.partition("/")[0]]
+        if what := _what_is_unusual(role, replica):
+            details = [f"attempt {replica.attempt}"] if replica.attempt > 1 else []
+            details += [replica.node] if replica.node is not None else []
+            name = f"{replica.name} ({', '.join(details)})" if details else replica.name
+            groups.setdefault((role.name, what), []).append(name)
+    for (_, what), names in sorted(groups.items(), key=lambda group: not group[0][1].startswith("stalled")):
+        yield [Span(f"  {what}: {_listed(names)}", "red" if what.startswith("stalled") else "yellow")]
+
+
+def _what_is_unusual(role: RoleStatus, replica: ReplicaStatus) -> str:
+    if replica.stalled:
+        missed = "not started" if replica.stalled == "start" else f"no {replica.stalled}"
+        return f"stalled, {missed}"
+    if replica.phase == "stopping":
+        return "told to stop"
+    if replica.phase == "gone":
+        return "gone, waits for its incident"
+    if replica.phase == "waiting" and replica.has_seat_to_come and role.generation and role.outcome is None:
+        return "waits for a place" if replica.node is None else "waits to start again"
+    if replica.attempt > 1 and replica.phase == "starting":
+        return "starting again"
+    if replica.attempt > 1 and replica.phase == "running" and role.has_readiness:
+        return "not ready again"
+    return ""
+
+
+def _nodes(nodes: Sequence[NodeStatus]) -> Line:
+    if not nodes:
+        return []
+    up = sum(node.phase == "up" for node in nodes)
+    line = [Span("nodes", "bold"), Span(f"  {up} of {len(nodes)} up  ")]
+    if len(nodes) <= STRIP_MAX:
+        line += [Span(MARKS[node.phase], _node_style(node)) for node in nodes]
+    return line
+
+
+def _node_style(node: NodeStatus) -> str:
+    return {"up": "green", "lost": "red"}.get(node.phase, "yellow")
+
+
+def _unusual_nodes(nodes: Sequence[NodeStatus]) -> Iterable[Line]:
+    quiet = [f"{node.name} for {node.heard_s_ago:.0f}s" for node in nodes if _is_quiet(node)]
+    if quiet:
+        yield [Span(f"  ! not heard: {_listed(quiet)}", "yellow")]
+    groups: dict[tuple[str, str], list[str]] = {}
+    for node in nodes:
+        if node.phase != "up":
+            groups.setdefault((node.phase, node.because), []).append(node.name)
+    for (phase, because), names in groups.items():
+        reason = f": {because}" if because else ""
+        yield [Span(f"  {MARKS[phase]} {phase} {_listed(names)}{reason}", "red" if phase == "lost" else "yellow")]
+    for node in nodes:
+        if node.bad_gpus:
+            yield [Span(f"  x {node.name} without {', '.join(node.bad_gpus)}", "red")]
+
+
+def _is_quiet(node: NodeStatus) -> bool:
+    """It counts as up until its lease has run out, and is not as usual before."""
+    return node.phase not in ("lost", "expected") and node.heard_s_ago is not None and node.heard_s_ago > QUIET_S
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
+    return ", ".join(names[:NAMES_MAX]) + more
+
+
+def _at_most(lines: list[Line], most: int) -> list[Line]:
+    if len(lines) <= most:
+        return lines
+    return [*lines[:most], [Span(f"  and {len(lines) - most} lines more")]] if most else []
+
+
+def _said(said: Said) -> Line:
+    return [Span(f"  {stamp(said.t_ns).strip()}  ", "dim"), Span(said.text, STYLES.get(said.level, ""))]
+
+
+def _seconds(ns: int) -> str:
+    return format_duration(round(ns, -9)) if ns >= 10**9 else "0s"
+
+
+def _rate(steps_per_s: float) -> str:
+    return f"{steps_per_s:.1f}" if steps_per_s < 100 else f"{steps_per_s:.0f}"

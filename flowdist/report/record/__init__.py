@@ -1,0 +1,1 @@
+"""What a record says, for people: summary, trace, state, timeline, differences."""

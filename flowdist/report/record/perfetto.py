@@ -1,0 +1,156 @@
+"""A timeline in the trace format of Chrome, which ui.perfetto.dev opens.
+
+A node is a process and a replica a thread of it. Attempts are slices with their phases inside; faults, decisions and
+checkpoints are instants; incidents and lost work are async slices, which may overlap. Process 0 is the job as a whole:
+its threads are the generations of each world and what was decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from flowdist.control.protocol.ids import ReplicaId
+from flowdist.record.journal import FaultLine
+from flowdist.report.record.timeline import Attempt, Timeline
+
+JOB = 0
+DECISIONS = 1  # the thread of the job that has them; generations come after it
+
+Event = dict[str, Any]
+
+
+def perfetto_json(timeline: Timeline) -> bytes:
+    """The whole file, the same bytes for the same record."""
+    name = timeline.header.graph.name
+    content = {
+        "displayTimeUnit": "ms",
+        "otherData": {"name": name, "run_id": timeline.header.run_id, "seed": str(timeline.header.seed)},
+        "traceEvents": perfetto_events(timeline),
+    }
+    return msgspec.json.encode(content) + b"\n"
+
+
+def perfetto_events(timeline: Timeline) -> list[Event]:
+    """Metadata first, then everything in the order of time."""
+    maker = _Maker(timeline)
+    events = [*maker.attempts(), *maker.generations(), *maker.incidents(), *maker.instants()]
+    return [*maker.names(), *sorted(events, key=lambda event: float(event["ts"]))]
+
+
+def _us(ns: int) -> int | float:
+    """The format counts in microseconds; what is between them is kept as a fraction."""
+    return ns // 1000 if ns % 1000 == 0 else ns / 1000
+
+
+class _Maker:
+    """Who is which process and thread, and the events of each kind."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self._pids = {name: number for number, name in enumerate(timeline.nodes(), 1)}
+        self._tids = {replica: number for number, replica in enumerate(timeline.job.replicas, 1)}
+        worlds = [name for name, world in timeline.job.worlds.items() if timeline.job.roles[world.roles[0]].spec.gang]
+        self._worlds = {name: number for number, name in enumerate(worlds, DECISIONS + 1)}
+        self._reasons = {decision.n: decision.reason for decision in timeline.decisions}
+
+    def names(self) -> Iterator[Event]:
+        yield from _named(JOB, None, "job", JOB)
+        yield from _named(JOB, DECISIONS, "decisions", DECISIONS)
+        for world, tid in self._worlds.items():
+            yield from _named(JOB, tid, f"generations of {world}", tid)
+        for node, pid in self._pids.items():
+            yield from _named(pid, None, node, pid)
+        seen: dict[tuple[int, ReplicaId], None] = {}
+        for attempt in self._timeline.attempts:
+            seen[self._pids[attempt.node], attempt.replica] = None
+        for pid, replica in sorted(seen, key=lambda key: (key[0], self._tids[key[1]])):
+            yield from _named(pid, self._tids[replica], str(replica), self._tids[replica])
+
+    def attempts(self) -> Iterator[Event]:
+        for attempt in self._timeline.attempts:
+            end = self._timeline.end_ns if attempt.ended_ns is None else attempt.ended_ns
+            where = {"pid": self._pids[attempt.node], "tid": self._tids[attempt.replica]}
+            yield _slice(where, f"attempt {attempt.number}", "attempt", attempt.started_ns, end, self._about(attempt))
+            for phase, begun, over in attempt.phases(end):
+                yield _slice(where, phase, "phase", begun, over, {})
+            if attempt.lost_from_ns is not None:
+                name = f"lost work of {attempt.replica}"
+                key = f"{attempt.replica}#{attempt.number}"
+                yield from _async(where, name, "lost work", key, attempt.lost_from_ns, end, {})
+
+    def _about(self, attempt: Attempt) -> dict[str, Any]:
+        return {
+            "generation": attempt.generation,
+            "world": attempt.world,
+            "rank": attempt.rank,
+            "how": attempt.how,
+            "step": attempt.step,
+            "event": attempt.because,
+            "reason": self._reasons.get(attempt.because, "") if attempt.because is not None else "",
+        }
+
+    def generations(self) -> Iterator[Event]:
+        for generation in self._timeline.generations:
+            if generation.world in self._worlds:
+                end = self._timeline.end_ns if generation.to_ns is None else generation.to_ns
+                where = {"pid": JOB, "tid": self._worlds[generation.world]}
+                about = {"members": generation.members, "event": generation.formed_by}
+                yield _slice(where, f"generation {generation.number}", "generation", generation.from_ns, end, about)
+
+    def incidents(self) -> Iterator[Event]:
+        for incident in self._timeline.job.incidents:
+            end = self._timeline.end_ns if incident.closed_ns is None else incident.closed_ns
+            about = {"kind": incident.kind, "root": incident.root, "reason": incident.reason, "result": incident.result}
+            where = {"pid": JOB, "tid": DECISIONS}
+            name = f"incident {incident.number}: {incident.root}"
+            yield from _async(where, name, "incident", str(incident.number), incident.opened_ns, end, about)
+
+    def instants(self) -> Iterator[Event]:
+        """Decisions stand at the job, a fault where it hit."""
+        for fault in self._timeline.faults:
+            yield _instant(self._hit(fault), fault.spec, "fault", fault.t_ns, {"target": fault.target})
+        for decision in self._timeline.decisions:
+            if decision.reason:
+                about = {"event": decision.n, "what": decision.event}
+                where = {"pid": JOB, "tid": DECISIONS}
+                yield _instant(where, decision.reason, "decision", decision.t_ns, about)
+        for checkpoint in self._timeline.checkpoints:
+            where = {"pid": JOB, "tid": self._worlds.get(checkpoint.world, DECISIONS)}
+            about = {"world": checkpoint.world, "step": checkpoint.step}
+            yield _instant(where, f"checkpoint at step {checkpoint.step}", "checkpoint", checkpoint.t_ns, about)
+        for line in self._timeline.unsaved:
+            where = {"pid": JOB, "tid": self._worlds.get(line.world, DECISIONS)}
+            about = {"world": line.world, "step": line.step, "reason": line.reason}
+            yield _instant(where, f"step {line.step} is not saved", "unsaved", line.t_ns, about)
+
+    def _hit(self, fault: FaultLine) -> dict[str, Any]:
+        node, replica = self._timeline.hit(fault)
+        if node is None:
+            return {"pid": JOB, "tid": DECISIONS, "s": "g"}
+        if replica is None:
+            return {"pid": self._pids[node], "tid": 0, "s": "p"}
+        return {"pid": self._pids[node], "tid": self._tids[replica]}
+
+
+def _named(pid: int, tid: int | None, name: str, order: int) -> Iterator[Event]:
+    what, thread = ("process", {}) if tid is None else ("thread", {"tid": tid})
+    yield {"ph": "M", "name": f"{what}_name", "pid": pid, **thread, "args": {"name": name}}
+    yield {"ph": "M", "name": f"{what}_sort_index", "pid": pid, **thread, "args": {"sort_index": order}}
+
+
+def _slice(where: Event, name: str, category: str, from_ns: int, to_ns: int, args: Event) -> Event:
+    times = {"ts": _us(from_ns), "dur": _us(to_ns - from_ns)}
+    return {"ph": "X", "name": name, "cat": category, **where, **times, "args": args}
+
+
+def _instant(where: Event, name: str, category: str, at_ns: int, args: Event) -> Event:
+    return {"ph": "i", "s": "t", "name": name, "cat": category, **where, "ts": _us(at_ns), "args": args}
+
+
+def _async(where: Event, name: str, category: str, key: str, from_ns: int, to_ns: int, args: Event) -> Iterator[Event]:
+    shared = {"name": name, "cat": category, "id": key, **where}
+    yield {"ph": "b", **shared, "ts": _us(from_ns), "args": args}
+    yield {"ph": "e", **shared, "ts": _us(to_ns), "args": {}}

@@ -1,0 +1,74 @@
+"""Where the time of a job went, real or simulated: as values for --json, in a line, and in words what is not known."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from flowdist.graph import RoleGraph
+from flowdist.record.accounts import BUCKETS, Spent, goodput_of
+from flowdist.record.timesheet import Timesheet, Told
+
+SHOWN_MIN = 0.0005  # of the time of tasks: what is less is not in the line
+
+
+def time_of(graph: RoleGraph, spent: Spent) -> dict[str, Any]:
+    """For the summary. In each role `time_ns` adds up to wall time x replicas; `time_s` is the same in seconds.
+
+    `goodput` is None where no task has had any time.
+    """
+    tasks = [spec.name for spec in graph.roles if spec.kind == "task"]
+    had_time = any(ns for name in tasks for bucket, ns in spent[name].items() if bucket != "done")
+    times = {
+        name: {bucket: buckets[bucket] for bucket in BUCKETS if buckets[bucket]} for name, buckets in spent.items()
+    }
+    return {
+        "goodput": goodput_of(graph, spent) if had_time else None,
+        "tasks": tasks,
+        "time_ns": times,
+        "time_s": {name: {bucket: ns / 1e9 for bucket, ns in buckets.items()} for name, buckets in times.items()},
+    }
+
+
+def time_of_run(graph: RoleGraph, sheet: Timesheet) -> dict[str, Any]:
+    """The same of a real run, and as `not_reported` what its workers never told."""
+    values = time_of(graph, sheet.spent())
+    ran = {name for name, buckets in values["time_ns"].items() if buckets.get("productive") or buckets.get("lost work")}
+    unsaid = {name: _unsaid(told) for name, told in sheet.told().items() if name in ran and _unsaid(told)}
+    return {**values, "not_reported": unsaid}
+
+
+def _unsaid(told: Told) -> list[str]:
+    return [name for name, is_told in told._asdict().items() if not is_told]
+
+
+def goodput_line(summary: Mapping[str, Any]) -> str:
+    """`goodput 93.1 %; start-up 4.0 %, lost work 2.9 %`, of the time of tasks; empty where they had none."""
+    if summary["goodput"] is None:
+        return ""
+    total: Counter[str] = Counter()
+    for name in summary["tasks"]:
+        total.update(summary["time_ns"][name])
+    del total["productive"], total["done"]
+    whole = sum(total.values()) + sum(summary["time_ns"][name].get("productive", 0) for name in summary["tasks"])
+    parts = [f"{name} {100 * total[name] / whole:.1f} %" for name in BUCKETS if total[name] >= SHOWN_MIN * whole]
+    line = f"goodput {100 * summary['goodput']:.1f} %" + (f"; {', '.join(parts)}" if parts else "")
+    silent = [name for name, unsaid in summary.get("not_reported", {}).items() if "progress" in unsaid]
+    return line + (f" ({', '.join(silent)} reported no progress)" if silent else "")
+
+
+def not_reported_lines(summary: Mapping[str, Any]) -> list[str]:
+    """What nobody can know of a run whose workers did not tell it, and what is counted instead."""
+    lines = []
+    for name, unsaid in summary.get("not_reported", {}).items():
+        if len(unsaid) == 2:
+            text = "neither progress nor checkpoints: it counts as productive whenever all of it ran"
+        elif "progress" in unsaid:
+            text = (
+                "no progress: it counts as productive from when all of it ran, up to a checkpoint where it was stopped"
+            )
+        else:
+            text = "no checkpoints: lost is only what was seen to be done again"
+        lines.append(f"{name} reported {text}")
+    return lines

@@ -1,0 +1,118 @@
+"""The state of a job at one moment, in full for programs and in brief for people."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from flowdist.control.job.deadlines import Deadlines
+from flowdist.control.job.state import JobState, World
+from flowdist.control.membership.waiting import waiting_for
+from flowdist.control.protocol.ids import ReplicaId
+from flowdist.record.journal import Record
+from flowdist.report.record.trace import event_lines, stamp
+from flowdist.report.table import table
+
+NOT_SHOWN = frozenset({"graph", "spec"})  # the header has them
+
+
+def state_of(job: JobState, record: Record | None) -> dict[str, Any]:
+    """Every field of the state as plain values, the event that led to it, and what the job waits for."""
+    return {
+        "n": record.n if record is not None else 0,
+        "t_ns": job.now,
+        "last": msgspec.to_builtins(record) if record is not None else None,
+        "waiting_for": waiting_for(job),
+        "state": _plain(job),
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Names become strings, ordered sets lists; what is a struct keeps the names of its fields."""
+    match value:
+        case ReplicaId():
+            return str(value)
+        case Deadlines():
+            return [{"what": due.what, "name": due.name, "at_ns": value.at(due)} for due in value]
+        case msgspec.Struct():
+            return {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
+        case dict():
+            return {str(key): _plain(content) for key, content in value.items()}
+        case tuple() if hasattr(value, "_asdict"):
+            return {name: _plain(content) for name, content in value._asdict().items()}
+        case list() | tuple():
+            return [_plain(content) for content in value]
+    if dataclasses.is_dataclass(value):
+        fields = [field for field in dataclasses.fields(value) if field.name not in NOT_SHOWN]
+        return {field.name: _field(getattr(value, field.name), str(field.type)) for field in fields}
+    if isinstance(value, str | int | float | None):
+        return value
+    return [_plain(content) for content in value] if isinstance(value, Iterable) else type(value).__name__
+
+
+def _field(value: Any, type_name: str) -> Any:
+    """A dict without values is a set that keeps its order: a list, also while it is empty."""
+    return [_plain(key) for key in value] if type_name.endswith(", None]") else _plain(value)
+
+
+def state_text(job: JobState, record: Record | None) -> str:
+    """For people: the event, then roles, replicas, nodes, incidents, deadlines, and what is waited for."""
+    lines = list(event_lines(record)) if record is not None else ["before the first event"]
+    outcome = job.outcome or (f"ending: {job.ending}" if job.ending else "under way")
+    lines += ["", f"at {stamp(job.now).strip()}: {outcome}" + (f" ({job.ending_reason})" if job.ending_reason else "")]
+    rows: list[tuple[str, ...]] = [("world", "phase", "generation", "members", "step", "saved", "incident")]
+    rows += [_world(world) for world in job.worlds.values()]
+    lines += ["", *table(rows)]
+    rows = [("replica", "phase", "attempt", "node", "gpus", "step", "member since")]
+    for replica in job.replicas.values():
+        gpus = ",".join(map(str, replica.gpus)) or "-"
+        where = (replica.node or "-", gpus, _step(replica.step), str(replica.member_since or "-"))
+        phase = f"{replica.phase}, stalled" if replica.stalled else replica.phase
+        rows.append((str(replica.id), phase, str(replica.attempt), *where))
+    lines += ["", *table(rows)]
+    rows = [("node", "usable", "cordoned", "free cpu", "replicas")]
+    for name, node in job.nodes.items():
+        usable = "leaving" if node.is_leaving else "yes" if node.usable else "no"
+        there = ", ".join(map(str, node.replicas)) or "-"
+        rows.append((name, usable, node.cordoned or "-", f"{node.free.mcpu / 1000:g}", there))
+    rows += [(name, "expected", "-", "-", "-") for name in job.missing if name not in job.nodes]
+    lines += ["", *table(rows)]
+    lines += _budgets(job) + _incidents(job)
+    if due := sorted((job.due.at(due) or 0, due) for due in job.due):
+        lines += [
+            "",
+            *table([("due", "what", "of"), *((stamp(at).strip(), d.what, d.name or "the job") for at, d in due)]),
+        ]
+    if waiting := waiting_for(job):
+        lines += ["", "waiting for", *(f"  {text}" for text in waiting)]
+    return "\n".join(lines) + "\n"
+
+
+def _world(world: World) -> tuple[str, ...]:
+    saved = _step(world.checkpoint.step) if world.checkpoint is not None else "-"
+    incident = str(world.incident or "-")
+    members = f"{len(world.members)} of {len(world.pool)}"
+    return (world.name, world.phase, str(world.generation), members, _step(world.step), saved, incident)
+
+
+def _step(step: int) -> str:
+    return str(step) if step >= 0 else "-"
+
+
+def _budgets(job: JobState) -> list[str]:
+    rows: list[tuple[str, ...]] = [("role", "outcome", "target", "charged", "budget")]
+    for name, role in job.roles.items():
+        budget = str(role.spec.restart.max_restarts) if role.spec.restart is not None else "-"
+        rows.append((name, role.outcome or "-", str(role.target), str(len(role.charges)), budget))
+    return ["", *table(rows)]
+
+
+def _incidents(job: JobState) -> list[str]:
+    lines = []
+    for incident in job.open_incidents():
+        lines.append(f"incident {incident.number}, {incident.phase}: {incident.reason}")
+        lines.append(f"  restarts {', '.join(incident.worlds)}; awaits {', '.join(incident.awaited) or 'nothing'}")
+    return ["", *lines] if lines else []

@@ -1,0 +1,139 @@
+"""A status log that is read by eye: one line an event, a mark for what happened, and every replica in its own column.
+
+    time           event  mark  role     gen  step  saved  members  replicas  what
+    0:03:00.010    20     -                                         rr-r      node2 is gone: ...
+
+The mark is the event's; a capital after it says what followed: I an incident opened, G a generation forms, S replicas
+start, X replicas are told to stop, E the job ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flowdist.control.job.state import JobState, World
+from flowdist.control.protocol import events as ev
+from flowdist.control.protocol.effects import AnswerCheckpoint, FinishJob, OpenStore, StartReplica, StopReplica
+from flowdist.record.journal import FaultLine, Line, Record, UnsavedLine
+from flowdist.report.record.trace import event_text, stamp
+
+COLUMNS_MAX = 64  # replicas; with more of them each role is counted
+
+LEGEND = """\
+happened: + node joined  - node lost or left  f fault  ! failed  ? stalled, overdue  " revived  o store open
+          ^ runs  * ready  . step  ] checkpoint accepted  } refused  ) not saved  v stopped  $ finished
+          @ operator  ~ leaving in order  , other
+followed: I incident  G generation forms  S starts  X stops  E the job ends
+replicas: . waits  s starting  r running  R ready  x stopping  - gone  $ succeeded  _ ended
+"""
+
+_PHASES = {"waiting": ".", "starting": "s", "running": "r", "ready": "R"}
+_PHASES |= {"stopping": "x", "gone": "-", "succeeded": "$", "ended": "_"}
+
+
+def log_heading(job: JobState) -> str:
+    """The names of the columns, as wide as `log_line` makes them."""
+    width = max(len("replicas"), len(_replicas(job)))
+    head = f"{'time':>13}  {'event':>5} {'':3} {'world':<12} {'gen':>4} {'step':>8} {'saved':>8} {'members':>9}"
+    return f"{head}  {'replicas':<{width}}  what"
+
+
+def log_line(job: JobState, line: Line) -> Iterator[str]:
+    """The line of an event that `job` has just handled, of a fault, or of what was not saved; nothing for a header."""
+    if isinstance(line, FaultLine):
+        yield _beside(job, line.t_ns, "f", "", f"{line.spec} hits {line.target}")
+    elif isinstance(line, UnsavedLine):
+        yield _beside(job, line.t_ns, ")", line.world, line.text)
+    elif isinstance(line, Record):
+        replicas = _replicas(job)
+        head = f"{stamp(line.t_ns):>13}  {line.n:>5} {_mark(line)}{_followed(line):<2} {_world_columns(job, line)}"
+        yield f"{head}  {replicas:<8}  {line.reason or event_text(line)}"
+
+
+def _beside(job: JobState, t_ns: int, mark: str, world: str, text: str) -> str:
+    """What is no event, and what no controller was told."""
+    width = max(len("replicas"), len(_replicas(job)))
+    head = f"{stamp(t_ns):>13}  {'':>5} {mark}   {world:<12.12} {'':>4} {'':>8} {'':>8} {'':>9}"
+    return f"{head}  {'':<{width}}  {text}"
+
+
+def _mark(line: Record) -> str:
+    match line.event:
+        case ev.ReplicaExited(kind=kind):
+            return "$" if kind is None else "!"
+        case ev.CheckpointOffered():
+            accepted = any(isinstance(e, AnswerCheckpoint) and e.accepted for e in line.effects)
+            return "]" if accepted else "}"
+    return _MARKS.get(type(line.event), ",")
+
+
+_MARKS: dict[type[ev.Event], str] = {
+    ev.NodeJoined: "+",
+    ev.NodeWarm: "+",
+    ev.NodeLeft: "-",
+    ev.NodeGone: "-",
+    ev.NodeQuiet: "?",
+    ev.NodeSilent: "-",
+    ev.NodeHeard: "+",
+    ev.GpuFailed: "!",
+    ev.StoreOpened: "o",
+    ev.StoreLost: "!",
+    ev.ReplicaStarted: "^",
+    ev.ReplicaReady: "*",
+    ev.ReplicaProgressed: ".",
+    ev.ReplicaElastic: "=",
+    ev.ReplicaStopped: "v",
+    ev.ReplicaUnkillable: "!",
+    ev.ReplicaStalled: "?",
+    ev.ReplicaRevived: '"',
+    ev.StepTold: "~",
+    ev.ReplicaLeftStep: "~",
+    ev.NodePreempted: "~",
+    ev.ScaleRequested: "@",
+    ev.DrainRequested: "@",
+    ev.CordonRequested: "@",
+    ev.UncordonRequested: "@",
+    ev.CancelRequested: "@",
+}
+
+
+def _followed(line: Record) -> str:
+    """The two things that matter most of what followed."""
+    kinds = {type(effect) for effect in line.effects}
+    found = "I" if any(f"; {does} " in line.reason for does in ("restarting", "re-forming", "stopping")) else ""
+    letters = {FinishJob: "E", OpenStore: "G", StartReplica: "S", StopReplica: "X"}
+    found += "".join(letter for kind, letter in letters.items() if kind in kinds)
+    return found[:2]
+
+
+def _world_columns(job: JobState, line: Record) -> str:
+    """Of the world that the event is about: generation, step, last checkpoint, members that are up."""
+    world = _world_of(job, line)
+    if world is None:
+        return f"{'':<12} {'':>4} {'':>8} {'':>8} {'':>9}"
+    up = world.counts["starting"] + world.counts["running"] + world.counts["ready"]
+    least = sum(role.spec.min_replicas for role in job.roles_of(world)) if len(world.pool) > 1 else 1
+    members = f"{up}/{least}..{len(world.pool)}"
+    saved = "-" if world.checkpoint is None else str(world.checkpoint.step)
+    step = "-" if world.step < 0 else str(world.step)
+    return f"{world.name:<12.12} {world.generation:>4} {step:>8} {saved:>8} {members:>9}"
+
+
+def _world_of(job: JobState, line: Record) -> World | None:
+    name = getattr(line.event, "world", None)
+    replica = getattr(line.event, "replica", None)
+    if replica in job.replicas:
+        name = job.replicas[replica].world
+    if name is None:
+        name = next((effect.world for effect in line.effects if isinstance(effect, OpenStore)), None)
+    return job.worlds.get(name) if name is not None else None
+
+
+def _replicas(job: JobState) -> str:
+    """A letter for each replica, role by role; of many the numbers of those that are up."""
+    if len(job.replicas) <= COLUMNS_MAX:
+        return " ".join("".join(_PHASES[r.phase] for r in job.replicas_of(role)) for role in job.roles.values())
+    counts = [
+        (name, role.count("starting") + role.count("running") + role.count("ready")) for name, role in job.roles.items()
+    ]
+    return " ".join(f"{name}:{count:<4}" for name, count in counts)

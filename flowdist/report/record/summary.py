@@ -1,0 +1,150 @@
+"""What happened, in one page: of a real run and of a simulated one alike.
+
+It is computed from the final state of a controller, real or replayed, and from the lines of its record.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from flowdist.control.job.state import Incident, JobState
+from flowdist.graph import format_duration
+from flowdist.record.journal import FaultLine, Line
+from flowdist.report.record.spending import goodput_line, not_reported_lines
+from flowdist.report.table import table
+
+WIDTH = 80  # columns that any terminal has
+ROW = 4  # replicas in a row, from which on the first and the last are named
+
+
+def summary_of(job: JobState, lines: Sequence[Line]) -> dict[str, Any]:
+    """The summary as plain values: for --json, for expectations, for tests."""
+    return {
+        "outcome": job.outcome,
+        "reason": job.ending_reason,
+        "lasted_s": job.now / 1e9,
+        "roles": {name: _role(job, name) for name in job.roles},
+        "incidents": [_incident(incident) for incident in job.incidents],
+        "causes": dict(sorted(Counter(incident.kind for incident in job.incidents).items())),
+        "faults": [{"t_s": line.t_ns / 1e9, "spec": line.spec} for line in lines if isinstance(line, FaultLine)],
+    }
+
+
+def _role(job: JobState, name: str) -> dict[str, Any]:
+    role = job.roles[name]
+    worlds = job.worlds_of(role)
+    replicas = job.replicas_of(role)
+    return {
+        "outcome": role.outcome,
+        "restarts": sum(replica.restarts for replica in replicas),
+        "incidents": sum(any(w.name in i.worlds for w in worlds) for i in job.incidents),
+        "charged": len(role.charges),
+        "budget": role.spec.restart.max_restarts if role.spec.restart is not None else None,
+        "generations": max((world.generation for world in worlds), default=0),
+        "step": max((world.step for world in worlds), default=-1),
+        "replicas": {str(replica.id): replica.attempt for replica in replicas if replica.attempt},
+    }
+
+
+def _incident(incident: Incident) -> dict[str, Any]:
+    closed = incident.closed_ns
+    return {
+        "number": incident.number,
+        "t_s": incident.opened_ns / 1e9,
+        "kind": incident.kind,
+        "root": incident.root,
+        "reason": incident.reason,
+        "restarted": [str(replica) for replica in incident.restarted if replica not in incident.stayed],
+        "stayed_in_place": [str(replica) for replica in incident.stayed],
+        "charged_to": incident.charged_to,
+        "result": incident.result or "still open",
+        "took_s": None if closed is None else (closed - incident.opened_ns) / 1e9,
+    }
+
+
+def summary_text(summary: dict[str, Any], *, brief: bool = False) -> str:
+    """For people. Shown at the end of `run` and `simulate`; `brief`: where the time went in one line."""
+    lines = [f"{(summary['outcome'] or 'unfinished').upper()} after {rounded(summary['lasted_s'])}"]
+    if summary["reason"]:
+        lines[0] += f": {summary['reason']}"
+    simulated = any("lost_work_s" in role for role in summary["roles"].values())
+    heading = ("role", "outcome", "generations", "restarts", "charged", "last step")
+    rows: list[tuple[str, ...]] = [(*heading, "lost work") if simulated else heading]
+    for name, role in summary["roles"].items():
+        budget = "-" if role["budget"] is None else f"{role['charged']} of {role['budget']}"
+        step = str(role["step"]) if role["step"] >= 0 else "-"
+        row = (name, role["outcome"] or "running", str(role["generations"]), str(role["restarts"]), budget, step)
+        lost = rounded(role["lost_work_s"]) if "lost_work_s" in role else "-"
+        rows.append((*row, lost) if simulated else row)
+    lines += ["", *table(rows)]
+    if "rates" in summary:
+        lines += ["", f"Faults at random: {', '.join(summary['rates'])}; the same with --seed {summary['seed']}"]
+    goodput = goodput_line(summary) if "time_ns" in summary else ""
+    if goodput:
+        lines += ["", goodput]
+    if any(summary.get("time_s", {}).values()) and not brief:
+        lines += ["", "Where the time went", *_narrow(_time_rows(summary["time_s"])), *not_reported_lines(summary)]
+        lines += [] if simulated else ["saving and reading checkpoints is in productive and start-up: nobody tells it"]
+    counts = Counter((line["world"], line["reason"]) for line in summary.get("unsaved", ()))  # simulations alone know
+    if counts:
+        lines += ["", *(f"Not saved: {n} of the checkpoints of {world}: {why}" for (world, why), n in counts.items())]
+    if summary["incidents"]:
+        causes = ", ".join(f"{count} {kind}" for kind, count in summary["causes"].items())
+        lines += ["", f"Incidents, by cause: {causes}"]
+        for incident in summary["incidents"]:
+            lines += _incident_lines(incident)
+    return "\n".join(lines) + "\n"
+
+
+def _time_rows(times: dict[str, dict[str, float]]) -> list[tuple[str, ...]]:
+    """Per cent of the time of each role's replicas; buckets in which nobody spent a tenth of one are left out."""
+    totals = {name: sum(spent.values()) or 1.0 for name, spent in times.items()}
+    buckets = dict.fromkeys(bucket for spent in times.values() for bucket in spent)
+    shown = [b for b in buckets if any(spent.get(b, 0) / totals[name] >= 0.001 for name, spent in times.items())]
+    rows: list[tuple[str, ...]] = [("role", *shown)]
+    for name, spent in times.items():
+        shares = [100 * spent.get(bucket, 0.0) / totals[name] for bucket in shown]
+        rows.append((name, *(f"{share:.1f} %" if share >= 0.05 else "-" for share in shares)))
+    return rows
+
+
+def _narrow(rows: list[tuple[str, ...]]) -> list[str]:
+    """As a table; one that is wider than a terminal, and has more columns than rows, the other way round."""
+    lines = table(rows)
+    if max(map(len, lines)) > WIDTH and len(rows[0]) > len(rows):
+        return table(list(zip(*rows, strict=True)))
+    return lines
+
+
+def _names(replicas: Sequence[str]) -> str:
+    """`ps/1, trainer/0 to trainer/63`"""
+    rows: list[list[str]] = []
+    for name in replicas:
+        role, _, index = name.partition("/")
+        if rows and rows[-1][-1] == f"{role}/{int(index) - 1}":
+            rows[-1].append(name)
+        else:
+            rows.append([name])
+    return ", ".join(f"{row[0]} to {row[-1]}" if len(row) >= ROW else ", ".join(row) for row in rows) or "nothing"
+
+
+def _incident_lines(incident: dict[str, Any]) -> list[str]:
+    took = f" after {rounded(incident['took_s'])}" if incident["took_s"] is not None else ""
+    if incident.get("steps_again_s") is not None:
+        took += f", steps again after {rounded(incident['steps_again_s'])}"
+    charge = f", charged to {incident['charged_to']}" if incident["charged_to"] else ", not counted"
+    restarted = _names(incident["restarted"])
+    # a summary that an earlier version has written has none
+    stayed = f"; {_names(names)} stayed in place" if (names := incident.get("stayed_in_place")) else ""
+    return [
+        f"  {incident['number']}. at {rounded(incident['t_s'])}: {incident['reason']}",
+        f"     restarted {restarted}{stayed}; {incident['result']}{took}{charge}",
+    ]
+
+
+def rounded(seconds: float) -> str:
+    """Rounded to what people read: hundredths below a minute, seconds above."""
+    ns = round(seconds * 1e9)
+    return format_duration(round(ns, -7) if ns < 60 * 10**9 else round(ns, -9))

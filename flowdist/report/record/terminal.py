@@ -1,0 +1,171 @@
+"""A timeline in the terminal: a lane for each replica and each node, as wide as the window.
+
+A column is a slice of time. Of what happened in it the rarest is shown: a failure before lost work, lost work before
+starting, and that before work that was kept. Neighbours with the same lane share a line, so that a thousand replicas
+that did the same are one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from flowdist.graph import format_duration
+from flowdist.report.record.timeline import Attempt, Timeline
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+# What a cell shows, from the most common to what must not be missed: (sign, style, meaning)
+LOOKS = {
+    "": (" ", "", ""),
+    "away": ("·", "dim", "away"),
+    "here": ("─", "dim", "can be used"),
+    "kept": ("█", "green", "works"),
+    "stopping": ("▒", "yellow", "stops"),
+    "starting": ("░", "cyan", "starts"),
+    "lost": ("▓", "red", "work that had to be done again"),
+    "done": ("✓", "bold green", "has finished"),
+    "generation": ("│", "bold", "a generation begins"),
+    "saved": ("┴", "blue", "a checkpoint"),
+    "unsaved": ("┬", "red", "a checkpoint that came to nothing"),
+    "failed": ("✗", "bold red", "failed, or was lost"),
+    "fault": ("!", "bold magenta", "a fault was injected"),
+}
+RANK = {name: rank for rank, name in enumerate(LOOKS)}
+LABEL_MAX = 24
+NARROWEST = 20
+
+Lane = tuple[str, list[str]]
+
+
+def terminal_timeline(timeline: Timeline, width: int) -> Iterator[Text]:
+    """The lines of the drawing.
+
+    Args:
+        timeline: Of a run or of a simulation.
+        width: Of the terminal, in characters.
+    """
+    from rich.text import Text
+
+    shown = [lane for group in _groups(timeline, width) for lane in _merged(group)]
+    label = min(LABEL_MAX, max(len(name) for name, _ in shown))
+    yield Text(" " * (label + 1) + _axis(timeline.end_ns, _columns(width)), style="dim")
+    for name, cells in shown:
+        line = Text(f"{name[:label]:<{label}} ")
+        for look, run in groupby(cells):
+            sign, style, _ = LOOKS[look]
+            line.append(sign * len(list(run)), style)
+        yield line
+    used = {look for _, cells in shown for look in cells}
+    legend = Text("\n")
+    for look, (sign, style, meaning) in LOOKS.items():
+        if look in used and meaning:
+            legend.append(sign, style).append(f" {meaning}   ")
+    yield legend
+
+
+def _columns(width: int) -> int:
+    return max(NARROWEST, width - LABEL_MAX - 2)
+
+
+def _axis(end_ns: int, columns: int) -> str:
+    """Times at every twentieth column or so; the last one is the end."""
+    marks = max(2, columns // 20)
+    line = ""
+    for mark in range(marks):
+        at = mark * columns // marks
+        text = format_duration(_round(end_ns * at // columns, end_ns))
+        line = line[:at].ljust(at) + "|" + text
+    end = format_duration(_round(end_ns, end_ns)) + "|"
+    return line[: columns - len(end) - 1].ljust(columns - len(end)) + end
+
+
+def _round(ns: int, of_ns: int) -> int:
+    """To what can be read in a drawing that is so long."""
+    digits = 9 if of_ns > 120 * 10**9 else 7
+    return round(ns, -digits)
+
+
+class _Slices:
+    """The cells of one lane."""
+
+    def __init__(self, end_ns: int, columns: int) -> None:
+        self._end_ns, self._columns = max(end_ns, 1), columns
+        self.cells = [""] * columns
+
+    def draw(self, look: str, from_ns: int, to_ns: int | None = None) -> None:
+        first = self._column(from_ns)
+        last = first if to_ns is None else max(first, self._column(to_ns - 1))
+        for column in range(first, last + 1):
+            if RANK[look] > RANK[self.cells[column]]:
+                self.cells[column] = look
+
+    def _column(self, ns: int) -> int:
+        return min(self._columns - 1, max(0, ns) * self._columns // self._end_ns)
+
+
+def _groups(timeline: Timeline, width: int) -> Iterator[list[Lane]]:
+    """Faults, then each role with its generations, then the nodes: only lanes of one group may share a line."""
+    columns, end = _columns(width), timeline.end_ns
+    if timeline.faults:
+        faults = _Slices(end, columns)
+        for fault in timeline.faults:
+            faults.draw("fault", fault.t_ns)
+        yield [("faults", faults.cells)]
+    worlds: dict[str, _Slices] = {}
+    for generation in timeline.generations:
+        lane = worlds.setdefault(generation.world, _Slices(end, columns))
+        lane.draw("here", generation.from_ns, generation.to_ns if generation.to_ns is not None else end)
+        lane.draw("generation", generation.from_ns)
+    for checkpoint in timeline.checkpoints:
+        worlds[checkpoint.world].draw("saved", checkpoint.t_ns)
+    for line in timeline.unsaved:
+        worlds[line.world].draw("unsaved", line.t_ns)
+    for role in timeline.job.graph.roles:
+        names = [world.name for world in timeline.job.worlds_of(timeline.job.roles[role.name]) if world.name in worlds]
+        if role.gang:
+            yield [(f"world {name}", worlds.pop(name).cells) for name in names]  # a joint world stands once
+        yield _replicas(timeline, role.name, columns)
+    yield [(name, _node(timeline, name, columns)) for name in timeline.nodes()]
+
+
+def _replicas(timeline: Timeline, role: str, columns: int) -> list[Lane]:
+    lanes: dict[str, _Slices] = {}
+    found = sorted((a for a in timeline.attempts if a.replica.role == role), key=lambda a: (a.replica, a.number))
+    for attempt in found:
+        lane = lanes.setdefault(str(attempt.replica), _Slices(timeline.end_ns, columns))
+        _draw_attempt(lane, attempt, timeline.end_ns)
+    return [(name, lane.cells) for name, lane in lanes.items()]
+
+
+def _draw_attempt(lane: _Slices, attempt: Attempt, end_ns: int) -> None:
+    ended = attempt.ended_ns if attempt.ended_ns is not None else end_ns
+    looks = {"starting": "starting", "running": "kept", "ready": "kept", "stopping": "stopping"}
+    for phase, begun, over in attempt.phases(ended):
+        lane.draw(looks[phase], begun, over)
+    if attempt.lost_from_ns is not None:
+        lane.draw("lost", attempt.lost_from_ns, ended)
+    if attempt.how in ("failed", "lost"):
+        lane.draw("failed", max(attempt.started_ns, ended - 1))
+    elif attempt.how == "succeeded":
+        lane.draw("done", max(attempt.started_ns, ended - 1))
+
+
+def _node(timeline: Timeline, name: str, columns: int) -> list[str]:
+    lane = _Slices(timeline.end_ns, columns)
+    lane.draw("away", 0, timeline.end_ns)
+    for presence in timeline.presences:
+        if presence.node == name:
+            to_ns = presence.to_ns if presence.to_ns is not None else timeline.end_ns
+            lane.draw("here", presence.from_ns, to_ns)
+    return lane.cells
+
+
+def _merged(lanes: Iterable[Lane]) -> Iterator[Lane]:
+    """Neighbours that look alike, as `trainer/0 to 63`."""
+    for cells, group in groupby(lanes, key=lambda lane: lane[1]):
+        names = [name for name, _ in group]
+        last = names[-1].rpartition("/")[2].removeprefix("node")
+        yield (names[0] if len(names) == 1 else f"{names[0]} to {last}"), cells

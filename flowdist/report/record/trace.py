@@ -1,0 +1,124 @@
+"""A record as lines for people: the time, what happened, what was decided."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+
+from flowdist.control.protocol.effects import FinishJob, Notify, StartReplica
+from flowdist.control.protocol.events import CheckpointOffered, ReplicaExited
+from flowdist.record.journal import FaultLine, Header, Line, Record, UnsavedLine
+
+STAMP = 12  # characters of the time that lines begin with
+ROW = 4  # checkpoints, from which on they are told as one
+
+
+def trace_lines(lines: Iterable[Line]) -> Iterator[str]:
+    """Decisions, faults, starts and ends; what merely runs is left out."""
+    for line in lines:
+        match line:
+            case FaultLine():
+                yield f"{stamp(line.t_ns)}  !! {line.spec} hits {line.target}"
+            case UnsavedLine():
+                yield f"{stamp(line.t_ns)}  !! {line.text}"
+            case Record():
+                yield from (f"{stamp(line.t_ns)}  {text}" for text in _texts(line))
+            case Header():
+                pass
+
+
+def stamp(ns: int) -> str:
+    """`1:02:03.456`, as wide for any time below 100 hours."""
+    seconds, ms = divmod(ns // 1_000_000, 1000)
+    return f"{seconds // 3600:2d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.{ms:03d}"
+
+
+def _texts(record: Record) -> Iterator[str]:
+    event = record.event
+    if isinstance(event, ReplicaExited) and event.kind is None:
+        yield f"{event.replica} finished"
+    if isinstance(event, CheckpointOffered) and record.effects:
+        yield f"{event.replica} checkpoint {event.path}"
+    starts = [effect for effect in record.effects if isinstance(effect, StartReplica)]
+    if starts:
+        first = starts[0]
+        names = ", ".join(f"{start.replica}@{start.node}" for start in starts)
+        workers = f"{first.world_size} worker{'s' * (first.world_size != 1)}"
+        yield f"start {names} (generation {first.generation}, {workers})"
+    for effect in record.effects:
+        if isinstance(effect, Notify):
+            yield effect.text
+        elif isinstance(effect, FinishJob):
+            yield f"the job has {effect.outcome}" if effect.outcome != "cancelled" else "the job is cancelled"
+
+
+def event_lines(line: Line) -> Iterator[str]:
+    """The event in short, then what followed from it; what is no event by itself."""
+    if isinstance(line, Record):
+        yield f"{stamp(line.t_ns)}  #{line.n} {event_text(line)}"
+        yield from (f"{' ' * 14}-> {text[14:]}" for text in trace_lines([line]))
+    else:
+        yield from trace_lines([line])
+
+
+def event_text(record: Record) -> str:
+    """`ReplicaExited replica=trainer/1 attempt=1 kind=exit`: the name and what is not the default."""
+    event = record.event
+    parts = []
+    for name in event.__struct_fields__:
+        value = getattr(event, name)
+        if name in ("spec", "inventory", "ports") or value in (None, "", 0, ()):
+            continue
+        parts.append(f"{name}={value}")
+    return " ".join([type(event).__name__, *parts])
+
+
+def shown_lines(lines: Iterable[Line], most: int) -> list[str]:
+    """As `trace_lines`; a long record in short, so that what went wrong is seen.
+
+    Checkpoints in a row are one line. If that is not enough it is the beginning, the end, and of what lies between the
+    faults and incidents.
+
+    Args:
+        lines: Of the record.
+        most: How many lines are not too many. Faults and incidents may be as many again.
+    """
+    texts = [(text, line) for line in lines for text in trace_lines([line])]
+    if len(texts) <= most:
+        return [text for text, _ in texts]
+    rows = list(_in_rows(texts))
+    half = most // 2
+    between = rows[half:-half] if len(rows) > most else []
+    loud = [text for text, is_loud in between if is_loud]
+    kept = loud[:most]
+    shown = [text for text, _ in rows]
+    if between:
+        more = [f"... and {len(loud) - len(kept)} faults and incidents more ..."] if len(loud) > len(kept) else []
+        of_these = f", of these the faults and incidents: {len(loud)}" if loud else ""
+        shown = [*shown[:half], f"... {len(between)} lines{of_these} (--full shows all) ...", *kept, *more]
+        shown += ["... and the end ..."] if loud else []
+        shown += [text for text, _ in rows[-half:]]
+    return shown
+
+
+def _in_rows(texts: Iterable[tuple[str, Line]]) -> Iterator[tuple[str, bool]]:
+    """Each line, and whether it is a fault or went wrong; of checkpoints in a row the first, and how many follow."""
+    for is_checkpoint, group in itertools.groupby(texts, key=lambda pair: _is_checkpoint(pair[1])):
+        row = list(group)
+        if not is_checkpoint or len(row) < ROW:
+            yield from ((text, _is_loud(text, line)) for text, line in row)
+        else:
+            yield row[0][0], False
+            yield f"{' ' * 14}... {len(row) - 1} checkpoints more, the last at {row[-1][0][:STAMP].strip()}", False
+
+
+def _is_checkpoint(line: Line) -> bool:
+    return isinstance(line, Record) and isinstance(line.event, CheckpointOffered)
+
+
+def _is_loud(text: str, line: Line) -> bool:
+    """Of what is no event, a fault or a checkpoint that came to nothing, each; of an event what was decided."""
+    if not isinstance(line, Record):
+        return True
+    said = [effect for effect in line.effects if isinstance(effect, Notify)]
+    return any(text.endswith(one.text) and (one.level != "info" or one.text.startswith("incident ")) for one in said)

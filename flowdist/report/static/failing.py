@@ -1,0 +1,186 @@
+"""What `flowdist explain --fail` names: something that fails, and how, but not when.
+
+    TARGET[:KIND[=ARG]]        ps/0   ps   all   node1   zone=a   controller   ps/0:oom   ps/0:exit=2   zone=a:drain
+
+The words are those of the fault grammar and of `On(...)`. What is read is plain data; nothing is decided here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, NamedTuple
+
+from flowdist.dsl.problems.problem import did_you_mean
+from flowdist.errors import FlowdistError
+from flowdist.graph import FailureKind, RoleGraph, RoleSpec, format_duration, parse_duration
+
+REPLICA_KINDS = ("kill", "exit", "signal", "oom", "hang", "start_failed", "unready")
+NODE_KINDS = ("kill", "lost", "leave", "drain", "preempt")
+# Linux numbers, for exit codes of 128 + n (R16): they mean the same on every machine that explains.
+SIGNALS = {1: "HUP", 2: "INT", 3: "QUIT", 4: "ILL", 6: "ABRT", 7: "BUS", 8: "FPE", 9: "KILL", 10: "USR1", 11: "SEGV"}
+SIGNALS |= {12: "USR2", 13: "PIPE", 14: "ALRM", 15: "TERM", 24: "XCPU", 31: "SYS"}
+
+
+class Failing(NamedTuple):
+    """`role` is empty for nodes, `number` None stands for every replica of the role. `how` is for people.
+
+    A node that is drained has not failed: no rule is asked. Of the controller's own death no role is told.
+    """
+
+    spec: str
+    role: str
+    number: int | None
+    nodes: tuple[str, ...]  # one, or all with a label, in the order of the cluster
+    kind: FailureKind | Literal["drained", "controller"]
+    exit: int
+    signal: str | None
+    how: str
+    notice_ns: int | None = None  # how long before a node is taken away that is known
+
+    @property
+    def is_announced(self) -> bool:
+        """The node is left in order (R14): what runs there is asked to stop."""
+        return self.kind in ("drained", "preempted")
+
+
+def parse_failings(text: str, graph: RoleGraph) -> list[Failing]:
+    """What `parse_failing` reads; `all` is every role, each by itself."""
+    target, colon, kind = text.partition(":")
+    if target != "all":
+        return [parse_failing(text, graph)]
+    return [parse_failing(f"{spec.name}{colon}{kind}", graph)._replace(spec=text) for spec in graph.roles]
+
+
+def parse_failing(text: str, graph: RoleGraph) -> Failing:
+    """FlowdistError, with the user's own words, for what cannot be read or is not there.
+
+    A job without nodes has one, `node0`: this machine.
+    """
+    if "@" in text:
+        target, _, rest = text.partition("@")
+        kind = "".join(rest.partition(":")[1:])
+        raise _wrong(text, "when it happens makes no difference here", f"write {target or 'ps/0'}{kind}")
+    target, colon, kind_text = text.partition(":")
+    if "/" in kind_text:
+        raise _wrong(text, "how long it lasts makes no difference here", f"write {text.rpartition('/')[0]}")
+    nodes = [node.name for node in graph.cluster.nodes] if graph.cluster.given else ["node0"]
+    kind, equals, argument = (kind_text if colon else "kill").partition("=")
+    if target == "controller":
+        return _controller(text, kind_text if colon else "kill")
+    if target in nodes or "=" in target:
+        hit = (target,) if target in nodes else _labelled(text, target, graph)
+        return _nodes(text, target, hit, kind, argument if equals else None)
+    name, slash, number = target.partition("/")
+    roles = {spec.name: spec for spec in graph.roles}
+    if name in nodes:
+        raise _wrong(text, f"{name} is a node: it has no replicas", f"write {name}")
+    if name not in roles:
+        raise _wrong(text, f"there is no {name!r}", did_you_mean(name, [*roles, *nodes, "all", "controller"]))
+    index = _index(text, roles[name], number) if slash else None
+    return _replica(text, roles[name], index, kind, equals, argument)
+
+
+def _controller(text: str, kind: str) -> Failing:
+    name, _, argument = kind.partition("=")
+    if name in ("partition", "cut-to") and argument:
+        other = argument.partition(",")[0]
+        raise _wrong(text, f"the controller goes on; {argument} fall silent", f"write {other}:lost")
+    if kind != "kill":
+        raise _wrong(text, f"the controller does not fail by {kind!r}", "write controller")
+    return Failing(text, "", None, (), "controller", 0, None, "the controller is killed")
+
+
+def _labelled(text: str, label: str, graph: RoleGraph) -> tuple[str, ...]:
+    """The nodes with that label, `zone=a`."""
+    found = tuple(node.name for node in graph.cluster.nodes if label in map("=".join, node.labels))
+    if not found:
+        known = dict.fromkeys("=".join(each) for node in graph.cluster.nodes for each in node.labels)
+        raise _wrong(text, f"no node is {label}", did_you_mean(label, known))
+    return found
+
+
+def _nodes(text: str, target: str, nodes: tuple[str, ...], kind: str, argument: str | None) -> Failing:
+    if kind not in NODE_KINDS:
+        raise _wrong(text, f"a node does not fail by {kind!r}", did_you_mean(kind, NODE_KINDS))
+    if argument is not None and kind != "preempt":
+        raise _wrong(text, f"{kind} takes no argument", f"write {target}:{kind}")
+    many = len(nodes) > 1
+    who = ", ".join(nodes) + (f" ({target})" if "=" in target else "")
+    are = "are" if many else "is"
+    if kind == "preempt":
+        notice_ns = _notice(text, target, argument) if argument is not None else None
+        after = f" in {format_duration(notice_ns)}" if notice_ns is not None else ""
+        return Failing(text, "", None, nodes, "preempted", 0, None, f"{who} {are} taken away{after}", notice_ns)
+    if kind == "drain":
+        each = ", one by one" if many else ""
+        return Failing(text, "", None, nodes, "drained", 0, None, f"{who} {are} drained by the operator{each}")
+    one = {"kill": "is gone", "lost": "falls silent", "leave": "leaves"}[kind]
+    several = {"kill": "are gone", "lost": "fall silent", "leave": "leave"}[kind]
+    return Failing(text, "", None, nodes, "node_lost", 0, None, f"{who} {several if many else one}")
+
+
+def _notice(text: str, target: str, argument: str) -> int:
+    try:
+        return parse_duration(argument)
+    except ValueError:
+        raise _wrong(text, f"{argument!r} is no duration", f"write {target}:preempt=30s") from None
+
+
+def _index(text: str, spec: RoleSpec, number: str) -> int:
+    """Of `0`, or of `0.1`: who loses a worker has failed."""
+    match = re.fullmatch(r"(\d+)(?:\.(\d+))?", number)
+    if match is None:
+        raise _wrong(text, f"{number!r} is no number of a replica", f"write {spec.name}/0")
+    index = int(match[1])
+    if index >= spec.max_replicas:
+        known = f"{spec.name}/0 to {spec.name}/{spec.max_replicas - 1}" if spec.max_replicas > 1 else f"{spec.name}/0"
+        raise _wrong(text, f"{spec.name} has {spec.max_replicas} replicas at most", f"write {known}")
+    if match[2] is not None and int(match[2]) >= spec.procs:
+        help = f"write {spec.name}/{index}.0" + (f" to {spec.name}/{index}.{spec.procs - 1}" if spec.procs > 1 else "")
+        workers = f"{spec.procs} workers" if spec.procs > 1 else "one worker"
+        raise _wrong(text, f"a replica of {spec.name} has {workers}", help)
+    return index
+
+
+def _replica(text: str, spec: RoleSpec, index: int | None, kind: str, equals: str, argument: str) -> Failing:
+    if kind == "node_lost":
+        raise _wrong(text, "a replica is lost with its node", "name the node: node1")
+    if kind not in REPLICA_KINDS:
+        raise _wrong(text, f"kind {kind!r} is unknown", did_you_mean(kind, REPLICA_KINDS))
+    if equals and kind not in ("exit", "signal"):
+        raise _wrong(text, f"{kind} takes no argument", f"write {text.partition('=')[0]}")
+    who = text.partition(":")[0] if index is not None else f"every replica of {spec.name}"
+
+    def failing(kind: FailureKind, how: str, exit: int = 0, signal: str | None = None) -> Failing:
+        return Failing(text, spec.name, index, (), kind, exit, signal, f"{who} {how}")
+
+    if kind == "exit":
+        if not (argument.isdecimal() and 1 <= int(argument) <= 255):
+            target = text.partition(":")[0]
+            raise _wrong(text, f"{argument!r} is no exit code of a failure", f"write {target}:exit=1 to exit=255")
+        code, named = int(argument), SIGNALS.get(int(argument) - 128)
+        if named is not None:
+            return failing("signal", f"exits with {code}, which stands for signal SIG{named}", code, named)
+        return failing("exit", f"exits with {code}", code)
+    if kind in ("signal", "kill"):
+        signal = "KILL" if kind == "kill" else argument.removeprefix("SIG")
+        if signal not in SIGNALS.values():
+            raise _wrong(text, f"signal {argument!r} is unknown", did_you_mean(signal, SIGNALS.values()))
+        return failing("signal", f"is killed by signal SIG{signal}", signal=signal)
+    if kind == "unready":
+        if spec.ready is None:
+            raise _wrong(text, f"{spec.name} has no readiness check that it could fail", "give it ready_when=")
+        return failing("unready", f"does not get ready within {format_duration(spec.ready_timeout_ns)}")
+    if kind == "hang":
+        if spec.hang_after_ns is None and spec.start_timeout_ns is None:
+            raise _wrong(text, f"nobody sees that {spec.name} hangs", 'give it hang_after=, such as "10m"')
+        if spec.hang_after_ns is None:
+            return failing("hang", f"reports no progress within {format_duration(spec.start_timeout_ns or 0)}")
+        return failing("hang", f"hangs: no sign of it for {format_duration(spec.hang_after_ns)}")
+    if kind == "oom":
+        return failing("oom", "runs out of memory")
+    return failing("start_failed", "cannot be started")
+
+
+def _wrong(text: str, message: str, help: str) -> FlowdistError:
+    return FlowdistError(f"--fail {text}: {message}", help=help)

@@ -1,0 +1,158 @@
+"""What a role's policy makes of a failure, told from the graph alone: the rule, the verdict, the budget.
+
+Control has a judge of its own. The two share no code, so that what `flowdist explain` says is checked against it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from flowdist.graph import RestartPolicy, RoleGraph, RoleSpec, Rule, format_duration
+from flowdist.graph.model import Action, Scope
+from flowdist.report.static.failing import Failing
+from flowdist.report.static.restarts import restart_set
+
+
+class Verdict(NamedTuple):
+    """About one replica. `rule` is empty when the policy itself decides; `because` is words for people."""
+
+    action: Action
+    counted: bool
+    because: str
+    rule: str = ""
+    exhausted: bool = False
+    scope: Scope = "role"
+    level: int = 0  # of the budget that pays: 0 is the role's own, the next are those of then=
+
+
+def judge(spec: RoleSpec, failing: Failing, used: int) -> Verdict:
+    """The verdict about one replica of the role when `used` restarts of its budgets are used."""
+    policy, free = spec.restart, bool(failing.nodes)
+    if failing.kind == "drained":
+        return Verdict("restart", False, "who leaves because the operator says so has not failed: that costs nothing")
+    lost = "a node that is taken away" if failing.kind == "preempted" else "a lost node"
+    if policy is None:
+        if free:
+            return Verdict("restart", False, f"{lost} is no failure: that costs nothing, and needs no policy")
+        return Verdict("fail", False, f"{spec.name} has no restart policy, so that a failure fails the job")
+    rule = _first_rule(policy, failing)
+    written = _rule_text(rule) if rule is not None else ""
+    if rule is not None and rule.do != "restart":
+        return Verdict(rule.do, False, f"{written} is the first rule that matches", written)
+    if rule is None and free:
+        return Verdict("restart", False, f"{lost} is no failure: that costs nothing", scope=policy.scope)
+    found = f"{written} is the first rule that matches; " if rule is not None else ""
+    found = found or ("no rule matches; " if policy.rules else "")
+    text = f"{found}its policy is {policy_text(policy)}"
+    if rule is not None and not rule.counted:
+        because = f"{written} is the first rule that matches, and is not counted"
+        return Verdict("restart", False, because, written, scope=policy.scope)
+    for level, each in enumerate(policy.chain()):
+        if used < each.max_restarts:
+            return Verdict("restart", True, text, written, scope=each.scope, level=level)
+        used -= each.max_restarts
+        text += "; that budget is used up"
+        text += f", and then it is {policy_text(each.wider)}" if each.wider is not None else ""
+    action: Action = "ignore" if each.then == "ignore" else "fail"
+    return Verdict(action, False, text, written, exhausted=True)
+
+
+def _first_rule(policy: RestartPolicy, failing: Failing) -> Rule | None:
+    """The first that matches decides (R9)."""
+    for rule in policy.rules:
+        kind = rule.kind in (None, failing.kind)
+        code = rule.exit is None or (failing.kind == "exit" and failing.exit == rule.exit)
+        signal = rule.signal is None or (failing.kind == "signal" and failing.signal == rule.signal)
+        if kind and code and signal:
+            return rule
+    return None
+
+
+def _rule_text(rule: Rule) -> str:
+    """The rule as the DSL writes it: `On("oom", do="fail")`."""
+    parts = [f'"{rule.kind}"'] if rule.kind is not None else []
+    parts += [f"exit={rule.exit}"] if rule.exit is not None else []
+    parts += [f'signal="{rule.signal}"'] if rule.signal is not None else []
+    parts += [f'do="{rule.do}"'] if rule.do != "restart" else []
+    parts += ["counted=False"] if not rule.counted else []
+    return f"On({', '.join(parts)})"
+
+
+def policy_text(policy: RestartPolicy) -> str:
+    """`restart the role, 3 times within 1h, then fail`"""
+    times = "once" if policy.max_restarts == 1 else f"{policy.max_restarts} times"
+    then = policy_text(policy.wider) if policy.wider is not None else policy.then
+    return f"restart the {policy.scope}, {times}{_window(policy)}, then {then}"
+
+
+def charge_of(graph: RoleGraph, spec: RoleSpec, levels: list[int]) -> dict[str, Any]:
+    """Whose budget pays how many restarts of how many, and what comes next. Durations in seconds.
+
+    `levels` has the budget of each restart; what is told of a policy is that of the last.
+    """
+    assert spec.restart is not None, f"{spec.name} pays without a policy"
+    policy = spec.restart.chain()[levels[-1]]
+    return {
+        "role": spec.name,
+        "times": len(levels),
+        "levels": levels,
+        "scope": policy.scope,
+        "budget": policy.max_restarts,
+        "within_s": None if policy.within_ns is None else policy.within_ns / 1e9,
+        "backoff_s": policy.backoff_ns / 1e9,
+        "backoff_max_s": policy.backoff_max_ns / 1e9,
+        "backoff_reset_s": policy.backoff_reset_ns / 1e9,
+        "then": policy.then,
+        "words": _charge_words(graph, spec, policy, levels),
+    }
+
+
+def _charge_words(graph: RoleGraph, spec: RoleSpec, policy: RestartPolicy, levels: list[int]) -> list[str]:
+    assert spec.restart is not None
+    words = []
+    for level, paid in enumerate(spec.restart.chain()):
+        if times := levels.count(level):
+            each = ", one for each replica: each fails by itself" if times > 1 else ", when all of it runs again"
+            s, of = "s" * (paid.max_restarts != 1), f" of the {paid.scope}" if level else ""
+            words.append(f"{spec.name} pays {times} of its {paid.max_restarts} restart{s}{of}{_window(paid)}{each}")
+    base, most = format_duration(policy.backoff_ns), format_duration(policy.backoff_max_ns)
+    reset = format_duration(policy.backoff_reset_ns)
+    if policy.backoff_ns:
+        words.append(f"back-off: none for its first restart, then {base}, doubling to {most}; anew after {reset}")
+    else:
+        words.append("back-off: none")
+    end = "the job fails" if policy.then == "fail" else ended_text(graph, spec)
+    if policy.wider is not None:
+        names = ", ".join(restart_set(graph, spec.name, "failure", policy.wider.scope))
+        end = f"{policy_text(policy.wider)}; that restarts {names}"
+    words.append(f"when the budget is used up: {end}")
+    if others := upstream_of(graph, spec.name):
+        window = format_duration(graph.options.cause_window_ns)
+        words.append(f"should {' or '.join(others)} fail within {window} too, that is held to be the cause, and pays")
+    return words
+
+
+def ended_text(graph: RoleGraph, spec: RoleSpec) -> str:
+    """What it means that a failure is ignored (R9)."""
+    if spec.gang:
+        world = graph.world_of(spec.name)
+        names = " and ".join(world.roles) if world is not None else spec.name
+        are = "are" if world is not None else "is"
+        return f"{names} {are} ended for good, not succeeded; the job goes on without {'them' if world else 'it'}"
+    text = "the replica is ended for good, not succeeded"
+    if not spec.primary or spec.kind == "service":
+        return f"{text}; the job goes on without it"
+    return f"{text}; the job fails when fewer than {spec.min_replicas} of {spec.name} are left"
+
+
+def upstream_of(graph: RoleGraph, role: str) -> list[str]:
+    """Every role that this one depends on, over any number of gates, in the order of the graph."""
+    found = {gate.role for gate in graph.role(role).gates}
+    for spec in reversed(graph.roles):  # gates point to earlier roles
+        if spec.name in found:
+            found.update(gate.role for gate in spec.gates)
+    return [spec.name for spec in graph.roles if spec.name in found]
+
+
+def _window(policy: RestartPolicy) -> str:
+    return f" within {format_duration(policy.within_ns)}" if policy.within_ns is not None else ""

@@ -1,0 +1,163 @@
+"""The plan: sizes, placement on the given nodes, start waves, policies with their defaults, and the restart table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowdist.control.controller import Controller
+from flowdist.control.placement.placement import explain
+from flowdist.control.protocol.effects import OpenStore, StartReplica
+from flowdist.control.protocol.events import Event, NodeJoined, ReplicaReady, ReplicaStarted, StoreOpened
+from flowdist.graph import RoleGraph, RoleSpec, format_duration, format_memory
+from flowdist.graph.mesh import spelled
+from flowdist.graph.warmth import cold_because
+from flowdist.report.static.drawing import seating_words
+from flowdist.report.static.judging import policy_text
+from flowdist.report.static.restarts import restart_set, start_waves
+from flowdist.report.table import table
+
+
+def plan_of(graph: RoleGraph, python: str = "python", ours: str = "") -> dict[str, Any]:
+    """The plan as plain values, for --json and for tests.
+
+    Args:
+        python: The interpreter that `python` stands for in commands.
+        ours: The one that runs flowdist; empty: the same.
+    """
+    return {
+        "waves": start_waves(graph),
+        "placement": _placement(graph),
+        "starts": {spec.name: _start_text(spec, python, ours or python) for spec in graph.roles},
+        "restarts": {
+            spec.name: {cause: dict(restart_set(graph, spec.name, cause)) for cause in ("failure", "node_lost")}
+            for spec in graph.roles
+        },
+    }
+
+
+def _start_text(spec: RoleSpec, python: str, ours: str) -> str:
+    why = cold_because(spec, python, ours)
+    return f"cold: {why}" if why else f"warm: forked with {', '.join(spec.preload)} imported"
+
+
+def _placement(graph: RoleGraph) -> dict[str, str]:
+    """The seats that control gives when all nodes join and everything starts as it should."""
+    if not graph.cluster.given:
+        return {}
+    controller = Controller(graph, tuple(node.name for node in graph.cluster.nodes))
+    todo: list[Event] = [NodeJoined(node.name, node) for node in graph.cluster.nodes]
+    while todo:
+        for effect in controller.handle(todo.pop(0), 0):
+            if isinstance(effect, OpenStore):
+                todo.append(StoreOpened(effect.world, effect.generation, 1))
+            elif isinstance(effect, StartReplica):
+                todo.append(ReplicaStarted(effect.replica, effect.attempt))
+                todo.append(ReplicaReady(effect.replica, effect.attempt))
+    return _seats(controller)
+
+
+def _seats(controller: Controller) -> dict[str, str]:
+    job = controller.state
+    if not job.admitted:
+        return {"": explain(job, next(iter(job.roles.values())))}
+    return {str(replica.id): replica.node for replica in job.replicas.values() if replica.node is not None}
+
+
+def plan_text(graph: RoleGraph, plan: dict[str, Any]) -> str:
+    lines = [f"{graph.name}", "", "Roles"]
+    rows: list[tuple[str, ...]] = [("role", "kind", "replicas", "procs", "each replica needs", "gang", "primary")]
+    rows += [_role_row(spec) for spec in graph.roles]
+    lines += table(rows)
+    lines += ["", "Start waves"]
+    lines += [
+        f"  {i}. {', '.join(_with_gates(graph, name) for name in wave)}" for i, wave in enumerate(plan["waves"], 1)
+    ]
+    for world in graph.worlds:
+        lines.append(f"     {' and '.join(world.roles)} are one world, {world.name}: one RANK space, and one fate")
+    lines += ["", "Placement", *_placement_lines(graph, plan["placement"])]
+    lines += ["", "Policies"]
+    for spec in graph.roles:
+        lines += [*_policy_lines(spec), f"    starts {plan['starts'][spec.name]}"]
+    lines += ["", "If this happens, what restarts with it?"]
+    rows = [("", "a replica fails", "a replica's node is lost")]
+    for spec in graph.roles:
+        failure, lost = (plan["restarts"][spec.name][cause] for cause in ("failure", "node_lost"))
+        rows.append((spec.name, _set_text(spec, failure, fails=spec.restart is None), _set_text(spec, lost)))
+    lines += table(rows)
+    for spec in graph.roles:
+        for name in spec.address_edges:
+            gate = spec.gate_on(name)
+            if gate is not None and gate.on_restart == "reconnect":
+                lines.append(f"  note: {spec.name} has the address of {name} in its command or env: ")
+                lines[-1] += "it restarts if that address changes"
+    return "\n".join(lines) + "\n"
+
+
+def _role_row(spec: RoleSpec) -> tuple[str, ...]:
+    size = str(spec.max_replicas)
+    if spec.min_replicas != spec.max_replicas:
+        size = f"{spec.min_replicas} to {spec.max_replicas}"
+    needs = f"{spec.resources.cpu:g} cpu"
+    needs += f", {spec.resources.gpu_words}" if spec.resources.gpu else ""
+    needs += f", {format_memory(spec.resources.memory)}" if spec.resources.memory else ""
+    needs += ", on the NUMA node of its GPU" if spec.numa else ""
+    yes = {True: "yes", False: "no"}
+    primary = yes[spec.primary] if spec.kind == "task" else "-"
+    return (spec.name, spec.kind, size, str(spec.procs), needs, yes[spec.gang], primary)
+
+
+def _with_gates(graph: RoleGraph, name: str) -> str:
+    gates = graph.role(name).gates
+    if not gates:
+        return name
+    return f"{name} (after {', '.join(f'{gate.role} {gate.condition}' for gate in gates)})"
+
+
+def _placement_lines(graph: RoleGraph, placement: dict[str, str]) -> list[str]:
+    if not graph.cluster.given:
+        return ["  no nodes are given: this machine in run, one node large enough in simulate"]
+    if "" in placement:
+        return [f"  does not fit: {placement['']}"]
+    return [
+        f"  {node.name}: {', '.join(name for name, seat in placement.items() if seat == node.name) or 'spare'}"
+        for node in graph.cluster.nodes
+    ]
+
+
+def _policy_lines(spec: RoleSpec) -> list[str]:
+    policy = spec.restart
+    if policy is None:
+        text = "a failure fails the job; lost nodes and growth restart it without counting"
+    else:
+        base, most = format_duration(policy.backoff_ns), format_duration(policy.backoff_max_ns)
+        text = f"{policy_text(policy)}; back-off {base} to {most}"
+    lines = [f"  {spec.name}: {text}"]
+    for rule in policy.rules if policy is not None else ():
+        what: str = rule.kind or ("exit" if rule.exit is not None else "signal" if rule.signal else "any failure")
+        what += f" with code {rule.exit}" if rule.exit is not None else f" SIG{rule.signal}" if rule.signal else ""
+        lines.append(f"    on {what}: {rule.do}{'' if rule.counted else ', not counted'}")
+    times = [("grace", spec.grace_ns), ("stop_grace", spec.stop_grace_ns), ("drain", spec.drain_ns)]
+    if spec.ready is not None:
+        how = spec.ready.how + (f":{spec.ready.target}" if spec.ready.target else "")
+        lines.append(f"    ready when {how}, within {format_duration(spec.ready_timeout_ns)}")
+    if spec.gang:
+        times += [("join_window", spec.join_window_ns), ("cooldown", spec.cooldown_ns)]
+    times += [("pending_timeout", spec.pending_timeout_ns)]
+    if spec.hang_after_ns is not None:
+        times += [("hang_after", spec.hang_after_ns)]
+    if spec.start_timeout_ns is not None:
+        times += [("start_timeout", spec.start_timeout_ns)]
+    lines.append("    " + ", ".join(f"{name} {format_duration(ns)}" for name, ns in times))
+    if rules := seating_words(spec):
+        lines.append(f"    placed {', '.join(rules)}")
+    if spec.parallel:
+        sizes = range(spec.min_replicas, spec.max_replicas + 1, spec.step)
+        shown = [str(size) for size in (sizes if len(sizes) <= 4 else (sizes[0], sizes[1], "...", sizes[-1]))]
+        lines.append(f"    mesh {spelled(spec.parallel)}: forms with {', '.join(shown)} replicas and no others")
+    return lines
+
+
+def _set_text(spec: RoleSpec, extents: dict[str, str], *, fails: bool = False) -> str:
+    if fails:
+        return "the job fails"
+    return ", ".join("that replica" if extent == "replica" else name for name, extent in extents.items())

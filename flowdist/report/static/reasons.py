@@ -1,0 +1,176 @@
+"""Why each role of a restart set is in it, and whether it runs by then: told from the graph alone.
+
+The set itself is that of the restart table; here each role of it gets the edge, domain or scope that leads to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Mapping
+
+from flowdist.graph import RoleGraph, RoleSpec
+from flowdist.graph.model import Scope
+from flowdist.report.static.restarts import Cause, Extent, restart_set
+
+Scopes = Mapping[str, Scope]  # by role that restarts by itself, the scope of the policy that decided
+
+
+def restarting(graph: RoleGraph, scopes: Scopes, cause: Cause) -> tuple[dict[str, Extent], dict[str, str]]:
+    """The restart table's answer for these roles together, and what brings each role in."""
+    extents: dict[str, Extent] = {}
+    reasons: dict[str, str] = {}
+    for role, scope in scopes.items():
+        here = restart_set(graph, role, cause, scope)
+        why = _reasons(graph, role, cause, scope)
+        for name, extent in here.items():
+            before = extents.get(name)
+            if before is None or (before, extent) == ("replica", "role") or (name == role and before == extent):
+                extents[name], reasons[name] = extent, why[name]  # what hits a role itself is said first
+    order = [spec.name for spec in graph.roles if spec.name in extents]
+    return {name: extents[name] for name in order}, reasons
+
+
+def _reasons(graph: RoleGraph, role: str, cause: Cause, scope: Scope) -> dict[str, str]:
+    """Each role of the restart set with the first edge, domain or scope that leads to it, breadth first."""
+    spec = graph.role(role)
+    seeds = _seeds(graph, spec, cause, scope)
+    reasons = dict(seeds)
+    own = ""
+    todo = list(reasons)
+    for name in todo:  # grows while it is walked
+        for follower, because in _followers(graph, name):
+            if follower == role and not own and not _restarts_whole(spec, cause, scope):
+                own = because  # the replica brings the rest of its role along
+            if follower not in reasons:
+                reasons[follower] = because
+                todo.append(follower)
+    if own:
+        reasons[role] += f"; all of it restarts: {own}"
+    return reasons
+
+
+def _seeds(graph: RoleGraph, spec: RoleSpec, cause: Cause, scope: Scope) -> dict[str, str]:
+    """What restarts by the scope of the policy alone."""
+    if cause == "node_lost":
+        return {spec.name: "it was there" + (", and a gang re-forms as one" if spec.gang else "")}
+    of = "the policy" if spec.restart is None or scope == spec.restart.scope else "the wider policy"
+    text = f'the scope of {of} of {spec.name} is "{scope}"'
+    if scope == "replica" and spec.gang:
+        return {spec.name: "a gang restarts as one"}
+    names = [spec.name]
+    if scope == "domain" and (domain := graph.domain_of(spec.name)) is not None:
+        names += domain.roles
+        text += f", which is {domain.name}"
+    if scope == "job":
+        names += [other.name for other in graph.roles]
+    return dict.fromkeys(names, text)
+
+
+def _restarts_whole(spec: RoleSpec, cause: Cause, scope: Scope) -> bool:
+    return spec.gang or (scope != "replica" and cause == "failure")
+
+
+def _followers(graph: RoleGraph, role: str) -> list[tuple[str, str]]:
+    """The roles that restart in whole when any replica of `role` does, each with the reason."""
+    world = graph.world_of(role)
+    found = []
+    if world is not None:
+        found = [
+            (name, f'it is in the world "{world.name}" with {_others(world.roles, name)}, which re-forms as one')
+            for name in world.roles
+        ]
+    found += [
+        (name, f'it is in the restart domain "{domain.name}" with {_others(domain.roles, name)}')
+        for domain in graph.domains
+        if role in domain.roles
+        for name in domain.roles
+    ]
+    edges = [(spec.name, gate) for spec, gate in graph.dependents(role) if gate.on_restart == "restart"]
+    return found + [(name, f'its gate on {role} says on_restart="restart"') for name, _ in edges]
+
+
+def _others(names: Iterable[str], name: str) -> str:
+    return ", ".join(dict.fromkeys(other for other in names if other != name))
+
+
+def spared_of(graph: RoleGraph, scopes: Scopes, extents: Mapping[str, Extent], cause: Cause) -> dict[str, str]:
+    """Roles of the restart set that do not run while those do: they have not started, or have succeeded (R17)."""
+    roles = list(scopes)
+    running = {name for name in extents if why_not_running(graph, name, roles) is None}
+    blocked: dict[str, str] = {}
+
+    def passes(name: str, follower: str) -> bool:
+        why = why_not_running(graph, follower, [*roles, name] if name in running else roles)
+        if why is not None:
+            blocked.setdefault(follower, why)
+        return why is None
+
+    reached = _walk(graph, scopes, cause, running, passes)
+    spared = {}
+    for name in extents:
+        why = why_not_running(graph, name, roles)
+        if why is None and name not in reached:
+            why = blocked.get(name, "only roles that do not run by then lead to it")
+        if why is not None:
+            spared[name] = why
+    return spared
+
+
+def uncertain(graph: RoleGraph, scopes: Scopes, extents: Mapping[str, Extent], cause: Cause) -> dict[str, str]:
+    """Roles of the restart set that restart only if something else has succeeded by then, in words."""
+    done = {name for role in scopes for name in to_succeed_before(graph, role)}
+    open_for = {name: sorted(to_succeed_before(graph, name) - done) for name in extents}
+    certain = {name for name, waits in open_for.items() if not waits}
+    reached = _walk(graph, scopes, cause, certain, lambda _, follower: follower in certain)
+    found = {}
+    for name, waits in open_for.items():
+        if waits:
+            found[name] = f"if {' and '.join(waits)} {'has' if len(waits) == 1 else 'have'} succeeded by then"
+        elif name not in reached:
+            found[name] = "if what leads to it runs by then"
+    return found
+
+
+def _walk(
+    graph: RoleGraph,
+    scopes: Scopes,
+    cause: Cause,
+    running: Container[str],
+    passes: Callable[[str, str], bool],
+) -> dict[str, None]:
+    """From those seeds of the roles that run, along all that passes a restart on."""
+    seeds = (_seeds(graph, graph.role(role), cause, scope) for role, scope in scopes.items())
+    reached = dict.fromkeys(name for names in seeds for name in names if name in running)
+    todo = list(reached)
+    for name in todo:  # grows while it is walked
+        for follower, _ in _followers(graph, name):
+            if passes(name, follower) and follower not in reached:
+                reached[follower] = None
+                todo.append(follower)
+    return reached
+
+
+def why_not_running(graph: RoleGraph, name: str, running: Iterable[str]) -> str | None:
+    """Why the role cannot run while the others do; None if it can."""
+    for other in running:
+        if other in to_succeed_before(graph, name):
+            return f"it has not started by then: it waits for {other} to succeed"
+        if name in to_succeed_before(graph, other):
+            return f"it has succeeded by then: {other} waits for that; it is not run again because of others"
+    return None
+
+
+def to_succeed_before(graph: RoleGraph, name: str) -> set[str]:
+    """The roles that have to succeed before this one can start. A joint world starts as one."""
+    found: set[str] = set()
+    todo = list(dict.fromkeys(mates_of(graph, name)))
+    for other in todo:  # grows while it is walked
+        for gate in graph.role(other).gates:
+            found.update(mates_of(graph, gate.role) if gate.condition == "succeeded" else ())
+            todo += [mate for mate in mates_of(graph, gate.role) if mate not in todo]
+    return found
+
+
+def mates_of(graph: RoleGraph, name: str) -> tuple[str, ...]:
+    """The roles of its joint world, or it alone."""
+    world = graph.world_of(name)
+    return world.roles if world is not None else (name,)

@@ -1,0 +1,120 @@
+"""Whether there is room for what nodes take with them: seats, labels and neighbours, from the graph alone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from flowdist.faults.grammar import Plan
+from flowdist.graph import (
+    Capacity,
+    NodeSpec,
+    RoleGraph,
+    RoleSpec,
+    fits,
+    format_duration,
+    needed,
+    offered,
+    slots,
+    subtract,
+)
+
+Seats = Mapping[str, str]  # by replica, the node that it is on
+FOR_GOOD = ("kill", "lost", "leave", "preempt", "pause")  # what takes a node away until its /DURATION is over
+
+
+def room_note(graph: RoleGraph, spec: RoleSpec, lost: Collection[str], seats: Seats) -> str:
+    """Whether the role goes on with those that are left, or needs a seat elsewhere, and whether there is one."""
+    left = _left(spec, lost, seats)
+    least = spec.min_replicas
+    room = min(_room(graph, spec, lost, seats), spec.max_replicas - left)
+    left_text = f"{spec.name} has {left} of {spec.max_replicas} left, and needs {least}"
+    room_text = f"the other nodes have room for {room} more" if room else "the other nodes have no room for more"
+    if left >= least:
+        size = left - left % spec.step  # of others its mesh cannot be made
+        with_size = f" with {size}, as its mesh needs multiples of {spec.step}" if size < left else ""
+        return f"{left_text}: it goes on at once{with_size}; {room_text}"
+    if left + room >= least:
+        return f"{left_text}; {room_text}: it goes on there"
+    wait = format_duration(spec.pending_timeout_ns)
+    return f"{left_text}; {room_text}: it waits up to {wait} for a node, then the job fails"
+
+
+def short_without(graph: RoleGraph, lost: Collection[str], seats: Seats) -> str:
+    """The first role whose minimum has no room without these nodes; empty when all have, each beside the others."""
+    trial = {replica: seat for replica, seat in seats.items() if seat not in lost}
+    for spec in graph.roles:
+        for number in range(spec.min_replicas - _left(spec, lost, seats)):
+            found = _best(graph, spec, lost, trial)
+            if found is None:
+                return spec.name
+            trial[f"{spec.name}/new{number}"] = found
+    return ""
+
+
+def stranding(plan: Plan, graph: RoleGraph) -> str:
+    """Says of the fault that leaves a role without room for its minimum what follows; empty when there is none.
+
+    Only what a fault takes for good is counted. Where nodes are to join, or one role is in another's way, nothing is
+    said: that the run will show.
+    """
+    lost: set[str] = set()
+    for fault in plan.faults if not plan.new_nodes else ():
+        if fault.kind not in FOR_GOOD or fault.duration_ns is not None:
+            continue
+        lost |= {node.name for node in graph.cluster.nodes if fault.target == node.name or fault.label in node.labels}
+        short = next((spec for spec in graph.roles if _room(graph, spec, lost, {}) < spec.min_replicas), None)
+        if short is not None:
+            back = f"a node comes back only with a /DURATION ({fault.spec}/30s)"
+            wait = f"it will wait up to {format_duration(short.pending_timeout_ns)} (pending_timeout) for one"
+            return (
+                f"after {fault.spec} no room is left for the minimum of {short.name}, and {back}: "
+                f"{wait}, then the job fails"
+            )
+    return ""
+
+
+def _left(spec: RoleSpec, lost: Collection[str], seats: Seats) -> int:
+    return sum(_role(replica) == spec.name and seat not in lost for replica, seat in seats.items())
+
+
+def _role(replica: str) -> str:
+    return replica.partition("/")[0]
+
+
+def _room(graph: RoleGraph, spec: RoleSpec, lost: Collection[str], seats: Seats) -> int:
+    """How many replicas of the role fit beside what is seated on the other nodes."""
+    counts = _slots(graph, spec, lost, seats)
+    return sum(min(count, 1) if spec.name in spec.placement.apart else count for count in counts.values())
+
+
+def _best(graph: RoleGraph, spec: RoleSpec, lost: Collection[str], seats: Seats) -> str | None:
+    """The node that would be taken next: the first of those with most room, or with least."""
+    counts = {name: count for name, count in _slots(graph, spec, lost, seats).items() if count}
+    sign = 1 if spec.placement.strategy == "pack" else -1
+    return min(counts, key=lambda name: sign * counts[name], default=None)
+
+
+def _slots(graph: RoleGraph, spec: RoleSpec, lost: Collection[str], seats: Seats) -> dict[str, int]:
+    """How many fit on each node but the lost ones."""
+    nodes = graph.cluster.nodes if graph.cluster.given else ()
+    need, found = needed(spec.resources), {}
+    for node in nodes:
+        there = [_role(replica) for replica, seat in seats.items() if seat == node.name]
+        free = _free(graph, node, there)
+        if node.name not in lost and fits(need, free) and _admits(spec, node, there):
+            found[node.name] = slots(need, free)
+    return found
+
+
+def _free(graph: RoleGraph, node: NodeSpec, there: list[str]) -> Capacity:
+    free = offered(node)
+    for role in there:
+        free = subtract(free, needed(graph.role(role).resources))
+    return free
+
+
+def _admits(spec: RoleSpec, node: NodeSpec, there: list[str]) -> bool:
+    """Whether its placement allows the node, with those roles on it."""
+    placement = spec.placement
+    labels = set(placement.where) <= set(node.labels)
+    return labels and set(placement.near) <= set(there) and not set(placement.apart) & set(there)

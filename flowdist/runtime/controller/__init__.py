@@ -1,0 +1,1 @@
+"""The controller process: it drives the pure controller and serves agents, operators and metrics."""

@@ -1,0 +1,163 @@
+"""The metrics of a job, for Prometheus and whatever reads its format, at http://127.0.0.1:PORT/metrics.
+
+Each scrape is a picture of the state, so that there are no counters to be kept: they cannot drift, and a controller
+that took over goes on counting where the last one was. A client library is made for the opposite, counters that a
+process keeps; what is left, a page of text, is less than what adapting to one would take.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Literal, NamedTuple
+
+from flowdist.control.job.state import PHASES
+from flowdist.errors import FlowdistError
+from flowdist.record.status import Status
+
+PATIENCE_S = 5.0  # with a client that does not finish its question
+PLAIN = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+JOB_STATES = ("starting", "running", "ending", "succeeded", "failed", "cancelled")
+NODE_STATES = ("up", "cordoned", "leaving", "unheard", "lost", "expected")
+
+
+class Family(NamedTuple):
+    """A metric with its samples: labels and a value each. `name` is without `_total`."""
+
+    name: str
+    kind: Literal["gauge", "counter"]
+    help: str
+    samples: list[tuple[dict[str, str], float]]
+
+
+def families(status: Status) -> Iterator[Family]:
+    """All metrics of a job. What may grow is there from the start, with 0."""
+    nodes = Counter(node.phase for node in status.nodes)
+    yield Family("job_info", "gauge", "The job.", [({"job": status.name, "run": status.run_id}, 1)])
+    yield Family(
+        "job_state", "gauge", "1 for the state that the job is in.", _one_of("state", JOB_STATES, status.state)
+    )
+    yield Family("job_seconds", "gauge", "Time since the job was started.", [({}, status.now_ns / 1e9)])
+    yield Family("controller_epoch", "gauge", "The number of the controller that decides.", [({}, status.epoch)])
+    yield from _of_roles(status)
+    yield Family(
+        "world_size",
+        "gauge",
+        "Workers of a world, 0 while it does not run.",
+        [(_w(w.name), w.size) for w in status.worlds],
+    )
+    generations = [(_w(world.name), float(world.generation)) for world in status.worlds]
+    yield Family("world_generation", "gauge", "How often the world has formed.", generations)
+    saved = [(_w(world.name), float(world.checkpoints)) for world in status.worlds]
+    yield Family("checkpoints", "counter", "Checkpoints that were accepted.", saved)
+    restarts = [({"role": each.role, "cause": each.cause}, float(each.replicas)) for each in status.restarts]
+    yield Family("restarts", "counter", "Starts of replicas after their first, by the cause.", restarts)
+    incidents = [({"cause": cause}, float(count)) for cause, count in status.incidents.items()]
+    yield Family("incidents", "counter", "Incidents, by their cause.", incidents)
+    yield Family("incidents_open", "gauge", "Incidents that are not over.", [({}, len(status.open_incidents))])
+    yield Family("nodes", "gauge", "Nodes, by state.", [({"state": name}, nodes[name]) for name in NODE_STATES])
+    if status.goodput is not None:
+        times = [
+            ({"role": role, "bucket": bucket}, ns / 1e9)
+            for role, buckets in status.time_ns.items()
+            for bucket, ns in buckets.items()
+        ]
+        yield Family("replica_seconds", "gauge", "Where the time of all replicas went.", times)
+        yield Family("goodput", "gauge", "The productive share of the time of tasks.", [({}, status.goodput)])
+    ages = [({"node": node.name}, node.heard_s_ago) for node in status.nodes if node.heard_s_ago is not None]
+    yield Family("agent_heard_seconds", "gauge", "Time since the agent of a node was heard last.", ages)
+
+
+def _of_roles(status: Status) -> Iterator[Family]:
+    roles = status.roles
+    stalled = Counter(replica.name.partition("/")[0] for replica in status.replicas if replica.stalled)
+    counts = [
+        ({"role": role.name, "state": phase}, float(role.phases.get(phase, 0))) for role in roles for phase in PHASES
+    ]
+    yield Family("replicas", "gauge", "Replicas, by role and state.", counts)
+    yield Family(
+        "replicas_stalled", "gauge", "Replicas that stand still.", [(_r(r.name), stalled[r.name]) for r in roles]
+    )
+    yield Family(
+        "replicas_target", "gauge", "Replicas that are wanted at most.", [(_r(r.name), r.target) for r in roles]
+    )
+    yield Family("replicas_min", "gauge", "Replicas that are needed.", [(_r(r.name), r.min_replicas) for r in roles])
+    yield Family("workers", "gauge", "Processes that run.", [(_r(r.name), r.workers) for r in roles])
+    yield Family("step", "gauge", "The furthest step.", [(_r(r.name), r.step) for r in roles if r.step >= 0])
+    rates = [(_r(r.name), r.steps_per_s) for r in roles if r.steps_per_s is not None]
+    yield Family("steps_per_second", "gauge", "Steps per second, over the last half minute.", rates)
+    yield Family("budget_used", "gauge", "Restarts that were charged.", [(_r(r.name), r.charged) for r in roles])
+    budgets = [(_r(r.name), float(r.budget)) for r in roles if r.budget is not None]
+    yield Family("budget", "gauge", "Restarts that may be charged.", budgets)
+
+
+def _r(name: str) -> dict[str, str]:
+    return {"role": name}
+
+
+def _w(name: str) -> dict[str, str]:
+    return {"world": name}
+
+
+def _one_of(label: str, names: Iterable[str], which: str) -> list[tuple[dict[str, str], float]]:
+    return [({label: name}, float(name == which)) for name in names]
+
+
+def metrics_text(status: Status, *, openmetrics: bool = False) -> str:
+    """In the text format of Prometheus, or in that of OpenMetrics, which differ in how they name counters."""
+    lines = []
+    for family in families(status):
+        name = f"flowdist_{family.name}"
+        total = f"{name}_total" if family.kind == "counter" else name
+        described = name if openmetrics else total
+        lines += [f"# HELP {described} {family.help}", f"# TYPE {described} {family.kind}"]
+        for labels, value in family.samples:
+            inside = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+            lines.append(f"{total}{{{inside}}} {value:.12g}" if inside else f"{total} {value:.12g}")
+    return "\n".join([*lines, *(["# EOF"] if openmetrics else [])]) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def listen(port: int) -> socket.socket:
+    """A socket of this machine alone, which outlives the controllers that answer at it. 0: any free port.
+
+    Raises:
+        FlowdistError: when the port is taken.
+    """
+    try:
+        return socket.create_server(("127.0.0.1", port))
+    except OSError as error:
+        help = "name another port; 0 takes one that is free"
+        raise FlowdistError(f"--metrics-port {port}: {error.strerror}", help=help) from None
+
+
+async def serve_metrics(listening: int, status: Callable[[], Status]) -> asyncio.Server:
+    """Answer there, until the server is closed."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            async with asyncio.timeout(PATIENCE_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+                writer.write(_answer(head.decode("latin-1"), status))
+                await writer.drain()
+        writer.close()
+
+    return await asyncio.start_server(serve, sock=socket.socket(fileno=listening))
+
+
+def _answer(head: str, status: Callable[[], Status]) -> bytes:
+    method, _, rest = head.partition(" ")
+    if method not in ("GET", "HEAD") or rest.split(" ")[0].partition("?")[0] not in ("/", "/metrics"):
+        return b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    openmetrics = "application/openmetrics-text" in head
+    body = metrics_text(status(), openmetrics=openmetrics).encode()
+    kind = OPENMETRICS if openmetrics else PLAIN
+    start = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    return start.encode() + (body if method == "GET" else b"")

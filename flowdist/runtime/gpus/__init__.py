@@ -1,0 +1,1 @@
+"""The GPUs of a node: which there are, who uses them, which have failed."""

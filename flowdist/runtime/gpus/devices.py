@@ -1,0 +1,115 @@
+"""What this machine offers, and how logical nodes share it. Nothing here touches CUDA."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from flowdist.errors import FlowdistError
+from flowdist.graph import Cluster, NodeSpec, RoleGraph
+from flowdist.runtime.gpus.driver import Gpu, GpuError, open_devices, visible_gpus
+
+DRIVER = Path("/proc/driver/nvidia/gpus")
+DEV = Path("/dev")
+# Devices that torch may know although the driver shows them nowhere: on WSL, on a Jetson, in a container, or AMD's.
+UNLISTED = ("nvidia0", "dxg", "nvhost-gpu", "nvgpu", "kfd")
+ASKING_TORCH_S = 60
+
+
+def machine_cpus() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def machine_memory() -> int:
+    """Bytes of memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def machine_gpus(env: Mapping[str, str], proc: Path = DRIVER, dev: Path = DEV) -> tuple[str, ...]:
+    """The GPUs that may be used, as CUDA_VISIBLE_DEVICES names them.
+
+    Raises:
+        FlowdistError: when CUDA_VISIBLE_DEVICES names one twice.
+    """
+    return tuple(gpu.name for gpu in find_gpus(env, proc, dev))
+
+
+def find_gpus(env: Mapping[str, str], proc: Path = DRIVER, dev: Path = DEV) -> tuple[Gpu, ...]:
+    """The GPUs that may be used: from NVML, else by number from the driver's folder, else by number from torch.
+
+    Raises:
+        FlowdistError: when CUDA_VISIBLE_DEVICES names one twice.
+    """
+    devices = open_devices(env)
+    found: tuple[Gpu, ...] = ()
+    if devices is not None:
+        with contextlib.suppress(GpuError):
+            found = devices.gpus()
+        devices.close()
+    if found or "CUDA_VISIBLE_DEVICES" in env:
+        return visible_gpus(found, env)
+    if devices is not None:
+        return ()
+    if proc.is_dir():
+        return tuple(Gpu(str(i)) for i, _ in enumerate(sorted(proc.iterdir())))
+    if any((dev / name).exists() for name in UNLISTED):
+        return tuple(Gpu(str(i)) for i in range(_told_by_torch(env)))
+    return ()
+
+
+def _told_by_torch(env: Mapping[str, str]) -> int:
+    """How many devices torch counts. Asked in a process of its own, as counting may initialise CUDA."""
+    if importlib.util.find_spec("torch") is None:
+        return 0
+    command = [sys.executable, "-c", "import torch; print(torch.cuda.device_count())"]
+    try:
+        told = subprocess.run(command, env=dict(env), capture_output=True, timeout=ASKING_TORCH_S, check=True)
+        return int(told.stdout.split()[-1])
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return 0
+
+
+def settle_cluster(graph: RoleGraph, gpus: Sequence[str], added: int = 0) -> tuple[RoleGraph, list[str]]:
+    """The graph with the nodes that `run` uses, and warnings about what this machine does not really have.
+
+    CPU and memory may be promised more than once on one machine; GPUs never are. `added` nodes like the first one are
+    to join later.
+
+    Raises:
+        FlowdistError: when the nodes ask for more GPUs than there are.
+    """
+    if not graph.cluster.given:
+        wanted_cpu = sum(role.resources.cpu * role.max_replicas for role in graph.roles)
+        wanted_memory = sum(role.resources.memory * role.max_replicas for role in graph.roles)
+        cpu, memory = max(machine_cpus(), wanted_cpu), max(machine_memory(), wanted_memory)
+        node = NodeSpec("node0", cpu=cpu, gpu=len(gpus), memory=memory)
+        graph = msgspec.structs.replace(graph, cluster=Cluster((node,)))
+    nodes = graph.cluster.nodes
+    asked = sum(node.gpu for node in nodes) + added * nodes[0].gpu
+    if asked > len(gpus):
+        help = "run with fewer nodes (--nodes), or with Node(gpu=...) as this machine has them"
+        raise FlowdistError(
+            f"the nodes have {asked} gpu, this machine has {len(gpus)}: GPUs are never shared", help=help
+        )
+    warnings = []
+    busy = sum(role.resources.cpu * role.max_replicas for role in graph.roles)
+    if busy > machine_cpus():
+        warnings.append(f"the replicas ask for {busy:g} cpu, this machine has {machine_cpus()}: they share them")
+    return graph, warnings
+
+
+def share_devices(nodes: Sequence[NodeSpec], gpus: Sequence[str]) -> list[tuple[str, ...]]:
+    """The real GPUs of each node, none twice."""
+    shares, taken = [], 0
+    for node in nodes:
+        shares.append(tuple(gpus[taken : taken + node.gpu]))
+        taken += node.gpu
+    return shares

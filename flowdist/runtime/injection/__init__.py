@@ -1,0 +1,1 @@
+"""Faults against real processes and connections."""

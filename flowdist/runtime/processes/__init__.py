@@ -1,0 +1,1 @@
+"""Starting, forking, watching and reaping processes."""

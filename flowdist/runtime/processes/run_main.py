@@ -1,0 +1,88 @@
+"""In a forked worker: be what `python script.py` would be.
+
+A fresh `__main__`, its own arguments, path and environment, random numbers of its own. What the code raises goes on to
+the interpreter, which ends as it always does; only our frames are taken out of the traceback.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+import runpy
+import sys
+import threading
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType, TracebackType
+
+from flowdist.graph.warmth import PythonCommand, python_command
+from flowdist.runtime.processes.spawning import Spawn
+
+_OURS = (__file__, str(Path(__file__).with_name("fork_server_boot.py")))
+
+
+def run(request: Spawn) -> None:
+    """Run the script or module of the request to its end."""
+    command = python_command(request.argv)
+    assert isinstance(command, PythonCommand)
+    if request.cpus:
+        os.sched_setaffinity(0, request.cpus)
+    os.environ.clear()
+    os.environ.update(request.env)
+    sys.orig_argv[:] = request.argv
+    threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # Python 3.11 keeps that of the parent
+    sys.argv[:] = ["-m" if command.is_module else command.target, *command.args]
+    importlib.invalidate_caches()  # files may have come since the imports
+    _reseed()
+    old, main = sys.modules["__main__"], ModuleType("__main__")
+    main.__dict__.update(__builtins__=old.__dict__["__builtins__"], __annotations__={})
+    sys.modules["__main__"] = main
+    try:
+        if command.is_module:
+            runpy._run_module_as_main(command.target)  # type: ignore[attr-defined]
+        else:
+            _run_script(command.target, main)
+    except BaseException as error:
+        _trim_at_the_end(error)
+        raise
+
+
+def _run_script(script: str, main: ModuleType) -> None:
+    file = script if script.startswith("/") else f"{Path.cwd()}/{script}"
+    main.__file__ = file
+    main.__dict__["__cached__"] = None
+    main.__loader__ = SourceFileLoader("__main__", file)
+    try:
+        with io.open_code(file) as stream:
+            source = stream.read()
+    except OSError as error:
+        text = f"{sys.orig_argv[0]}: can't open file {file!r}: [Errno {error.errno}] {error.strerror}"
+        print(text, file=sys.stderr)
+        sys.exit(2)
+    exec(compile(source, file, "exec", dont_inherit=True), main.__dict__)
+
+
+def _reseed() -> None:
+    """Two workers of one fork server draw different numbers; `random` has seen to itself already."""
+    if (numpy := sys.modules.get("numpy.random")) is not None:
+        numpy.seed()
+    if (torch := sys.modules.get("torch.random")) is not None:
+        torch.default_generator.seed()
+    if (process := sys.modules.get("multiprocessing.process")) is not None:
+        process.current_process().authkey = os.urandom(32)
+
+
+def _trim_at_the_end(error: BaseException) -> None:
+    """Have the interpreter's last word leave our frames out."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename in _OURS:
+        trace = trace.tb_next
+    hook = sys.excepthook
+
+    def trimmed(kind: type[BaseException], value: BaseException, _: TracebackType | None) -> None:
+        sys.excepthook = hook
+        sys.last_traceback = value.__traceback__ = trace
+        hook(kind, value, trace)
+
+    sys.excepthook = trimmed

@@ -1,0 +1,101 @@
+"""The parent of a node's workers: it starts them, by exec or over a fork server, and says when they end, at once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import socket
+import subprocess
+from pathlib import Path
+
+from flowdist.runtime.processes.fork_servers import ForkServers, Server
+from flowdist.runtime.processes.spawning import (
+    Answer,
+    Children,
+    Hurry,
+    Prepare,
+    Request,
+    Signal,
+    Spawn,
+    Spawned,
+    SpawnRefused,
+    bound_to,
+    encode,
+    requests,
+    write_pid,
+)
+
+
+class Spawner:
+    """The loop of the process. It ends when the agent closes its side."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(channel, selectors.EVENT_READ)
+        self._children = Children(self._selector)
+        self._servers = ForkServers(self._selector, self._answer, self._start)
+        self._frames = requests()
+
+    def run(self) -> None:
+        while True:
+            for key, _ in self._selector.select(self._servers.patience_s()):
+                if key.fileobj is self._channel:
+                    data = b""
+                    with contextlib.suppress(ConnectionError):
+                        data = self._channel.recv(1 << 16)
+                    if not data:
+                        return
+                    for request in self._frames.feed(data):
+                        self._obey(request)
+                elif isinstance(key.data, Server):
+                    self._servers.hear(key.data)
+                else:
+                    self._answer(self._children.end(key.data))
+            self._servers.give_up_the_slow()
+
+    def _obey(self, request: Request | Answer) -> None:
+        match request:
+            case Spawn():
+                if request.server is None or not self._servers.spawn(request):
+                    self._start(request)
+            case Signal():
+                if not self._servers.pass_on(request):
+                    self._children.signal(request.id, request.number)
+            case Prepare():
+                self._servers.prepare(request.server)
+            case Hurry():
+                self._servers.hurry(request.id)
+            case _:
+                raise TypeError(f"no request: {request}")
+
+    def _start(self, request: Spawn) -> None:
+        self._answer(self._exec(request))
+
+    def _exec(self, request: Spawn) -> Spawned | SpawnRefused:
+        folder = Path(request.folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            out_log, err_log = folder / "stdout.log", folder / "stderr.log"
+            with out_log.open("ab") as out, err_log.open("ab") as err, bound_to(request.cpus):
+                process = subprocess.Popen(
+                    request.argv,
+                    env=request.env,
+                    cwd=request.cwd,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=err,
+                    start_new_session=True,
+                    preexec_fn=lambda: write_pid(folder, os.getpid()),  # noqa: PLW1509  # we have one thread
+                )
+        except (OSError, ValueError) as error:
+            with contextlib.suppress(OSError):
+                (folder / "pid").unlink()  # it was to be exec'ed
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            return SpawnRefused(request.id, f"{request.argv[0]}: {reason}")
+        return self._children.add(request.id, process.pid, process.wait)
+
+    def _answer(self, answer: Answer) -> None:
+        with contextlib.suppress(ConnectionError):  # the agent is gone: the next read says so
+            self._channel.sendall(encode(answer))

@@ -1,0 +1,1 @@
+"""The channels between flowdist's processes and hosts: frames, handshakes, addresses."""

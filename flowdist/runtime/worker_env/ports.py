@@ -1,0 +1,47 @@
+"""Ports of replicas: chosen at the first start on a node and kept for later attempts there.
+
+Each node has a share of the range below the kernel's ephemeral ports (32768 and up), so that no outgoing connection and
+no other node of the run takes one while its replica restarts.
+"""
+
+from __future__ import annotations
+
+import socket
+import zlib
+
+from flowdist.runtime.wire.addresses import family_of
+
+FIRST, SHARE, SHARES = 15_000, 64, 270
+
+
+class Ports:
+    """`seed` tells runs apart, `number` the nodes of one run; `address` is the node's."""
+
+    def __init__(self, seed: str, number: int, address: str = "127.0.0.1") -> None:
+        self._address = address
+        share = (zlib.crc32(seed.encode()) + number) % SHARES
+        self._range = range(FIRST + share * SHARE, FIRST + (share + 1) * SHARE)
+        self._taken: dict[tuple[str, str], int] = {}
+
+    def of(self, replica: str, names: tuple[str, ...]) -> dict[str, int]:
+        """The ports of a replica, by name. OSError when the share of the node is used up."""
+        for name in names:
+            if (replica, name) not in self._taken:
+                self._taken[replica, name] = self._choose()
+        return {name: self._taken[replica, name] for name in names}
+
+    def _choose(self) -> int:
+        for port in self._range:
+            if port not in self._taken.values() and _is_free(self._address, port):
+                return port
+        raise OSError(f"all {SHARE} ports of the node are taken ({self._range[0]} to {self._range[-1]})")
+
+
+def _is_free(address: str, port: int) -> bool:
+    with socket.socket(family_of(address)) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,79 @@
+"""What failures may cost: how long until it steps again, the work that is done again, what is left of the time."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from flowdist.errors import FlowdistError
+from flowdist.graph import format_duration, parse_duration
+from flowdist.record.accounts import goodput_of
+from flowdist.sim.engine.simulation import SimResult
+
+RECOVERS, LOST_WORK, GOODPUT = "recovers within", "lost work", "goodput"
+
+
+class Bounds(NamedTuple):
+    """What is not given is not bounded. `goodput` is the productive share of the time of tasks, 0 to 1."""
+
+    recovers_within_ns: int | None = None
+    lost_work_ns: int | None = None
+    goodput: float | None = None
+
+    def broken(self, result: SimResult) -> list[tuple[str, str]]:
+        """Which, and how; empty when all hold."""
+        return [*self._slow(result), *self._redone(result), *self._idle(result)]
+
+    def _slow(self, result: SimResult) -> list[tuple[str, str]]:
+        wrong = []
+        most = self.recovers_within_ns
+        for number, took in recoveries(result).items() if most is not None else ():
+            incident = result.job.incident(number)
+            cut_short = result.job.outcome == "succeeded" and result.now <= incident.opened_ns + (most or 0)
+            if most is None or (took is not None and took <= most) or (took is None and cut_short):
+                continue
+            when = "never" if took is None else f"after {format_duration(took)}"
+            wrong.append((RECOVERS, f"incident {number} recovered {when}, not within {format_duration(most)}"))
+        return wrong
+
+    def _redone(self, result: SimResult) -> list[tuple[str, str]]:
+        most = self.lost_work_ns
+        return [
+            (LOST_WORK, f"{name} lost {format_duration(model.lost_ns)} of work, more than {format_duration(most)}")
+            for name, model in result.models.items()
+            if most is not None and model.lost_ns > most
+        ]
+
+    def _idle(self, result: SimResult) -> list[tuple[str, str]]:
+        share = goodput_of(result.job.graph, result.spent)
+        if self.goodput is None or share >= self.goodput:
+            return []
+        return [(GOODPUT, f"goodput is {share:.3f}, less than {self.goodput}")]
+
+
+def bounds_of(recovers_within: str | None = None, lost_work: str | None = None, goodput: float | None = None) -> Bounds:
+    """FlowdistError for what is no duration, or no share."""
+    if goodput is not None and not 0 <= goodput <= 1:
+        raise FlowdistError(f"goodput {goodput}: a share of the time is from 0 to 1", help="write 0.9 for 90 %")
+    return Bounds(_ns("recovers_within", recovers_within), _ns("lost_work", lost_work), goodput)
+
+
+def _ns(name: str, text: str | None) -> int | None:
+    try:
+        return parse_duration(text) if text is not None else None
+    except ValueError:
+        raise FlowdistError(f"{name} {text}: no duration", help="write 30s, 1m30s or 2h") from None
+
+
+def recoveries(result: SimResult) -> dict[int, int | None]:
+    """For each incident the time until all of its worlds of tasks step again; None where they never do."""
+    found: dict[int, int | None] = {}
+    for incident in result.job.incidents:
+        took: int | None = 0
+        for name in incident.worlds:
+            model = result.models.get(name)
+            if model is None:
+                continue
+            again = next((begun for begun in model.begins if begun >= incident.opened_ns), None)
+            took = None if again is None or took is None else max(took, again - incident.opened_ns)
+        found[incident.number] = took
+    return found

@@ -1,0 +1,108 @@
+"""The same faults in macro mode and in protocol mode, and where the two differ.
+
+The faults of a seed are drawn once and given to both (common random numbers); start-up is nominal in both.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from flowdist.errors import FlowdistError
+from flowdist.faults.grammar import Plan
+from flowdist.faults.rates import Arrivals
+from flowdist.graph import RoleGraph
+from flowdist.record.accounts import BUCKETS, Bucket
+from flowdist.sim.engine.simulation import SimResult, Simulation
+from flowdist.sim.macro.macro import Macro
+from flowdist.sim.macro.result import MacroResult
+from flowdist.sim.macro.scope import scope_of
+
+
+class Sums(NamedTuple):
+    """What a run comes to, in either mode. Times in ns."""
+
+    outcome: str | None
+    lasted: int
+    generations: int
+    causes: dict[str, int]
+    step: int
+    lost: int
+    spent: dict[Bucket, int]
+    beside: dict[str, tuple[int, int]]  # generation and saved step of replicas beside the gang
+
+
+class Comparison(NamedTuple):
+    """One seed in both modes."""
+
+    seed: int
+    faults: int
+    macro: Sums
+    protocol: Sums
+
+    @property
+    def is_equal(self) -> bool:
+        """To the nanosecond."""
+        return self.macro == self.protocol
+
+    @property
+    def is_alike(self) -> bool:
+        """The same outcome after the same incidents."""
+        a, b = self.macro, self.protocol
+        return (a.outcome, a.generations, a.causes) == (b.outcome, b.generations, b.causes)
+
+    def difference(self, bucket: Bucket) -> float:
+        """Of the shares of all time that went there."""
+        total = max(1, sum(self.protocol.spent.values()))
+        return self.macro.spent[bucket] / max(1, sum(self.macro.spent.values())) - self.protocol.spent[bucket] / total
+
+    @property
+    def worst(self) -> float:
+        """The largest difference of any bucket, as a share of all time."""
+        return max(abs(self.difference(bucket)) for bucket in BUCKETS)
+
+
+def compare(
+    graph: RoleGraph, plan: Plan, seeds: Iterable[int], until: int, tell: Callable[[int, int], None] | None = None
+) -> Iterator[Comparison]:
+    """Play each seed's faults in both modes.
+
+    Args:
+        until: In ns. Rates are drawn up to there, and both modes stop there.
+        tell: Hears how far protocol mode is: see `Simulation`.
+    """
+    scope = scope_of(graph, plan)
+    for seed in seeds:
+        drawn = tuple(Arrivals(plan.rates, graph, scope.nodes, seed).until(until))
+        fixed = plan._replace(faults=plan.faults + drawn, rates=())
+        macro = Macro(scope, plan, fault_seed=seed).run(until)  # with its rates, so that its short cut is checked, too
+        protocol = Simulation(graph, fixed, checks="paced", tell=tell).run(until)
+        if protocol.violation is not None:
+            raise FlowdistError(f"seed {seed}: protocol mode has found a violation: {protocol.violation}")
+        yield Comparison(seed, len(fixed.faults), _of_macro(macro), _of_protocol(protocol, scope.role.name))
+
+
+def _of_macro(result: MacroResult) -> Sums:
+    return Sums(
+        result.outcome,
+        result.now,
+        result.generations,
+        dict(sorted(result.causes.items())),
+        result.step,
+        result.lost_ns,
+        dict(result.spent),
+        result.beside,
+    )
+
+
+def _of_protocol(result: SimResult, role: str) -> Sums:
+    world, model = result.job.worlds[role], result.models.get(role)
+    causes = dict(sorted(Counter(incident.kind for incident in result.job.incidents).items()))
+    step = max(world.step, model.step_at(result.now)) if model is not None else 0
+    lost = model.lost_ns if model is not None else 0
+    beside = {}
+    for name, other in result.job.worlds.items():
+        if name != role:
+            beside[name] = (other.generation, result.models[name].durable if name in result.models else 0)
+    return Sums(result.job.outcome, result.now, world.generation, causes, step, lost, dict(result.spent[role]), beside)

@@ -1,0 +1,145 @@
+"""How soon a job has to get on after the last fault: a bound that follows from the topology alone.
+
+Two phases, as the proofs of distributed systems have them. While faults happen only safety is asked for. Once the last
+of them has healed (what was to come back is back, links are whole, nobody is slow), a primary task has to commit a new
+step within a bound, and the job has to be over within another:
+
+    detection       the lease of a node and its margins; the longest `hang_after` where something hangs; and where the
+                    controller died, as long as its agents may keep workers of which it does not hear
+    re-formation    the longest grace, the longest back-off, and the start-ups and restores of all roles in a row
+    growth          for each role that may grow: its cool-down, its join window, and one more re-formation
+    a new step      the longest time from one checkpoint to the next; of user code, which saves at will, all its work
+
+`bound_ns` is their sum. To the end it may take all the work of all the tasks again, one after the other.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from flowdist.control.protocol import events as ev
+from flowdist.control.protocol.effects import AnswerCheckpoint
+from flowdist.faults.grammar import Fault, Plan
+from flowdist.graph import RoleGraph, RoleSpec, WorkloadSpec, format_duration, parse_duration
+from flowdist.record.journal import FaultLine, Record
+from flowdist.sim.engine.simulation import SimResult
+
+SPREAD = 1.2  # the longest start-up, as a multiple of the nominal one
+
+
+def bound_ns(graph: RoleGraph, plan: Plan) -> int:
+    """From the moment at which all is healed to the next step that is committed, at most."""
+    again = _re_formation_ns(graph)
+    grows = [spec for spec in graph.roles if spec.gang and spec.max_replicas > spec.min_replicas]
+    growth = sum(spec.cooldown_ns + spec.join_window_ns + again for spec in grows)
+    step = max((_cycle_ns(graph, spec) for spec in _primary(graph)), default=0)
+    return _detection_ns(graph, plan) + again + growth + step
+
+
+def end_ns(graph: RoleGraph, plan: Plan, horizon_ns: int) -> int:
+    """When the job has to be over, at the latest. `horizon_ns`: how long it takes without faults."""
+    healed = max((fault.when.at_ns or 0) + _lasts_ns(graph, fault) for fault in plan.faults) if plan.faults else 0
+    work = sum(_work_ns(graph, spec) for spec in graph.roles if spec.kind == "task")
+    return max(healed, horizon_ns) + bound_ns(graph, plan) + horizon_ns + round(SPREAD * work)
+
+
+def healed_ns(result: SimResult, plan: Plan) -> int:
+    """When the last of the faults that hit was over, and what it broke was whole again."""
+    lasts = {fault.spec: _lasts_ns(result.job.graph, fault) for fault in plan.faults}
+    hits = [line for line in result.lines if type(line) is FaultLine]
+    return max((line.t_ns + lasts.get(line.spec, 0) for line in hits), default=0)
+
+
+def late(result: SimResult, plan: Plan) -> tuple[int, str] | None:
+    """Up to when it should have committed a new step, and did not; with the words for it. None: it did, or was over."""
+    graph = result.job.graph
+    healed, bound = healed_ns(result, plan), bound_ns(graph, plan)
+    if result.now <= healed + bound or _commits(result, healed, healed + bound):
+        return None
+    text = f"no step was committed within {format_duration(bound)} after all was healed, at {format_duration(healed)}"
+    return healed + bound, text
+
+
+def _commits(result: SimResult, start: int, end: int) -> bool:
+    """A primary task saved, or finished; a checkpoint of a quiet stretch has no line, but its world knows of it."""
+    names = {spec.name for spec in _primary(result.job.graph)}
+    lines = (line for line in result.lines if type(line) is Record and start <= line.t_ns <= end)
+    if any(_is_commit(line, names) for line in lines):
+        return True
+    worlds = [result.models[name] for role in names for name in result.job.roles[role].worlds if name in result.models]
+    return any(first <= end and last >= start for model in worlds for first, last in model.skipped)
+
+
+def _is_commit(line: Record, roles: set[str]) -> bool:
+    if isinstance(line.event, ev.CheckpointOffered):
+        accepted = any(isinstance(effect, AnswerCheckpoint) and effect.accepted for effect in line.effects)
+        return accepted and line.event.replica.role in roles
+    return isinstance(line.event, ev.ReplicaExited) and line.event.kind is None and line.event.replica.role in roles
+
+
+def _primary(graph: RoleGraph) -> list[RoleSpec]:
+    """With those for whose success one waits, directly or not: while they work, the job gets on.
+
+    And whoever shares a world with one: any member may be the one that saves.
+    """
+    found = {spec.name for spec in graph.roles if spec.kind == "task" and spec.primary}
+    needed = set(found)
+    for spec in reversed(graph.roles):  # gates point to earlier roles
+        for gate in spec.gates if spec.name in needed else ():
+            needed.add(gate.role)
+            found |= {gate.role} if gate.condition == "succeeded" else set()
+    joint = [name for world in graph.worlds if any(name in found for name in world.roles) for name in world.roles]
+    return [spec for spec in graph.roles if spec.name in found or spec.name in joint]
+
+
+def _detection_ns(graph: RoleGraph, plan: Plan) -> int:
+    options = graph.options
+    hangs = max((spec.hang_after_ns or 0 for spec in graph.roles), default=0)
+    silence = options.lease_ns + 2 * options.lease_margin_ns
+    if any(fault.target == "controller" for fault in plan.faults):
+        silence = max(silence, options.controller_outage_ns + options.lease_ns)
+    return silence + hangs + options.cause_window_ns
+
+
+def _re_formation_ns(graph: RoleGraph) -> int:
+    grace = max(max(spec.grace_ns, spec.stop_grace_ns, spec.drain_ns) for spec in graph.roles)
+    policies = [policy for spec in graph.roles if spec.restart is not None for policy in spec.restart.chain()]
+    backoff = max((policy.backoff_max_ns for policy in policies), default=0)
+    starts = sum(_starts_ns(spec.workload) for spec in graph.roles)
+    return grace + backoff + starts
+
+
+def _starts_ns(load: WorkloadSpec) -> int:
+    return round(SPREAD * load.startup_ns) + load.restore_ns + round((1 + load.step_spread) * load.warmup_ns)
+
+
+def _cycle_ns(graph: RoleGraph, spec: RoleSpec) -> int:
+    """User code saves when it likes, or never."""
+    load = spec.workload
+    if spec.simulate:
+        return _work_ns(graph, spec)
+    return min(round(_slowest(graph, spec) * (load.cycle_ns + load.lag_ns)), _work_ns(graph, spec))
+
+
+def _work_ns(graph: RoleGraph, spec: RoleSpec) -> int:
+    load = spec.workload
+    steps = load.steps * load.step_ns
+    works = load.warmup_ns + steps + steps // load.checkpoint_every_ns * load.blocking_ns
+    return load.startup_ns + load.restore_ns + round(_slowest(graph, spec) * works)
+
+
+def _slowest(graph: RoleGraph, spec: RoleSpec) -> float:
+    """How many times longer than its workload says a role may take, since others of its world do."""
+    joint = graph.world_of(spec.name)
+    names = joint.roles if joint is not None else (spec.name,)
+    return 1 + max(graph.role(name).workload.step_spread for name in names)
+
+
+def _lasts_ns(graph: RoleGraph, fault: Fault) -> int:
+    """From when it hits to when it is over, and what was begun on a slow disk is written."""
+    notice = parse_duration(fault.arg) if fault.kind == "preempt" and fault.arg else 0
+    written = 0
+    if fault.kind == "slow-checkpoint":
+        longest = max(spec.workload.checkpoint_ns for spec in graph.roles)
+        written = round(longest * Fraction(fault.arg.rstrip("x")))
+    return notice + written + (fault.duration_ns or 0)

@@ -1,0 +1,149 @@
+"""What a user demands of a run: always, eventually; and what some run of a campaign has to have shown.
+
+Functions of the state of the job. They are asked after every event: between two events that state does not change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from flowdist.control.job.state import JobState
+from flowdist.control.membership.waiting import waiting_for
+from flowdist.errors import FlowdistError
+from flowdist.graph import format_duration
+
+Check = Callable[[JobState], object]
+
+
+class Violation(AssertionError):
+    """Something that must always hold did not. `property` names it."""
+
+    def __init__(self, property: str, text: str) -> None:
+        super().__init__(f"{property}: {text}")
+        self.property = property
+
+
+class Always(NamedTuple):
+    """Holds after every event. The check says False, or raises an AssertionError, where it does not."""
+
+    name: str
+    check: Check
+
+
+class Eventually(NamedTuple):
+    """After every moment at which the check is not true it is true again within so long; and at the end it is true."""
+
+    name: str
+    check: Check
+    within_ns: int
+
+
+class Sometimes(NamedTuple):
+    """Some run of a campaign gets to where the check is true."""
+
+    name: str
+    check: Check
+
+
+class Properties(NamedTuple):
+    """Of one user, for one topology. Names are unique."""
+
+    always: tuple[Always, ...] = ()
+    eventually: tuple[Eventually, ...] = ()
+    sometimes: tuple[Sometimes, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.always or self.eventually or self.sometimes)
+
+    def and_also(self, others: Properties) -> Properties:
+        """Both; of two that are the same object only one is asked."""
+        return Properties(
+            tuple(dict.fromkeys([*self.always, *others.always])),
+            tuple(dict.fromkeys([*self.eventually, *others.eventually])),
+            tuple(dict.fromkeys([*self.sometimes, *others.sometimes])),
+        )
+
+
+class Watching:
+    """The properties of one run. `seen` has those that are to be seen sometimes, with when they first were."""
+
+    def __init__(self, properties: Properties, seen: dict[str, int]) -> None:
+        self.properties, self._seen = properties, seen
+        self._since: dict[Eventually, int] = dict.fromkeys(properties.eventually, 0)  # does not hold since then
+
+    @property
+    def is_awake(self) -> bool:
+        """Every event matters to somebody."""
+        unseen = any(point.name not in self._seen for point in self.properties.sometimes)
+        return bool(self.properties.always or self.properties.eventually) or unseen
+
+    def hear(self, job: JobState, now: int) -> None:
+        """An event was handled. Violation where a property does not hold."""
+        for rule in self.properties.always:
+            holds, why = _ask(rule.name, rule.check, job)
+            if not holds and (why or holds is False):
+                text = f"{rule.name} at {_at(now)}: {why}" if why else f"{rule.name} does not hold at {_at(now)}"
+                raise Violation("always", text)
+        for promise in self.properties.eventually:
+            self._wait_for(promise, job, now)
+        for point in self.properties.sometimes:
+            if point.name not in self._seen and _ask(point.name, point.check, job)[0]:
+                self._seen[point.name] = now
+
+    def close(self, job: JobState, now: int) -> None:
+        """The run is over, now. Where only its clock was stopped, what still has time is not broken."""
+        for promise, since in self._since.items():
+            if job.outcome is not None or now > since + promise.within_ns:
+                raise _broken(promise, since, job, now)
+
+    def _wait_for(self, promise: Eventually, job: JobState, now: int) -> None:
+        since = self._since.get(promise)
+        if since is not None and now > since + promise.within_ns:
+            raise _broken(promise, since, job, now)  # nothing has changed since: it is late, even if it comes now
+        if _ask(promise.name, promise.check, job)[0]:
+            self._since.pop(promise, None)
+        elif since is None:
+            self._since[promise] = now
+
+
+def _broken(promise: Eventually, since: int, job: JobState, now: int) -> Violation:
+    text = f"{promise.name} does not hold since {_at(since)}"
+    if job.outcome is not None and now <= since + promise.within_ns:
+        return Violation("eventually", f"{text}, and the job has {job.outcome} at {_at(now)}")
+    within = format_duration(promise.within_ns)
+    what = "; ".join(waiting_for(job)) or f"nothing: the job has {job.outcome}"
+    return Violation("eventually", f"{text}, not within {within} (now it is {_at(now)}); waiting for {what}")
+
+
+def _at(ns: int) -> str:
+    return format_duration(ns)
+
+
+def _ask(name: str, check: Check, job: JobState) -> tuple[object, str]:
+    """What the check says, and the words of its AssertionError. FlowdistError for any other exception: its mistake."""
+    try:
+        return check(job), ""
+    except AssertionError as error:
+        return False, str(error) or "an assertion in it does not hold"
+    except Exception as error:
+        code = getattr(check, "__code__", None)
+        where = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
+        message = f"property {name}{where} raises {type(error).__name__}: {error}"
+        raise FlowdistError(message, help="it is given the state of the job: see docs/testing.md") from error
+
+
+def properties_of(
+    always: Sequence[Always | Check] = (),
+    eventually: Sequence[Eventually] = (),
+    sometimes: Sequence[Sometimes] | Mapping[str, Check] = (),
+) -> Properties:
+    """From what a test gives: functions alone have their own names."""
+    points = [Sometimes(*item) for item in sometimes.items()] if isinstance(sometimes, Mapping) else sometimes
+    rules = tuple(rule if isinstance(rule, Always) else Always(name_of(rule), rule) for rule in always)
+    return Properties(rules, tuple(eventually), tuple(points))
+
+
+def name_of(check: Check) -> str:
+    return getattr(check, "__name__", repr(check))

@@ -1,0 +1,89 @@
+"""The record of a simulation while it grows: its last lines as they are, the others packed.
+
+A line that is kept as a value costs hundreds of bytes, and a digest line by line as much time as the event itself. So
+lines are encoded, hashed and compressed by the block; whoever reads them gets values again, equal to those that were
+written. A short run never fills a block, and packs nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import overload
+
+from flowdist.record.journal import Header, Line, decode_lines, encode_lines
+
+BLOCK = 4096  # lines
+
+
+class Trace(Sequence[Line]):
+    """The lines in order, the header first. It only grows."""
+
+    def __init__(self, header: Header) -> None:
+        self._header = header
+        self._blocks: list[bytes] = []
+        self._fresh: list[Line] = []
+        self._hash = hashlib.sha256()
+        self._read: tuple[int, list[Line]] = (-1, [])  # the block that was looked into last
+
+    def append(self, line: Line) -> None:
+        fresh = self._fresh
+        fresh.append(line)
+        if len(fresh) == BLOCK:
+            data = encode_lines(fresh)
+            self._hash.update(data)
+            self._blocks.append(zlib.compress(data, 1))
+            fresh.clear()
+
+    def digest(self) -> str:
+        """SHA-256 of all encoded lines but the header, as hex: that of `history.digest`."""
+        total = self._hash.copy()
+        total.update(encode_lines(self._fresh))
+        return total.hexdigest()
+
+    def __len__(self) -> int:
+        return 1 + len(self._blocks) * BLOCK + len(self._fresh)
+
+    def __iter__(self) -> Iterator[Line]:
+        yield self._header
+        for block in self._blocks:
+            yield from _unpack(block)
+        yield from self._fresh
+
+    def since(self, place: int) -> Iterator[Line]:
+        """The lines from that place on."""
+        if place == 0:
+            yield self._header
+        for number, block in enumerate(self._blocks):
+            if place <= (number + 1) * BLOCK:
+                yield from _unpack(block)[max(0, place - 1 - number * BLOCK) :]
+        yield from self._fresh[max(0, place - 1 - len(self._blocks) * BLOCK) :]
+
+    @overload
+    def __getitem__(self, index: int) -> Line: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Line]: ...
+
+    def __getitem__(self, index: int | slice) -> Line | list[Line]:
+        if isinstance(index, slice):
+            return list(self)[index]
+        place = range(len(self))[index] - 1
+        if place < 0:
+            return self._header
+        number, rest = divmod(place, BLOCK)
+        if number == len(self._blocks):
+            return self._fresh[rest]
+        if self._read[0] != number:
+            self._read = (number, _unpack(self._blocks[number]))
+        return self._read[1][rest]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+
+def _unpack(block: bytes) -> list[Line]:
+    return list(decode_lines(zlib.decompress(block).splitlines()))

@@ -1,0 +1,281 @@
+"""What draws a plan of faults from a seed: only what the topology, by its own words, has to survive.
+
+Each seed favours some kinds of faults over others, so that a campaign sees runs full of one kind as well as mixtures.
+A fault counts against what is declared: the budget of a role, room for the minima, the row of changes that R8 allows.
+So a job that fails under such a plan has broken a promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from flowdist.faults.grammar import Fault, Plan, parse_fault
+from flowdist.graph import (
+    SECOND,
+    RestartPolicy,
+    RoleGraph,
+    RoleSpec,
+    fits,
+    format_duration,
+    needed,
+    offered,
+    subtract,
+)
+from flowdist.sim.engine.streams import draw
+from flowdist.sim.faults.aiming import Aim
+from flowdist.sim.user_code.loading import load_model
+from flowdist.sim.workers.collectives import says_nothing
+
+FAULTS_MAX = 6
+DAMAGES = ("torn-checkpoint", "lost-checkpoint", "corrupt-checkpoint")
+AIMED = 0.3  # of the faults that come at any time, where gangs save
+READS = 0.6  # of those that follow one, where gangs restore
+ZOMBIES = 0.1  # of all faults, where user code saves
+DISK_FULL = "disk-full/1m"
+WHOLE_GANGS = 0.15  # of the failures of gangs
+CORRELATED = 0.25  # of the lost nodes, where there are labels: all that have one
+COLLECTIVES = ("", "fail", "hang")
+NODE_FAULTS_MAX = 3  # each may be two changes of membership in a row (R8)
+NOTICE_S = 30  # of preemptions
+REJOIN_S = 5  # at most, of a node that is back
+
+
+class Tolerance(NamedTuple):
+    """What is left of what the job has to survive."""
+
+    budgets: dict[str, int]  # failures of replicas, by role
+    nodes: int  # losses of a node
+
+
+def tolerance_of(graph: RoleGraph) -> Tolerance:
+    """By the policies and the sizes alone. A role whose rules do not restart what a signal ends has no budget here."""
+    budgets = {spec.name: _budget(spec) for spec in graph.roles}
+    many = len(graph.cluster.nodes) > 1
+    return Tolerance(budgets, NODE_FAULTS_MAX if many and all(_bears_a_lost_node(spec) for spec in graph.roles) else 0)
+
+
+def _budget(spec: RoleSpec) -> int:
+    policy = spec.restart
+    if policy is None or _action(policy, "signal") != "restart":
+        return 0
+    return policy.max_restarts + (policy.wider.max_restarts if policy.wider is not None else 0)
+
+
+def _action(policy: RestartPolicy, kind: str, exit: int | None = None) -> str:
+    for rule in policy.rules:
+        if rule.kind in (None, kind) and rule.exit in (None, exit) and rule.signal in (None, "KILL"):
+            return rule.do
+    return "restart"
+
+
+def _end(spec: RoleSpec, seed: int, n: int) -> str:
+    """How it ends, of the ways after which it restarts: killed, mostly; out of memory; with an exit code of its own."""
+    assert spec.restart is not None
+    which = draw(seed, "nemesis", "end", n)
+    code = 1 + int(draw(seed, "nemesis", "code", n) * 100)
+    if which < 0.15 and _action(spec.restart, "oom") == "restart":
+        return ":oom"
+    if 0.15 <= which < 0.4 and _action(spec.restart, "exit", exit=code) == "restart":
+        return f":exit={code}"
+    return ""
+
+
+def _bears_failing_peers(graph: RoleGraph, spec: RoleSpec) -> bool:
+    """Its workers may exit with code 1 because another of their world is gone."""
+    if spec.restart is None:  # they may go with a node; with a replica of another role that restarts they end the job
+        return graph.world_of(spec.name) is None
+    return _action(spec.restart, "exit", exit=1) == "restart"
+
+
+def _bears_a_lost_node(spec: RoleSpec) -> bool:
+    return spec.restart is None or _action(spec.restart, "node_lost") == "restart"
+
+
+class Nemesis:
+    """The plans of one topology. `horizon_ns` is how long it would take if nothing went wrong.
+
+    `saves` are times in which user code saves: half of the faults come then, and some when another is just over.
+    """
+
+    def __init__(self, graph: RoleGraph, horizon_ns: int, saves: Sequence[tuple[int, int]] = ()) -> None:
+        self._graph, self._horizon_ns, self._saves = graph, horizon_ns, saves
+        self._tolerance, self._aim = tolerance_of(graph), Aim(graph)
+        self._labels = list(dict.fromkeys("=".join(label) for node in graph.cluster.nodes for label in node.labels))
+        waits_ns = min(spec.pending_timeout_ns for spec in graph.roles)
+        self._patience_s = waits_ns // NODE_FAULTS_MAX // SECOND - REJOIN_S  # one may be away as the next one goes
+
+    def plan(self, seed: int) -> Plan:
+        """That seed's, in the order of time."""
+        budgets, nodes = dict(self._tolerance.budgets), self._tolerance.nodes
+        count = 1 + int(draw(seed, "nemesis", "count") * FAULTS_MAX)
+        favoured = draw(seed, "nemesis", "favoured")
+        faults: list[Fault] = []
+        for n in range(count):
+            at = self._time(seed, n, faults)
+            if self._saves and nodes > 0 and draw(seed, "nemesis", "zombie", n) < ZOMBIES:
+                faults += self._zombie(seed, n, budgets)
+                nodes -= 1
+                continue
+            kind = self._kind(seed, n, favoured)
+            text = None
+            if kind == "replica":
+                text = self._replica_fault(seed, n, budgets)
+            elif kind == "node" and nodes > 0:
+                text = self._node_fault(seed, n, (fault.target for fault in faults))
+                nodes -= text is not None
+            elif kind == "controller":
+                text = "controller@{at}"
+            elif kind == "harmless":
+                text = self._harmless(seed, n)
+            elif kind == "order" and nodes > 0:  # a change of membership, like a loss
+                text = self._order(seed, n, {fault.target for fault in faults if fault.kind == "drain"})
+                nodes -= text is not None
+            if text is not None:
+                faults.append(parse_fault(text.replace("{at}", format_duration(at))))
+            if text is not None and faults[-1].kind in DAMAGES and self._saves:  # and something has to read it soon
+                killed = self._replica_fault(seed, n, budgets)
+                then = at + int(draw(seed, "nemesis", "read", n) * 8 * SECOND) // 1_000_000 * 1_000_000
+                faults += [parse_fault(killed.replace("{at}", format_duration(then)))] if killed else []
+        return Plan(tuple(faults))
+
+    def collective(self, seed: int) -> str:
+        """What becomes of the peers of a dead worker in the run of that seed; nothing: as the topology says."""
+        silent = [spec for spec in self._graph.roles if says_nothing(spec)]
+        if not any(spec.gang for spec in silent):
+            return ""
+        drawn = COLLECTIVES[int(draw(seed, "nemesis", "collective") * len(COLLECTIVES))]
+        bears = all(_bears_failing_peers(self._graph, spec) for spec in silent)
+        return drawn if bears or drawn != "fail" else ""
+
+    def _time(self, seed: int, n: int, before: list[Fault]) -> int:
+        """Somewhere in the run; or, one time in three, right after the fault before: in the middle of its recovery.
+
+        Of both some are aimed: at a checkpoint that is being written, or read.
+        """
+        last = before[-1].when.at_ns if before else None
+        if last is not None and draw(seed, "nemesis", "close", n) < 0.33:
+            lasts = before[-1].duration_ns if self._saves and draw(seed, "nemesis", "after", n) < 0.5 else 0
+            at = last + (lasts or 0) + int(draw(seed, "nemesis", "gap", n) * 8 * SECOND)
+            reads = self._aim.restoring(seed, n, before[-1]) if draw(seed, "nemesis", "reads", n) < READS else None
+            at = at if reads is None else reads
+        elif self._saves and draw(seed, "nemesis", "aim", n) < 0.5:
+            begin, end = self._saves[int(draw(seed, "nemesis", "save", n) * len(self._saves))]
+            at = begin + int(draw(seed, "nemesis", "in it", n) * (end - begin))
+        else:
+            is_aimed = draw(seed, "nemesis", "aimed", n) < AIMED
+            saves = self._aim.saving(seed, n, before[-1] if before else None) if is_aimed else None
+            at = int(draw(seed, "nemesis", "at", n) * self._horizon_ns) if saves is None else saves
+        return at // 1_000_000 * 1_000_000
+
+    def _kind(self, seed: int, n: int, favoured: float) -> str:
+        kinds = ("replica", "node", "controller", "harmless", "order")
+        if draw(seed, "nemesis", "swarm", n) < 0.5:
+            return kinds[int(favoured * len(kinds))]
+        return kinds[int(draw(seed, "nemesis", "kind", n) * len(kinds))]
+
+    def _zombie(self, seed: int, n: int, budgets: dict[str, int]) -> list[Fault]:
+        """A node stands still while it saves, until it was replaced; it goes on, and then something has to resume."""
+        begin, end = self._saves[int(draw(seed, "nemesis", "save", n) * len(self._saves))]
+        at = (begin + int(draw(seed, "nemesis", "in it", n) * (end - begin))) // 1_000_000 * 1_000_000
+        options, nodes = self._graph.options, self._graph.cluster.nodes
+        node = nodes[int(draw(seed, "nemesis", "node", n) * len(nodes))].name
+        lasts = options.lease_ns + options.lease_margin_ns + int((3 + draw(seed, "nemesis", "back", n) * 40) * SECOND)
+        killed = self._replica_fault(seed, n, budgets)
+        then = at + lasts + int(draw(seed, "nemesis", "gap", n) * 8 * SECOND)
+        texts = [f"{node}@{format_duration(at)}:pause/{format_duration(lasts // 1_000_000 * 1_000_000)}"]
+        texts += [killed.replace("{at}", format_duration(then // 1_000_000 * 1_000_000))] if killed else []
+        return list(map(parse_fault, texts))
+
+    def _replica_fault(self, seed: int, n: int, budgets: dict[str, int]) -> str | None:
+        roles = [spec for spec in self._graph.roles if budgets[spec.name] > 0]
+        if not roles:
+            return None
+        spec = roles[int(draw(seed, "nemesis", "role", n) * len(roles))]
+        budgets[spec.name] -= 1
+        replica = f"{spec.name}/{int(draw(seed, 'nemesis', 'replica', n) * spec.max_replicas)}"
+        hangs = spec.hang_after_ns is not None and spec.kind == "task" and draw(seed, "nemesis", "hang", n) < 0.3
+        may_hang = hangs and spec.restart is not None and _action(spec.restart, "hang") == "restart"
+        if may_hang:
+            return replica + "@{at}:hang"
+        return (spec.name if self._hits_all(spec, seed, n) else replica) + "@{at}" + _end(spec, seed, n)
+
+    def _hits_all(self, spec: RoleSpec, seed: int, n: int) -> bool:
+        """A gang restarts as one, whether one of it has failed or all have: it is one incident."""
+        return spec.gang and draw(seed, "nemesis", "all of it", n) < WHOLE_GANGS
+
+    def _node_fault(self, seed: int, n: int, before: Iterable[str]) -> str | None:
+        """It comes back, while the roles that have no room without it still wait for it."""
+        nodes = self._graph.cluster.nodes
+        target = nodes[int(draw(seed, "nemesis", "node", n) * len(nodes))].name
+        if self._labels and draw(seed, "nemesis", "correlated", n) < CORRELATED:
+            target = self._labels[int(draw(seed, "nemesis", "label", n) * len(self._labels))]
+        back_s = int(5 + draw(seed, "nemesis", "back", n) * 55)
+        kinds = ("", ":lost", ":preempt=30s", ":pause", ":partition=controller", ":cut-to=controller", ":leave")
+        kind = kinds[int(draw(seed, "nemesis", "how", n) * len(kinds))]
+        most_s = self._patience_s - (NOTICE_S if "preempt" in kind else 0)
+        if back_s > most_s and not self._has_room_without(self._nodes_of([target, *before])):
+            back_s = most_s  # else the job may fail, and say so: R12
+        return f"{target}@{{at}}{kind}/{back_s}s" if back_s > 0 else None
+
+    def _nodes_of(self, targets: Iterable[str]) -> set[str]:
+        """Nodes by name and by label."""
+        hit = set(targets)
+        nodes = self._graph.cluster.nodes
+        return {node.name for node in nodes if hit.intersection((node.name, *map("=".join, node.labels)))}
+
+    def _order(self, seed: int, n: int, drained: set[str]) -> str | None:
+        """What the operator does, or the cluster: a role is scaled within its bounds, a node is added or drained."""
+        nodes = self._graph.cluster.nodes
+        which = draw(seed, "nemesis", "order", n)
+        if which < 0.3:
+            return f"extra{n}@{{at}}:add"
+        if which < 0.6:
+            name = nodes[int(draw(seed, "nemesis", "drained", n) * len(nodes))].name
+            return f"{name}@{{at}}:drain" if self._has_room_without({*drained, name}) else None
+        elastic = [spec for spec in self._graph.roles if spec.gang and spec.min_replicas < spec.max_replicas]
+        if not elastic:
+            return None
+        spec = elastic[int(draw(seed, "nemesis", "scaled", n) * len(elastic))]
+        span = spec.max_replicas - spec.min_replicas + 1
+        return f"{spec.name}@{{at}}:scale={spec.min_replicas + int(draw(seed, 'nemesis', 'scale', n) * span)}"
+
+    def _has_room_without(self, names: set[str]) -> bool:
+        """All minima fit on the other nodes: what is drained never comes back. Where places are chosen, who knows.
+
+        A gang gives back what it has above its minimum when it forms anew; without a gang replicas keep their seats.
+        """
+        free = [offered(node) for node in self._graph.cluster.nodes if node.name not in names]
+        for spec in self._graph.roles:
+            if spec.placement.near or spec.placement.apart or spec.placement.where:
+                return False
+            for _ in range(spec.min_replicas if spec.gang else spec.max_replicas):
+                at = next((i for i, room in enumerate(free) if fits(needed(spec.resources), room)), None)
+                if at is None:
+                    return False
+                free[at] = subtract(free[at], needed(spec.resources))
+        return True
+
+    def _harmless(self, seed: int, n: int) -> str | None:
+        tasks = [spec for spec in self._graph.roles if spec.kind == "task"]
+        nodes = self._graph.cluster.nodes
+        spec = tasks[int(draw(seed, "nemesis", "task", n) * len(tasks))]
+        node = nodes[int(draw(seed, "nemesis", "link", n) * len(nodes))].name
+        delay = format_duration(self._graph.options.lease_ns // 10)
+        choices = (
+            f"{node}@{{at}}:delay={delay}/30s",
+            f"{node}@{{at}}:flap={format_duration(self._graph.options.lease_ns // 8)}/30s",  # each silence is short
+            f"{node}@{{at}}:drop=0.2/30s",
+            f"{node}@{{at}}:duplicate=0.3/30s",
+            f"{node}@{{at}}:reorder=0.3/30s",
+            f"{spec.name}/0@{{at}}:slow=2x/30s",
+            *(f"{spec.name}@{{at}}:{fate}" for fate in self._fates(spec)),
+        )
+        return choices[int(draw(seed, "nemesis", "which", n) * len(choices))]
+
+    def _fates(self, spec: RoleSpec) -> tuple[str, ...]:
+        """What may become of its checkpoints. User code says itself what it tolerates."""
+        if not spec.simulate:
+            return (DISK_FULL, "torn-checkpoint")
+        tolerates = getattr(load_model(self._graph, spec), "tolerates", ())
+        return ("slow-checkpoint=10x/1m", *(DISK_FULL if fate == "disk-full" else fate for fate in tolerates))

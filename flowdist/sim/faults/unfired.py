@@ -1,0 +1,39 @@
+"""Why a fault of the plan has hit nothing in a simulation, where services count no steps and save nothing."""
+
+from __future__ import annotations
+
+from flowdist.control.job.state import JobState
+from flowdist.faults.grammar import Fault
+from flowdist.faults.unfired import why_never_due, why_nothing_was_hit
+from flowdist.sim.engine.result import SimResult
+
+
+def unfired_texts(result: SimResult) -> list[str]:
+    """A line for each fault that never fired, with the reason; none where a violation broke the run off before."""
+    texts, job = [], result.job
+    for fault in result.unfired:
+        not_yet = _is_never_said(fault, job) or why_never_due(fault, job, result.now)
+        if not (not_yet and result.violation is not None):
+            why = not_yet or _is_not_simulated(fault, job) or why_nothing_was_hit(fault, job)
+            texts.append(f"fault {fault.spec} never fired: {why}")
+    return texts
+
+
+def _is_never_said(fault: Fault, job: JobState) -> str:
+    role = fault.when.role
+    if fault.when.event in ("step", "checkpoint") and _is_service(role, job):
+        return f"{role} is a service: it counts no steps, and saves nothing that is simulated"
+    return ""
+
+
+def _is_not_simulated(fault: Fault, job: JobState) -> str:
+    role = fault.target.partition("/")[0]
+    if fault.kind == "slow" and _is_service(role, job):
+        return f"{role} is a service: what a slow one costs those who call it is not simulated"
+    if fault.kind in ("disk-full", "slow-checkpoint") and _is_service(role, job):
+        return f"{role} is a service: it saves nothing that is simulated, unless simulate= names a model of its worker"
+    return ""
+
+
+def _is_service(role: str, job: JobState) -> bool:
+    return role in job.roles and job.roles[role].spec.kind == "service"

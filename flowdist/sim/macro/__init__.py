@@ -1,0 +1,1 @@
+"""Macro mode: weeks of a large job, computed from one change of membership to the next."""

@@ -1,0 +1,277 @@
+"""What macro mode can play, and with which numbers: all of them follow from the topology and from the simulator.
+
+A job that it cannot play truly is refused with the reason; a field of the graph that it does not know is one, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from flowdist.control.incidents.judge import matching_rule
+from flowdist.control.job.state import Failure
+from flowdist.control.protocol.ids import ReplicaId
+from flowdist.errors import FlowdistError, underlined
+from flowdist.faults.grammar import Fault, FaultError, Plan, Rate, located
+from flowdist.graph import (
+    MINUTE,
+    JobOptions,
+    NodeSpec,
+    RoleGraph,
+    RoleSpec,
+    WorkloadSpec,
+    fits,
+    format_duration,
+    needed,
+    offered,
+    slots,
+)
+from flowdist.sim.engine.network import LATENCY_NS
+from flowdist.sim.engine.node import BIND_NS, KILL_NS, SPAWN_NS, TERM_NS
+from flowdist.sim.engine.simulation import PROOF_NS
+
+KINDS = {"node": ("kill", "lost", "add"), "replica": ("kill", "exit", "oom")}
+LEAST_AWAY_NS = 1_000_000_000  # a node that is back sooner meets its own end
+
+# What macro mode follows, or what makes no difference to it. Any other field has to have its default.
+_ROLE = (
+    "name command kind min_replicas max_replicas procs resources placement env secrets ports workdir gang primary "
+    "restart state grace_ns stop_grace_ns drain_ns join_window_ns pending_timeout_ns finish_timeout_ns cooldown_ns "
+    "preload warm workload hang_after_ns start_timeout_ns address_edges"
+)
+_POLICY = "scope max_restarts within_ns then rules backoff_ns backoff_max_ns backoff_reset_ns wider"
+_LOAD = "steps step_ns startup_ns checkpoint_every_ns checkpoint_ns restore_ns"
+_GRAPH = "name roles cluster options on_incident checkpoint_dir source domains worlds format"
+_OPTIONS = (
+    "heartbeat_ns lease_ns lease_margin_ns cause_window_ns min_uptime_ns free_incidents_max unkillable_after_ns "
+    "controller_outage_ns bad_node_window_ns move_after cordon_after"
+)
+
+
+class MacroRefused(FlowdistError):
+    """Macro mode cannot play that truly; protocol mode, without --macro, can."""
+
+
+class Times(NamedTuple):
+    """How long each part of a recovery takes, in ns: messages, processes, and what the workload says."""
+
+    message: int  # one way between controller and agent
+    proof: int  # from the death of a node to the proof of it
+    stop: int  # from an incident to the news that all who live have stopped
+    open: int  # from there to the order to start: the store of the new generation
+    started: int  # from the order to the news that the processes run
+    up: int  # from the order to the first step, without restore
+    fence: int  # from the last heartbeat that was answered to the end of the workers of a node that is cut off
+    silent: int  # from there to the controller's verdict
+
+    @property
+    def stop_and_go(self) -> int:
+        """From the death of a node to the order to start again, if nothing comes between."""
+        return self.proof + self.stop + self.open
+
+
+class Scope(NamedTuple):
+    """What macro mode plays: one gang on equal nodes, and roles beside it on others."""
+
+    graph: RoleGraph
+    role: RoleSpec
+    nodes: tuple[str, ...]
+    seats: tuple[int, ...]  # replicas that each node has room for
+    times: Times
+    beside: tuple[tuple[RoleSpec, tuple[int, ...]], ...] = ()  # the others, and the same of them
+
+
+def scope_of(graph: RoleGraph, plan: Plan) -> Scope:
+    """MacroRefused, or FaultError for a fault, where macro mode would not be true."""
+    reasons = list(_reasons(graph))
+    if reasons:
+        text = "\n  ".join(reasons)
+        raise MacroRefused(f"macro mode cannot play this job:\n  {text}", help="leave --macro out")
+    gang = _gang_of(graph)
+    for fault in plan.faults:
+        _check_fault(fault, graph, gang)
+    for what, given in (("--scale", plan.scales), ("--drain", plan.drains)):
+        if given:
+            raise MacroRefused(f"macro mode cannot play {what}", help="leave --macro out")
+    for rate in plan.rates:
+        _check_rate(rate, graph, gang)
+    first = graph.cluster.nodes[0]
+    added = [add.node for add in plan.adds] + [fault.target for fault in plan.faults if fault.kind == "add"]
+    names = [node.name for node in graph.cluster.nodes] + added
+    specs = (*graph.cluster.nodes, *[first] * len(added))
+    rooms = {role.name: tuple(_seats(role, node) for node in specs) for role in graph.roles}
+    beside = tuple((role, rooms[role.name]) for role in graph.roles if role is not gang)
+    return Scope(graph, gang, tuple(names), rooms[gang.name], _times(graph.options, gang.workload), beside)
+
+
+def _gang_of(graph: RoleGraph) -> RoleSpec:
+    """The one that it is about."""
+    return next((role for role in graph.roles if role.kind == "task" and role.gang and role.primary), graph.roles[0])
+
+
+def _times(options: JobOptions, load: WorkloadSpec) -> Times:
+    return Times(
+        message=LATENCY_NS,
+        proof=PROOF_NS,
+        stop=2 * LATENCY_NS + TERM_NS,
+        open=2 * LATENCY_NS + BIND_NS,
+        started=2 * LATENCY_NS + SPAWN_NS,
+        up=LATENCY_NS + SPAWN_NS,
+        fence=options.lease_ns - options.lease_margin_ns + KILL_NS,
+        silent=LATENCY_NS + options.lease_ns + options.lease_margin_ns,
+    )
+
+
+def _seats(role: RoleSpec, node: NodeSpec) -> int:
+    if not fits(needed(role.resources), offered(node)):
+        return 0
+    labels = dict(node.labels)
+    if any(labels.get(key) != value for key, value in role.placement.where):
+        return 0
+    return 1 if role.placement.apart else slots(needed(role.resources), offered(node))
+
+
+def _reasons(graph: RoleGraph) -> Iterator[str]:
+    gang = _gang_of(graph)
+    if gang.kind != "task" or not gang.gang or not gang.primary:
+        yield f"{gang.name} is no gang of a primary task"
+        return
+    yield from _unknown(graph, _GRAPH, "the topology")
+    yield from _unknown(graph.options, _OPTIONS, "the options")
+    for role in graph.roles:
+        yield from _of_any(role, f"{_ROLE} gates" if role is gang else f"{_ROLE} gates ready ready_timeout_ns")
+    for policy in gang.restart.chain() if gang.restart is not None else ():
+        yield from _unknown(policy, _POLICY, f"{gang.name}'s restart policy")
+        if policy.then == "ignore" or any(rule.do == "ignore" for rule in policy.rules):
+            yield f"{gang.name} may be ignored"
+        if policy.scope == "job" and len(graph.roles) > 1:
+            yield f"a failure of {gang.name} restarts the whole job"
+    for domain in graph.domains:
+        if len(domain.roles) > 1:
+            yield f"{' and '.join(domain.roles)} restart together: that is for protocol mode"
+    for world in graph.worlds if len(graph.roles) > 1 else ():
+        yield f"{' and '.join(world.roles)} share a world: that is for protocol mode"
+    yield from _upstream(gang, graph)
+    for role in graph.roles:
+        if role is not gang:
+            yield from _beside(role, gang, graph)
+    yield from _shared(graph)
+
+
+def _of_any(role: RoleSpec, known: str) -> Iterator[str]:
+    if role.placement.near:
+        yield f"{role.name} has to be near {', '.join(role.placement.near)}"
+    if role.placement.apart not in ((), (role.name,)):
+        yield f"{role.name} has to be apart from {', '.join(role.placement.apart)}"
+    yield from _unknown(role, known, role.name)
+    yield from _unknown(role.placement, "strategy near apart where", f"{role.name}'s placement")
+    yield from _unknown(role.workload, _LOAD, f"{role.name}'s workload")
+    for name, ns in (("stop_grace", role.stop_grace_ns), ("grace", role.grace_ns), ("drain", role.drain_ns)):
+        if ns < TERM_NS:
+            yield f"{role.name} has {name} = {format_duration(ns)}: its workers would be killed before they end well"
+
+
+def _upstream(gang: RoleSpec, graph: RoleGraph) -> Iterator[str]:
+    """What the gang depends on."""
+    for gate in gang.gates:
+        if graph.role(gate.role).kind != "service":
+            yield f"{gang.name} waits for {gate.role}, which is no service"
+        elif gate.on_restart == "reconnect" and gate.role in gang.address_edges:
+            yield f"{gang.name} has addresses of {gate.role} in its command: write on_restart='restart'"
+    for policy in gang.restart.chain() if gang.restart is not None and gang.gates else ():
+        if any(rule.kind in (None, "node_lost") for rule in policy.rules):
+            yield f"{gang.name} depends on {gang.gates[0].role} and has a rule for lost nodes"
+
+
+def _beside(role: RoleSpec, gang: RoleSpec, graph: RoleGraph) -> Iterator[str]:
+    """What the gang does not depend on, and what fails with its nodes alone."""
+    name = role.name
+    if role.gang:
+        yield f"{name} is a gang, too: beside {gang.name} it plays roles with gang=False"
+    if role.kind == "task" and role.primary:
+        yield f"{name} is a primary task, too: write primary=False if the job can succeed without it"
+    for gate in role.gates:
+        if (gate.role, gate.condition, gate.on_restart) != (gang.name, "started", "reconnect"):
+            words = f"depends_on=[{gate.role}.{gate.condition}(on_restart={gate.on_restart!r})]"
+            yield f"{name} has {words}: it plays only depends_on=[{gang.name}.started()]"
+    if role.address_edges:
+        yield f"{name} has addresses of {', '.join(role.address_edges)} in its command: take flowdist.worker.peers()"
+    load = role.workload
+    if role.ready is not None and role.ready_timeout_ns <= 2 * (load.startup_ns + load.restore_ns) + MINUTE:
+        yield f"{name} may not get ready in time: give it more ready_timeout"
+    if matching_rule(role.restart, Failure(ReplicaId(name, 0), "node_lost", "")) is not None:
+        yield f"{name} has a rule for lost nodes"
+    rooms = [_seats(role, node) for node in graph.cluster.nodes]
+    if role.max_replicas > 1 and max(rooms) > 1:
+        yield f"several of {name} may be on one node: write apart=True"
+    if sum(rooms) < role.min_replicas:
+        yield f"{name} has no room for its minimum of {role.min_replicas} on nodes of its own"
+
+
+def _shared(graph: RoleGraph) -> Iterator[str]:
+    """Roles are played one by one, so that no two may want the same node."""
+    for node in graph.cluster.nodes:
+        names = [role.name for role in graph.roles if _seats(role, node)]
+        if len(names) > 1:
+            own = "it plays roles on nodes of their own; label the nodes and write where={...}"
+            yield f"{node.name} has room for {' and '.join(names)}: {own}"
+            return
+
+
+def _unknown(value: Any, known: str, whose: str) -> Iterator[str]:
+    """Fields that came after macro mode was written, or that it leaves out, and that say something."""
+    names = known.split()
+    for field in msgspec.structs.fields(value):
+        if field.name not in names and getattr(value, field.name) != field.default:
+            yield f"{whose} has {_words(field.name, getattr(value, field.name))}"
+
+
+def _words(name: str, value: object) -> str:
+    """As the user writes it."""
+    if isinstance(value, int) and name.endswith("_ns"):
+        return f"{name.removesuffix('_ns')} = {format_duration(value)}"
+    return f"{name} = {value!r}"
+
+
+def _check_rate(rate: Rate, graph: RoleGraph, gang: RoleSpec) -> None:
+    of_replicas = rate.subject in ("replica", *(role.name for role in graph.roles))
+    known = KINDS["replica"] if of_replicas else KINDS["node"]
+    text, help = "", ""
+    if rate.subject == "controller" or rate.kind not in known:
+        text, help = f"macro mode cannot play {rate.name}", f"it can: {', '.join(known)}"
+    elif of_replicas:
+        text, help = _of_replicas(rate.subject, graph, gang, f"{gang.name}-{rate.kind}=...")
+    if text:
+        raise located(FaultError(text + underlined(rate.spec, 0, len(rate.name)), help=help), rate.where)
+    if rate.duration_ns is not None and rate.duration_ns < LEAST_AWAY_NS:
+        text = "macro mode has nodes back after a second at the earliest" + underlined(rate.spec, 0, len(rate.spec))
+        raise located(FaultError(text, help="write /1s or more"), rate.where)
+
+
+def _of_replicas(who: str, graph: RoleGraph, gang: RoleSpec, instead: str) -> tuple[str, str]:
+    """Why it does not play failures of these by themselves, and what to do; empty if it does."""
+    if gang.gates:
+        text = f"macro mode has {gang.name} fail with its nodes alone, as it depends on {gang.gates[0].role}"
+        return text, "name nodes, or leave --macro out"
+    if who != gang.name and len(graph.roles) > 1:
+        return f"macro mode has roles beside {gang.name} fail with their nodes alone", f"write {instead}"
+    return "", ""
+
+
+def _check_fault(fault: Fault, graph: RoleGraph, gang: RoleSpec) -> None:
+    role, _, rest = fault.target.partition("/")
+    of_replicas = role == "all" or any(role == spec.name for spec in graph.roles)
+    known = KINDS["replica"] if of_replicas else KINDS["node"]
+    text, help = "", ""
+    if fault.target == "controller" or fault.kind not in known:
+        text, help = f"macro mode cannot play {fault.kind!r} of {fault.target}", f"it can: {', '.join(known)}"
+    elif of_replicas:
+        text, help = _of_replicas(role, graph, gang, f"{gang.name}{'/' * bool(rest)}{rest}@...")
+    if not text and fault.when.at_ns is None:
+        text, help = "macro mode knows faults at a time, and rates", "write node2@30s, or leave --macro out"
+    elif not text and fault.duration_ns is not None and fault.duration_ns < LEAST_AWAY_NS:
+        text, help = "macro mode has nodes back after a second at the earliest", "write /1s or more"
+    if text:
+        raise located(FaultError(text + underlined(fault.spec, 0, len(fault.spec)), help=help), fault.where)

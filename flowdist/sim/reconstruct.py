@@ -1,0 +1,335 @@
+"""A record told again: what befell a job as a plan of faults, and how its workers worked as workloads.
+
+The journal of a run holds what came from outside (a worker that failed, a node that was lost, what the operator did)
+and what was decided about it. Only the first is kept here; the simulator lets the second follow anew, under the same
+policies or others. Times are those of the run: machines break when they break, whatever the job is doing.
+"""
+
+from __future__ import annotations
+
+import signal
+import statistics
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import msgspec
+
+from flowdist.control.controller import Controller
+from flowdist.control.protocol import events as ev
+from flowdist.control.protocol.effects import StartReplica
+from flowdist.control.protocol.ids import NodeName, ReplicaId
+from flowdist.faults.files import parse_plan
+from flowdist.faults.grammar import Plan
+from flowdist.graph import SECOND, RoleGraph, RoleSpec, WorkloadSpec
+from flowdist.record.journal import FaultLine, Header, Line, Record
+from flowdist.sim.engine.network import LATENCY_NS
+from flowdist.sim.engine.simulation import PROOF_NS, TAKE_OVER_NS, Simulation
+
+
+class Retold(NamedTuple):
+    """What a record says about the world outside the controller.
+
+    `workloads` are by role, measured where the record allows it. `untold` says in words what is not repeated.
+    `arrivals` are when the first agents of the declared nodes called, in nanoseconds; of nodes that never did, none.
+    """
+
+    plan: Plan
+    arrivals: dict[NodeName, int]
+    workloads: dict[str, WorkloadSpec]
+    untold: tuple[str, ...]
+
+
+def retold(header: Header, lines: Sequence[Line]) -> Retold:
+    """What befell the job of a record, and how its workers worked.
+
+    Args:
+        header: Of the record; its graph says what the cluster was.
+        lines: The rest, in their order.
+    """
+    teller = _Teller(header)
+    for line in lines:
+        teller.hear(line)
+    teller.end()
+    texts = sorted(teller.faults, key=lambda fault: fault[0])  # of one moment: as they came
+    plan = parse_plan([text for _, text in texts], teller.scales, teller.adds, teller.drains)
+    workloads, unmeasured = measured(header.graph, lines)
+    return Retold(plan, teller.arrivals, workloads, (*teller.untold, *unmeasured))
+
+
+def let_arrive(simulation: Simulation, arrivals: Mapping[NodeName, int]) -> Simulation:
+    """The simulation, before it runs, with nodes that come up when they did; those it does not have are left out."""
+    for name, at in arrivals.items():
+        if name in simulation.nodes:
+            simulation.nodes[name].comes_at_ns = at
+    return simulation
+
+
+def with_workloads(graph: RoleGraph, workloads: dict[str, WorkloadSpec]) -> RoleGraph:
+    """The graph with what was measured, for the roles of these names."""
+    roles = tuple(
+        msgspec.structs.replace(role, workload=workloads[role.name]) if role.name in workloads else role
+        for role in graph.roles
+    )
+    return msgspec.structs.replace(graph, roles=roles)
+
+
+def _at(ns: int) -> str:
+    """A time as the fault grammar writes it; what would be before the start is at the start."""
+    return f"{max(0, ns) / SECOND:.6f}".rstrip("0").rstrip(".") + "s"
+
+
+class _Teller:
+    """Goes through a record with a controller beside it, to know which events were causes."""
+
+    def __init__(self, header: Header) -> None:
+        self._graph = header.graph
+        self._controller = Controller(header.graph, header.known_nodes)
+        self._away: dict[str, tuple[int, str]] = {}  # nodes that are gone: since when, and how it is spelled
+        self._failures = 0
+        self._stalled: dict[str, int] = {}  # replicas of which there is no sign: since when
+        self._hit: dict[str, int] = {}  # when a fault was carried out, by its target
+        self._declared = dict.fromkeys(node.name for node in header.graph.cluster.nodes)
+        self._seen: dict[str, int] = {}  # incarnations
+        self.arrivals: dict[NodeName, int] = {}
+        self.faults: list[tuple[int, str]] = []
+        self.scales: list[str] = []
+        self.adds: list[str] = []
+        self.drains: list[str] = []
+        self.untold: list[str] = []
+
+    def hear(self, line: Line) -> None:
+        if isinstance(line, FaultLine):
+            self._hit[line.target or line.spec.partition("@")[0]] = line.t_ns
+        job = self._controller.state
+        if not isinstance(line, Record) or job.outcome is not None:
+            return
+        before = len(job.incidents), job.ending
+        if isinstance(line.event, ev.ReplicaStalled):
+            self._stalled[str(line.event.replica)] = line.t_ns - line.event.for_ns
+        self._controller.handle(line.event, line.t_ns)
+        is_cause = (len(job.incidents), job.ending) != before
+        for incident in job.incidents[before[0] :]:
+            if incident.kind == "hang" and incident.root in self._stalled:
+                since = self._stalled[incident.root]
+                self._fault(since, f"{incident.root}@{_at(since)}:hang")
+        self._tell(line.event, line.t_ns, is_cause)
+
+    def _tell(self, event: ev.Event, now: int, is_cause: bool) -> None:
+        match event:
+            case ev.ReplicaExited(kind=str()):
+                self._failure(event, now, is_cause)
+            case ev.NodeGone():
+                self._lose(event.node, now - PROOF_NS, "")
+            case ev.NodeSilent():
+                options = self._graph.options
+                self._lose(event.node, now - options.lease_ns - options.lease_margin_ns, ":lost")
+            case ev.NodeLeft():
+                self._lose(event.node, now, ":leave")
+            case ev.NodePreempted():
+                self._lose(event.node, now, f":preempt={_at(event.notice_ns)}")  # what follows is its doing
+            case ev.NodeJoined():
+                self._join(event, now)
+            case ev.ScaleRequested():
+                self.scales.append(f"{event.role}={event.replicas}@{_at(now)}")
+            case ev.DrainRequested():
+                self.drains.append(f"{event.node}@{_at(now)}")
+            case ev.ControllerStarted():
+                self._fault(now - TAKE_OVER_NS, f"controller@{_at(now - TAKE_OVER_NS)}")
+            case ev.StoreLost():
+                self.untold.append(f"the store of {event.world} was lost at {now / 1e9:.2f}s")
+            case ev.CancelRequested():
+                self.untold.append(f"the operator cancelled the job at {now / 1e9:.2f}s")
+            case ev.GpuFailed():
+                self._fault(now, f"{event.node}@{_at(now)}:xid={event.xid},{event.gpu}")
+            case ev.CordonRequested() | ev.UncordonRequested() | ev.ReplicaUnkillable():
+                self.untold.append(f"{type(event).__name__} at {now / 1e9:.2f}s")
+            case _:
+                pass
+
+    def _fault(self, at: int, text: str) -> None:
+        self.faults.append((max(0, at), text))
+
+    def _failure(self, event: ev.ReplicaExited, now: int, is_cause: bool) -> None:
+        """One that only followed another's, in the incident of that, would follow again."""
+        hit = self._hit.get(str(event.replica), self._hit.get(f"{event.replica}.{event.local_rank}"))
+        if not is_cause and (hit is None or now - hit > self._graph.options.cause_window_ns):
+            self.untold.append(f"{event.replica} failed at {now / 1e9:.2f}s in the wake of another failure")
+            return
+        if event.kind in ("start_failed", "unready"):
+            self.untold.append(f"{event.replica} did not come up at {now / 1e9:.2f}s ({event.kind})")
+            return
+        how = {"oom": ":oom", "hang": ":hang"}.get(event.kind or "", f":exit={event.exit_code}")
+        if event.signal is not None and event.kind == "signal":
+            number = signal.Signals[f"SIG{event.signal}"]
+            how = "" if number == signal.SIGKILL else f":exit={128 + number}"  # R16
+        # When it happened. Each a little later than the one before: what followed from that one has to be over.
+        self._failures += 1
+        at = now - LATENCY_NS + self._failures * 1000
+        self._fault(at, f"{event.replica}@{_at(at)}{how}")
+
+    def _lose(self, node: str, at: int, how: str) -> None:
+        if node not in self._away:
+            self._away[node] = (max(0, at), how)
+
+    def _join(self, event: ev.NodeJoined, now: int) -> None:
+        before = self._seen.get(event.node)
+        self._seen[event.node] = event.incarnation
+        if before is None and event.node in self._declared:
+            self.arrivals[event.node] = max(0, now - LATENCY_NS)
+        gone = self._away.pop(event.node, None)
+        if gone is None and before is not None and before < event.incarnation:
+            gone = (now - PROOF_NS, "")  # it lost what it ran, before anybody missed it
+        if gone is not None:
+            since, how = gone
+            self._fault(since, f"{event.node}@{_at(since)}{how}/{_at(max(1000, now - since))}")
+        elif before is None and event.node not in self._declared:
+            self.adds.append(f"{event.node}@{_at(now)}")
+
+    def end(self) -> None:
+        """Nodes that never came back."""
+        for node, (since, how) in self._away.items():
+            self._fault(since, f"{node}@{_at(since)}{how}")
+
+
+def measured(graph: RoleGraph, lines: Sequence[Line]) -> tuple[dict[str, WorkloadSpec], list[str]]:
+    """Workloads of the roles as the record shows them, and what it does not show, in words."""
+    found, missing = {}, []
+    records = [line for line in lines if isinstance(line, Record)]
+    for role in graph.roles:
+        if role.kind == "service":
+            found[role.name] = _service(role, records)
+            continue
+        work = _Attempts(role.name, records)
+        found[role.name] = work.measured(role.workload)
+        if not work.steps_per_ns and work.runs:
+            missing.append(f"{role.name} reported no progress: it is played as {found[role.name].steps} steps of 1s")
+        elif not work.has_progress and work.runs:
+            missing.append(f"{role.name} reported no progress: its steps are played as its checkpoints tell of them")
+    return found, missing
+
+
+def _service(role: RoleSpec, records: Sequence[Record]) -> WorkloadSpec:
+    """A service is up when it is ready, or has started where nothing asks for more."""
+    begun, took = {}, []
+    for line in records:
+        for effect in line.effects:
+            if isinstance(effect, StartReplica) and effect.replica.role == role.name:
+                begun[effect.replica, effect.attempt] = line.t_ns
+        if isinstance(line.event, ev.ReplicaReady) and (key := (line.event.replica, line.event.attempt)) in begun:
+            took.append(line.t_ns - begun[key])
+    startup = round(statistics.median(took)) if took else role.workload.startup_ns
+    return msgspec.structs.replace(role.workload, startup_ns=startup)
+
+
+class _Attempts:
+    """What the attempts of one role show: when they were started, how far they were when, what they saved."""
+
+    def __init__(self, role: str, records: Sequence[Record]) -> None:
+        self.runs: dict[tuple[ReplicaId, int], int] = {}  # when each was started
+        self._progress: dict[tuple[ReplicaId, int], list[tuple[int, int]]] = {}  # (when, step)
+        self._saved: dict[tuple[ReplicaId, int], list[tuple[int, int]]] = {}
+        self._lasted: dict[tuple[ReplicaId, int], int] = {}  # of those that succeeded
+        self._first_parked: int | None = None  # when the first stayed in place
+        for line in records:
+            self._hear(role, line)
+
+    def _hear(self, role: str, line: Record) -> None:
+        for effect in line.effects:
+            if isinstance(effect, StartReplica) and effect.replica.role == role:
+                self.runs.setdefault((effect.replica, effect.attempt), line.t_ns)
+        match line.event:
+            case ev.ReplicaProgressed(replica, attempt, step) if replica.role == role:
+                self._progress.setdefault((replica, attempt), []).append((line.t_ns, step))
+            case ev.CheckpointOffered(replica, attempt, _, _, step) if replica.role == role:
+                self._saved.setdefault((replica, attempt), []).append((line.t_ns, step))
+            case ev.ReplicaStopped(replica, parked=True) if replica.role == role and self._first_parked is None:
+                self._first_parked = line.t_ns
+            case ev.ReplicaExited(replica, attempt, None) if replica.role == role and (replica, attempt) in self.runs:
+                self._lasted[replica, attempt] = line.t_ns - self.runs[replica, attempt]
+            case _:
+                pass
+
+    @property
+    def has_progress(self) -> bool:
+        return bool(self._progress)
+
+    @property
+    def _reports(self) -> dict[tuple[ReplicaId, int], list[tuple[int, int]]]:
+        """How far they were when: by their progress; where they report none, by the checkpoints that they offered."""
+        return self._progress or self._saved
+
+    @property
+    def steps_per_ns(self) -> float:
+        """Over all attempts, from their first report to their last; 0 where there are too few reports."""
+        reports = [seen for seen in self._reports.values() if seen[-1][1] > seen[0][1]]
+        time = sum(seen[-1][0] - seen[0][0] for seen in reports)
+        return sum(seen[-1][1] - seen[0][1] for seen in reports) / time if time else 0.0
+
+    def measured(self, declared: WorkloadSpec) -> WorkloadSpec:
+        if not self.steps_per_ns:
+            return self._by_length(declared)
+        step_ns = max(1, round(1 / self.steps_per_ns))
+        first = [self._startup(key, step_ns) for key in self._reports if self._starts_from_saved(key)]
+        startup = round(statistics.median(first)) if first else declared.startup_ns
+        last = max(seen[-1][1] for seen in self._reports.values()) + self._after_the_last(step_ns)
+        gaps = [after - before for seen in self._saved.values() for (before, _), (after, _) in pairwise(seen)]
+        every = round(statistics.median(gaps)) if gaps else self._by_loss(step_ns) or declared.checkpoint_every_ns
+        return msgspec.structs.replace(
+            declared,
+            steps=last if self._lasted else max(last, declared.steps),
+            step_ns=step_ns,
+            startup_ns=startup,
+            checkpoint_every_ns=every,
+            checkpoint_ns=0,  # what it costs is in the time of the steps that were measured
+            checkpoint_blocks_ns=None,
+            restore_ns=0,  # and this in the time until the first report, with the warm-up
+            warmup_ns=0,
+        )
+
+    def _after_the_last(self, step_ns: int) -> int:
+        """Steps that were done after the last checkpoint, of which only the end of the attempt tells."""
+        if self._progress:
+            return 0
+        ends = [(self.runs[key] + lasted, key) for key, lasted in self._lasted.items() if key in self._saved]
+        return max(((end - self._saved[key][-1][0]) // step_ns for end, key in ends), default=0)
+
+    def _starts_from_saved(self, key: tuple[ReplicaId, int]) -> bool:
+        """Once some stay in place (R6), those who are started afresh go on from what these have in memory."""
+        return key in self.runs and (self._first_parked is None or self.runs[key] < self._first_parked)
+
+    def _startup(self, key: tuple[ReplicaId, int], step_ns: int) -> int:
+        """From the start of an attempt to its first step, which may have been some steps before its first report."""
+        begun, (reported, step) = self.runs[key], self._reports[key][0]
+        saved = [step for seen in self._saved.values() for when, step in seen if when <= begun]
+        before = max(saved, default=0)
+        steps = step - before if self._saved or key[1] == 1 else 1  # who never says what it saved goes on somewhere
+        took = reported - begun
+        return took - steps * step_ns if 0 < steps * step_ns <= took else max(0, took - step_ns)
+
+    def _by_loss(self, step_ns: int) -> int | None:
+        """Without a word about checkpoints: who goes back by n steps on average saves every 2n."""
+        reached = 0
+        lost = []
+        for _, seen in sorted(self._progress.items(), key=lambda item: item[1][0]):
+            if seen[0][1] <= reached:
+                lost.append(reached - seen[0][1] + 1)
+            reached = max(reached, seen[-1][1])
+        return 2 * round(statistics.mean(lost)) * step_ns if lost else None
+
+    def _by_length(self, declared: WorkloadSpec) -> WorkloadSpec:
+        """Nobody knows its steps: it takes as long as it took, and begins anew when it restarts."""
+        if not self._lasted:
+            return declared
+        seconds = max(1, round(statistics.median(self._lasted.values()) / SECOND))
+        return msgspec.structs.replace(
+            declared,
+            steps=seconds,
+            step_ns=SECOND,
+            startup_ns=0,
+            checkpoint_every_ns=2 * seconds * SECOND,  # never
+            checkpoint_ns=0,
+            checkpoint_blocks_ns=None,
+            restore_ns=0,
+            warmup_ns=0,
+        )

@@ -1,0 +1,142 @@
+"""The disk of a simulation: what user code writes is there when all of it is written, and torn when it was cut short.
+
+While user code saves, what it does is written down, operation by operation, and played afterwards in virtual time; so a
+worker can die in the middle of any of them. A write destroys what was there before it begins; a rename is atomic.
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from flowdist.control.protocol.ids import ReplicaId
+from flowdist.worker.model import check_data, check_name
+
+Damage = Literal["torn-checkpoint", "lost-checkpoint", "corrupt-checkpoint"]
+
+
+class Operation(NamedTuple):
+    """One thing that user code did to its store, or a commit. `step` is that of the checkpoint it belongs to."""
+
+    kind: Literal["write", "rename", "remove", "commit"]
+    name: str
+    step: int
+    data: bytes = b""
+    to: str = ""
+
+
+@dataclass(slots=True)
+class File:
+    data: bytes
+    writer: ReplicaId
+    step: int
+
+
+class Disk:
+    """The files of all roles, by role and name. `full` are roles that cannot write."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, dict[str, File]] = {}
+        self.full: dict[str, None] = {}
+
+    def of(self, role: str) -> dict[str, File]:
+        return self._files.setdefault(role, {})
+
+    def begin(self, writer: ReplicaId, operation: Operation) -> None:
+        """What was there before is gone as soon as it is written over."""
+        if operation.kind == "write":
+            self.of(writer.role)[operation.name] = File(b"", writer, operation.step)
+
+    def cut_short(self, writer: ReplicaId, operation: Operation, done: float) -> None:
+        """The writer died when so much of it was done, from 0 to 1."""
+        if operation.kind == "write":
+            size = min(int(len(operation.data) * done), len(operation.data) - 1)
+            self.of(writer.role)[operation.name] = File(operation.data[: max(size, 0)], writer, operation.step)
+
+    def finish(self, writer: ReplicaId, operation: Operation) -> None:
+        files = self.of(writer.role)
+        match operation.kind:
+            case "write":
+                files[operation.name] = File(operation.data, writer, operation.step)
+            case "rename" if operation.name in files:
+                files[operation.to] = files.pop(operation.name)
+            case "remove":
+                files.pop(operation.name, None)
+
+    def newest(self, role: str, writer: ReplicaId | None, step: int | None) -> list[str]:
+        """The files of the checkpoint of that step; without one, the file that was written last."""
+        files = {name: file for name, file in self.of(role).items() if writer in (None, file.writer)}
+        found = sorted(name for name, file in files.items() if file.step == step)
+        return found or list(files)[-1:]
+
+    def damage(self, role: str, name: str, how: Damage) -> None:
+        """A file that was whole is so no longer, and nobody is told."""
+        file = self.of(role)[name]
+        match how:
+            case "lost-checkpoint":
+                del self.of(role)[name]
+            case "torn-checkpoint":
+                file.data = file.data[: len(file.data) // 2]
+            case "corrupt-checkpoint":
+                data = bytearray(file.data)
+                if data:
+                    data[len(data) // 2] ^= 1
+                file.data = bytes(data)
+
+
+@dataclass(slots=True)
+class View:
+    """A worker's store. While it `records`, what it does is only written down, and seen by itself alone."""
+
+    disk: Disk
+    writer: ReplicaId
+    step: int = -1
+    records: list[Operation] | None = None
+    is_refused: bool = False  # it could not write, while it records
+    _own: dict[str, bytes | None] = field(default_factory=dict)
+
+    def begin_record(self, step: int) -> None:
+        self.step, self.records, self.is_refused = step, [], False
+        self._own.clear()
+
+    def end_record(self) -> list[Operation]:
+        records, self.records = self.records or [], None
+        self._own.clear()
+        return records
+
+    def write(self, name: str, data: bytes) -> None:
+        check_name(name)
+        check_data(name, data)
+        if self.writer.role in self.disk.full:
+            self.is_refused = True
+            raise OSError(errno.ENOSPC, "No space left on device", name)
+        self._do(Operation("write", name, self.step, bytes(data)), {name: bytes(data)})
+
+    def read(self, name: str) -> bytes:
+        check_name(name)
+        file = self.disk.of(self.writer.role).get(name)
+        found = self._own.get(name, file.data if file is not None else None)
+        if found is None:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", name)
+        return found
+
+    def rename(self, name: str, to: str) -> None:
+        check_name(to)
+        data = self.read(name)
+        self._do(Operation("rename", name, self.step, to=to), {name: None, to: data})
+
+    def remove(self, name: str) -> None:
+        check_name(name)
+        self._do(Operation("remove", name, self.step), {name: None})
+
+    def names(self, prefix: str = "") -> list[str]:
+        known = {**dict.fromkeys(self.disk.of(self.writer.role), b""), **self._own}
+        return sorted(name for name, data in known.items() if data is not None and name.startswith(prefix))
+
+    def _do(self, operation: Operation, seen: dict[str, bytes | None]) -> None:
+        if self.records is None:
+            self.disk.finish(self.writer, operation)
+        else:
+            self.records.append(operation)
+            self._own |= seen

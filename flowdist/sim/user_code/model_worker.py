@@ -1,0 +1,105 @@
+"""One worker of user code in a simulation: its context, in virtual time."""
+
+from __future__ import annotations
+
+import random
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from flowdist.control.protocol.effects import StartReplica
+from flowdist.sim.user_code import answers
+from flowdist.sim.user_code.answers import copied, sample_of
+from flowdist.sim.user_code.checkpoints import Operation, View
+from flowdist.worker import Info
+from flowdist.worker.model import stream_of
+
+if TYPE_CHECKING:
+    from flowdist.sim.user_code.models import UserCode
+
+OURS = (__file__, answers.__file__)  # frames that no user wants to see
+
+
+class Raised(NamedTuple):
+    """User code ended with an exception. `line` is the last line of its traceback, `place` where in its file."""
+
+    code: int
+    line: str
+    text: str
+    place: str = ""
+
+
+class ModelWorker:
+    """What user code gets as its `ctx`: see `flowdist.model.Context`."""
+
+    def __init__(self, code: UserCode, start: StartReplica, local_rank: int, procs: int, seed: int) -> None:
+        self._code, self.start, self.local_rank, self._seed = code, start, local_rank, seed
+        self.replica, self.attempt, self.world = start.replica, start.attempt, start.world
+        self.info = Info(
+            role=start.replica.role,
+            replica=str(start.replica),
+            replica_index=start.replica.index,
+            rank=start.rank + local_rank,
+            world_size=start.world_size,
+            local_rank=local_rank,
+            role_rank=start.role_rank + local_rank,
+            role_world_size=start.role_world_size,
+            generation=start.generation,
+            attempt=start.attempt,
+            run_id="simulated",
+            source_rank=start.source_rank,
+        )
+        self.store = View(code.disk, start.replica)
+        self.model: Any = None
+        self.samples: list[object] = []  # of the step that it is in
+        self.logged: dict[str, object] = {}
+
+    def make(self, model: Callable[[Any], Any]) -> None:
+        self.model = model(self)
+
+    def commit(self, name: str, step: int) -> None:
+        operation = Operation("commit", name, int(step))
+        if self.store.records is not None:
+            self.store.records.append(operation)
+        else:
+            self._code.offer_soon(self, operation)
+
+    def latest(self) -> str | None:
+        return self._code.latest.get(self.world)
+
+    def random(self, purpose: str, n: int = 0, *, shared: bool = False) -> random.Random:
+        return stream_of(self.info, self._seed, purpose, n, shared)
+
+    def consume(self, *samples: object) -> None:
+        self.samples.extend(map(sample_of, samples))
+
+    def log(self, **values: object) -> None:
+        self.logged |= {name: copied(value) for name, value in values.items()}  # it may go on changing its arrays
+
+    def peers(self, role: str, port: str) -> list[str]:
+        return self._code.addresses(role, port)
+
+    def call(self, address: str, method: str, *args: Any) -> Any:
+        return copied(self._code.call(address, method, copied(args)))
+
+
+def attempt(function: Callable[..., Any], *args: Any) -> Any | Raised:
+    """What user code returns; or what it raised, which is never ours to pass on."""
+    try:
+        return function(*args)
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        return Raised(code, f"SystemExit: {error.code}", "")
+    except Exception as error:
+        told = traceback.TracebackException.from_exception(error)
+        while told.stack and told.stack[0].filename in OURS:
+            del told.stack[0]
+        place = _place(told.stack)
+        return Raised(1, list(told.format_exception_only())[-1].strip(), "".join(told.format()), place)
+
+
+def _place(stack: traceback.StackSummary) -> str:
+    """The last line of the file that was called: what it calls itself, such as json, is not where to look first."""
+    own = [frame for frame in stack if frame.filename == stack[0].filename]
+    return f"{Path(own[-1].filename).name}:{own[-1].lineno} in {own[-1].name}()" if own else ""

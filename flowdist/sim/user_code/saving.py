@@ -1,0 +1,87 @@
+"""A worker that saves: what it wrote down, carried out one after the other in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from flowdist.sim.engine.queue import Queue
+from flowdist.sim.user_code.checkpoints import Disk, Operation
+
+if TYPE_CHECKING:
+    from flowdist.sim.user_code.model_worker import ModelWorker
+
+
+class Writer:
+    """Each operation takes as long as the others, `span_ns` in all; commits go to `offer`.
+
+    A worker that is paused stands still in the middle of an operation. When it goes on, what it was in is done at once:
+    the kernel was at it, whatever happens to the process next.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        disk: Disk,
+        worker: ModelWorker,
+        operations: list[Operation],
+        span_ns: int,
+        offer: Callable[[ModelWorker, Operation], None],
+        done: Callable[[], None],
+    ) -> None:
+        self._queue, self._disk, self.worker, self._left = queue, disk, worker, operations
+        self._gap_ns = span_ns // max(1, len(operations))
+        self._offer, self._done = offer, done
+        self._began_ns = queue.now
+        self._turn = 0  # what was planned for an earlier one does not happen
+        self._frozen_ns: int | None = None
+        self._is_dead = False
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._left) and not self._is_dead
+
+    def go_on(self) -> None:
+        """The next operation begins."""
+        if not self._left:
+            self._done()
+            return
+        self._disk.begin(self.worker.replica, self._left[0])
+        self._began_ns, turn = self._queue.now, self._turn
+        self._queue.after(self._gap_ns, lambda: self._finish() if turn == self._turn else None)
+
+    def _finish(self) -> None:
+        self._turn += 1
+        operation = self._left.pop(0)
+        if operation.kind == "commit":
+            self._offer(self.worker, operation)
+        else:
+            self._disk.finish(self.worker.replica, operation)
+        self.go_on()
+
+    def hurry(self) -> None:
+        """All that is left is done now."""
+        while self.is_busy and self._frozen_ns is None:
+            self._finish()
+
+    def freeze(self) -> None:
+        """The worker gets no CPU."""
+        if self._frozen_ns is None:
+            self._frozen_ns = self._queue.now
+            self._turn += 1
+
+    def thaw(self) -> None:
+        """It gets it again."""
+        if self._frozen_ns is not None:
+            self._frozen_ns = None
+            if self.is_busy:
+                self._finish()
+
+    def die(self) -> None:
+        """What it was in stays as it is."""
+        if self.is_busy:
+            until = self._queue.now if self._frozen_ns is None else self._frozen_ns
+            done = (until - self._began_ns) / max(1, self._gap_ns)
+            self._disk.cut_short(self.worker.replica, self._left[0], done)
+        self._is_dead = True
+        self._turn += 1

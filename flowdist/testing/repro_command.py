@@ -1,0 +1,99 @@
+"""The command that shows a run again: for reports of tests, and in the examples that Hypothesis has made small."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from flowdist.dsl.load import load_topology
+from flowdist.errors import FlowdistError
+from flowdist.faults.grammar import Plan
+from flowdist.graph import RoleGraph, format_duration
+from flowdist.sim.engine.simulation import with_nodes
+from flowdist.testing.campaign import Failure, replay_command
+
+TITLE = "see it again: "
+
+
+def replay_lines(
+    topology: object, faults: Sequence[str | Plan], options: Mapping[str, Any], more: Sequence[str] = ()
+) -> list[str]:
+    """The command that shows a run of a topology file again.
+
+    Args:
+        faults, options: As of `simulate`.
+        more: Words of the command line.
+    """
+    if not isinstance(topology, str | Path):
+        return []
+    plans = [fault for fault in faults if isinstance(fault, Plan)]
+    specs = [fault for fault in faults if isinstance(fault, str)]
+    specs += [fault.spec for plan in plans for fault in plan.faults]
+    words = words_of(options)
+    for plan in plans:
+        for scale in plan.scales:
+            words += ["--scale", f"{scale.role}={scale.replicas}@{format_duration(scale.at_ns)}"]
+        for flag, orders in (("--add", plan.adds), ("--drain", plan.drains)):
+            for order in orders:
+                words += [flag, f"{order.node}@{format_duration(order.at_ns)}"]
+    seed, schedule, collective = options.get("seed", 0), options.get("schedule", 0), options.get("collective") or ""
+    failure = Failure(seed, "", "", tuple(specs), schedule=schedule, collective=collective)
+    own = any(options.get(name) for name in ("always", "eventually", "sometimes"))
+    note = "  # without what the test itself demands" if own else ""
+    return [f"again: {replay_command(str(topology), [*words, *more], failure)}{note}"]
+
+
+def words_of(options: Mapping[str, Any]) -> list[str]:
+    """Of a command line, for options of `simulate`."""
+    words = [word for name, value in (options.get("params") or {}).items() for word in ("-p", f"{name}={value}")]
+    for flag in ("scale", "add", "drain"):
+        words += [word for value in as_texts(options.get(flag, ())) for word in (f"--{flag}", value)]
+    words += ["--until", options["until"]] if options.get("until") is not None else []
+    return words + (["--properties", str(options["properties"])] if options.get("properties") is not None else [])
+
+
+def as_texts(given: str | Sequence[str]) -> tuple[str, ...]:
+    """One text is meant as one, and not as its letters."""
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def bound_words(recovers_within: str | None, lost_work: str | None, goodput: float | None) -> list[str]:
+    given = {"--recovers-within": recovers_within, "--lost-work": lost_work, "--goodput": goodput}
+    return [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
+
+
+def is_hypothesis_at_work() -> bool:
+    """The example that is tried now is one of many: only the last one is to be told of."""
+    hypothesis = sys.modules.get("hypothesis")
+    return hypothesis is not None and bool(hypothesis.currently_in_test_context())
+
+
+def note_for_hypothesis(
+    topology: object, graph: RoleGraph, faults: Sequence[str | Plan], options: Mapping[str, Any]
+) -> None:
+    """Inside a test of Hypothesis the command stands in the report of the example that it has made small.
+
+    A graph is known by the file that it was compiled from, if it says the same today, without parameters.
+    """
+    if not is_hypothesis_at_work():
+        return
+    if not isinstance(topology, str | Path):
+        topology = _shown_path(graph.source) if graph.source and _compiled(graph.source) == graph else None
+    for line in replay_lines(topology, faults, options):
+        sys.modules["hypothesis"].note(TITLE + line.removeprefix("again: "))
+
+
+@lru_cache(maxsize=4)
+def _compiled(source: str) -> RoleGraph | None:
+    try:
+        return with_nodes(load_topology(source, {}, (), None).graph)
+    except FlowdistError:  # it needs parameters, or is written anew by now
+        return None
+
+
+def _shown_path(source: str) -> str:
+    path = Path(source)
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

@@ -1,0 +1,73 @@
+"""The library for training scripts. Standard library only; without flowdist every function does the sensible nothing.
+
+    from flowdist import worker
+
+    worker.ready()                      # for ready_when="call"
+    if worker.should_stop(step):        # true on every rank at one step, when the job has to leave a node
+        save_and_exit()
+    worker.progress(step)               # reports a completed step
+    path = worker.latest()              # the checkpoint to resume from, or None
+    if worker.commit(path, step=step):  # publish a complete checkpoint, unless this generation is over
+    worker.elastic(train, state)        # survive re-formations in this process
+
+`api` holds these functions, `agent_link` the connection to the agent, `elastic_training` and `elastic_state` the
+training loop that survives a re-formation in place, `model` the loop that runs the class of `simulate=` for real.
+Every worker imports this folder: nothing here imports torch, or another folder of flowdist, before it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flowdist.worker.api import (
+    ElasticState,
+    Info,
+    backend,
+    checkpoint_dir,
+    commit,
+    elastic,
+    info,
+    is_managed,
+    latest,
+    mesh,
+    peers,
+    port,
+    progress,
+    ready,
+    should_stop,
+)
+
+__all__ = [
+    "ElasticState",
+    "Info",
+    "backend",
+    "checkpoint_dir",
+    "commit",
+    "elastic",
+    "info",
+    "is_managed",
+    "latest",
+    "mesh",
+    "peers",
+    "port",
+    "progress",
+    "ready",
+    "run",
+    "should_stop",
+]
+
+
+def run(
+    model: Callable[[Any], Any],
+    *,
+    steps: int,
+    checkpoint_every: int,
+    exchange: Callable[[Any], list[Any]] | None = None,
+    call: Callable[[str, str, tuple[Any, ...]], Any] | None = None,
+    seed: int = 0,
+) -> Any:
+    """Run the class of `simulate=` for real: see `flowdist.model.run`, and docs/models.md."""
+    from flowdist.worker.model import run  # random and hashlib: only for workers that are written this way
+
+    return run(model, steps=steps, checkpoint_every=checkpoint_every, exchange=exchange, call=call, seed=seed)
