@@ -60,7 +60,7 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("verb", ["check", "plan", "graph", "simulate"])
+@pytest.mark.parametrize("verb", ["inspect.check", "inspect.plan", "inspect.graph", "simulate.simulate"])
 def test_neither_torch_nor_rich_is_imported(verb: str) -> None:
     code = (
         f"import sys; from click.testing import CliRunner; from flowdist.cli.{verb} import command;"

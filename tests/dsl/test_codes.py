@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_page_in_docs_is_that_of_the_package() -> None:
-    page = files("flowdist.dsl").joinpath("errors.md").read_bytes()
+    page = files("flowdist.dsl.problems").joinpath("errors.md").read_bytes()
     assert (ROOT / "docs/errors.md").read_bytes() == page, "run: cp flowdist/dsl/problems/errors.md docs/errors.md"
 
 

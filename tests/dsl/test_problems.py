@@ -19,9 +19,9 @@ from flowdist.dsl.problems.problem import Problem, TopologyProblems
 HEAD = "from flowdist import Node, On, Resources, Restart, Secret, Topology, Workload\n"
 PACKAGE = Path(__file__).parents[2] / "flowdist"
 SOURCES = [
-    *sorted((PACKAGE / "dsl").glob("*.py")),
+    *sorted((PACKAGE / "dsl").rglob("*.py")),
     *sorted((PACKAGE / "torchrun").glob("*.py")),
-    PACKAGE / "components.py",
+    PACKAGE / "components/builtins.py",
 ]
 
 
@@ -183,7 +183,7 @@ def test_every_code_of_the_source_has_a_test_and_a_section_in_the_docs() -> None
     tested = {code for code, _, _ in CASES} | {"FD133", "FD140", "FD142"}  # these have tests of their own
     tested |= {f"FD15{i}" for i in range(5)}  # and so have these: tests/torchrun, tests/test_components.py
     tested |= {"FD160", "FD306"}  # tests/dsl/test_parallel.py, test_models.py
-    documented = set(re.findall(r"^### (FD\d{3})", (PACKAGE / "dsl/errors.md").read_text(), re.M))
+    documented = set(re.findall(r"^### (FD\d{3})", (PACKAGE / "dsl/problems/errors.md").read_text(), re.M))
     assert codes == tested
     assert documented == codes
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from flowdist import model, worker
+from flowdist.worker import api
 from tests.sim import user_models as models
 
 
@@ -77,9 +78,9 @@ def test_services_are_called_by_the_users_transport() -> None:
 
 
 def test_it_saves_and_ends_where_the_job_has_to_leave_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "should_stop", lambda step: step == 7)
+    monkeypatch.setattr(api, "should_stop", lambda step: step == 7)
     assert worker.run(models.Counting, steps=30, checkpoint_every=10).answers == [(7, True)]
-    monkeypatch.setattr(worker, "should_stop", lambda step: False)
+    monkeypatch.setattr(api, "should_stop", lambda step: False)
     assert worker.run(models.Counting, steps=9, checkpoint_every=10).calls == [7, 8]
 
 
