@@ -15,7 +15,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from flowdist.control.connection.sessions import Links
+from flowdist.control.connection.sessions import Sessions
 from flowdist.control.controller import Controller
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import Effect, OpenStore, StartReplica, StopReplica
@@ -255,15 +255,15 @@ def moved_servers(n: int) -> Cost:
 
 def heartbeats(n: int) -> Cost:
     """Two rounds of heartbeats of all nodes, with a look at what is due after each."""
-    links, cost = Links(JobOptions()), Cost()
+    sessions, cost = Sessions(JobOptions()), Cost()
     for node in nodes(n, 1):
-        links.hear(Join(node.name, 1, node, "127.0.0.1", 0), 0)
+        sessions.hear(Join(node.name, 1, node, "127.0.0.1", 0), 0)
     beats = [Heartbeat(node.name, 1, 0) for node in nodes(n, 1)]
     for now in (SECOND // 2, SECOND):
         start = time.process_time()
         for beat in beats:
-            links.hear(beat, now)
-            links.deadline()
+            sessions.hear(beat, now)
+            sessions.deadline()
         cost.seconds += time.process_time() - start
         cost.events += n
     return cost

@@ -13,9 +13,9 @@ from typing import assert_never
 
 from flowdist.control.incidents.ending import begin_ending, close_store, forget_store, judge_success, settle_ending
 from flowdist.control.incidents.hangs import judge_hang, note_revived, note_stalled
-from flowdist.control.incidents.in_place import park
+from flowdist.control.incidents.in_place import suspend
 from flowdist.control.incidents.recovery import advance, drop_notice, fail, leave_incident, lose, open_incident
-from flowdist.control.incidents.suspects import note_answer, note_answers_are_due, note_heard, note_quiet
+from flowdist.control.incidents.suspects import note_answer, note_answers_are_due, note_heard, note_suspected
 from flowdist.control.job.deadlines import Due
 from flowdist.control.job.initial_state import new_job
 from flowdist.control.job.state import Failure, JobState, Replica, Role, World
@@ -98,8 +98,8 @@ def _record(job: JobState, event: ev.Event) -> None:
             lose_node(job, event.node, f"{event.node} left", "it left", asked=True)
         case ev.NodeGone():
             lose_node(job, event.node, f"{event.node} is gone: {event.cause}", event.cause)
-        case ev.NodeQuiet():
-            note_quiet(job, event.node)
+        case ev.NodeSuspected():
+            note_suspected(job, event.node)
         case ev.NodeSilent():
             because = f"not heard for {format_duration(job.graph.options.silent_after_ns)}"
             lose_node(job, event.node, f"{event.node} is lost: {because}", because)
@@ -122,7 +122,7 @@ def _record(job: JobState, event: ev.Event) -> None:
                 job.epoch = event.epoch
                 for _, name in job.usable:
                     job.nodes[name].is_unheard = True
-                    note_quiet(job, name)
+                    note_suspected(job, name)
                 job.notify(f"the controller is back, as epoch {event.epoch}; what runs goes on", "warning")
         case ev.NodeHeard():
             note_heard(job, event.node)
@@ -182,12 +182,12 @@ def settle(job: JobState) -> None:
         if job.ending is not None:
             settle_ending(job)
             return
-        if job.reseated:
-            job.reseated = False
+        if job.placement_changed:
+            job.placement_changed = False
             if not job.admitted:
                 job.touch(next(iter(job.worlds.values())))  # admission looks at all of them
-            for name in list(job.hungry):
-                del job.hungry[name]
+            for name in list(job.unsatisfied):
+                del job.unsatisfied[name]
                 job.touch_role(job.roles[name])
         if not job.touched and not job.touched_roles:
             return
@@ -226,8 +226,8 @@ def _record_item(job: JobState, item: ev.InventoryItem) -> None:
         _record(job, ev.ReplicaStarted(item.replica, item.attempt, item.ports))
     if item.phase == "ready":
         _record(job, ev.ReplicaReady(item.replica, item.attempt))
-    if item.phase == "parked" and item.exited is None:
-        _record(job, ev.ReplicaStopped(item.replica, item.attempt, parked=True))
+    if item.phase == "suspended" and item.exited is None:
+        _record(job, ev.ReplicaStopped(item.replica, item.attempt, suspended=True))
     if item.phase == "stopped":
         _record(job, ev.ReplicaStopped(item.replica, item.attempt))
     if item.exited is not None:
@@ -251,8 +251,8 @@ def _started(job: JobState, replica: Replica, event: ev.ReplicaStarted) -> None:
 def _exited(job: JobState, replica: Replica, event: ev.ReplicaExited) -> None:
     role, world = job.role_of(replica.id), job.worlds[replica.world]
     was_up = replica.is_up
-    if event.parked:
-        park(job, replica)
+    if event.suspended:
+        suspend(job, replica)
     if job.ending is not None:
         succeeded = event.kind is None and role.spec.kind == "task" and was_up
         job.end_attempt(replica, "succeeded" if succeeded else "gone")
@@ -301,8 +301,8 @@ def _why(event: ev.ReplicaExited, role_kind: str) -> str:
 def _stopped(job: JobState, replica: Replica, event: ev.ReplicaStopped) -> None:
     was_up, world = replica.is_up, job.worlds[replica.world]
     job.end_attempt(replica)
-    if event.parked:
-        park(job, replica)
+    if event.suspended:
+        suspend(job, replica)
     elif replica.in_place and job.ending is None:
         job.notify(f"{replica.id} has not left its generation in place: it is restarted", "warning")
     if not was_up or job.ending is not None:

@@ -280,7 +280,7 @@ class JobOptions(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         return self.lease_ns + self.lease_margin_ns
 
     @property
-    def quiet_after_ns(self) -> int:
+    def suspect_after_ns(self) -> int:
         """A node that is not heard for so long is overdue: halfway from a late heartbeat to when its agent fences."""
         return min(self.silent_after_ns, (self.heartbeat_ns + self.lease_ns - self.lease_margin_ns) // 2)
 

@@ -41,7 +41,7 @@ MATCHES: tuple[dict[str, object], ...] = (
 )
 
 
-class Blow(NamedTuple):
+class RemoteFault(NamedTuple):
     """After `gap_s` of running, these replicas fail at one moment; with `node` the node of the first is lost."""
 
     gap_s: int
@@ -54,7 +54,7 @@ class Beating(NamedTuple):
 
     replicas: int
     policy: RestartPolicy
-    blows: tuple[Blow, ...]
+    blows: tuple[RemoteFault, ...]
 
 
 def beatings() -> st.SearchStrategy[Beating]:
@@ -83,7 +83,9 @@ def beatings() -> st.SearchStrategy[Beating]:
     )
     hits = st.lists(st.integers(0, 2), min_size=1, max_size=3, unique=True).map(tuple)
     blows = st.lists(
-        st.builds(Blow, st.sampled_from([0, 1, 5, 20, 35, 61]), st.sampled_from(KINDS), hits), min_size=1, max_size=8
+        st.builds(RemoteFault, st.sampled_from([0, 1, 5, 20, 35, 61]), st.sampled_from(KINDS), hits),
+        min_size=1,
+        max_size=8,
     )
     return st.builds(Beating, st.integers(1, 3), policy, blows.map(tuple))
 
@@ -112,7 +114,7 @@ def judge_beating(case: Beating) -> list[Complaint]:
     return []
 
 
-def _strike(player: Player, model: Model, blow: Blow, replicas: int) -> list[tuple[str, str]]:
+def _strike(player: Player, model: Model, blow: RemoteFault, replicas: int) -> list[tuple[str, str]]:
     player.wait(blow.gap_s)
     start = len(player.lines)
     hits = list(dict.fromkeys(ReplicaId("a", i % replicas) for i in blow.hits))

@@ -117,7 +117,7 @@ class Player:
         self.up: dict[NodeName, None] = {}
         self.orders: list[Order] = []  # not carried out yet
         self.alive: dict[tuple[ReplicaId, int], StartReplica] = {}
-        self.parked: dict[ReplicaId, StartReplica] = {}  # have left that attempt in place, and wait
+        self.suspended: dict[ReplicaId, StartReplica] = {}  # have left that attempt in place, and wait
         self.past: list[ev.Event] = []
 
     def play(self, moves: tuple[Move, ...], late: int = 0) -> None:
@@ -155,7 +155,7 @@ class Player:
             case "quiet":
                 name = NODES[move.which % 3]
                 if name in self.up:
-                    self.tell(ev.NodeHeard(name) if move.how % 4 == 3 else ev.NodeQuiet(name))
+                    self.tell(ev.NodeHeard(name) if move.how % 4 == 3 else ev.NodeSuspected(name))
             case "wait":
                 self.wait(WAITS[move.which % len(WAITS)])
             case "scale":
@@ -231,10 +231,10 @@ class Player:
         start = self.alive.pop(key)
         self.orders = [o for o in self.orders if not (isinstance(o, StopReplica) and (o.replica, o.attempt) == key)]
         is_elastic = self.controller.state.replicas[start.replica].is_elastic
-        parked = is_elastic and kind is not None and self.controller.state.replicas[start.replica].procs > 1
-        if parked:
-            self.parked[start.replica] = start
-        self.tell(ev.ReplicaExited(*key, kind, code, signal, parked=parked))
+        suspended = is_elastic and kind is not None and self.controller.state.replicas[start.replica].procs > 1
+        if suspended:
+            self.suspended[start.replica] = start
+        self.tell(ev.ReplicaExited(*key, kind, code, signal, suspended=suspended))
 
     def tell_gone(self, name: NodeName) -> None:
         self._lose(name, ev.NodeGone)
@@ -260,7 +260,7 @@ class Player:
         """Nothing of the node runs any more, and what it was told is lost."""
         self.orders = [order for order in self.orders if order.node != name]
         self.alive = {key: start for key, start in self.alive.items() if start.node != name}
-        self.parked = {replica: start for replica, start in self.parked.items() if start.node != name}
+        self.suspended = {replica: start for replica, start in self.suspended.items() if start.node != name}
 
     def wait(self, seconds: int) -> None:
         """Deadlines on the way are kept, and what follows from them is not yet obeyed."""
@@ -285,8 +285,8 @@ class Player:
                 key = (order.replica, order.attempt)
                 other = [attempt for replica, attempt in self.alive if replica == order.replica]
                 assert not other, f"{order.replica} starts while attempt {other[0]} runs"
-                if (before := self.parked.get(order.replica)) is not None and before.node == order.node:
-                    del self.parked[order.replica]
+                if (before := self.suspended.get(order.replica)) is not None and before.node == order.node:
+                    del self.suspended[order.replica]
                 self.alive[key] = order
                 ports = tuple((port, 4000) for port in self.graph.role(order.replica.role).ports)
                 self.tell(ev.ReplicaStarted(*key, ports))
@@ -303,13 +303,13 @@ class Player:
         key = (order.replica, order.attempt)
         starts = [o for o in self.orders if isinstance(o, StartReplica) and (o.replica, o.attempt) == key]
         self.orders = [o for o in self.orders if o not in starts]
-        start, waiting = self.alive.pop(key, None), self.parked.get(order.replica)
-        parked = order.in_place and start is not None
-        if parked and start is not None:
-            self.parked[order.replica] = start
+        start, waiting = self.alive.pop(key, None), self.suspended.get(order.replica)
+        suspended = order.in_place and start is not None
+        if suspended and start is not None:
+            self.suspended[order.replica] = start
         elif waiting is not None and waiting.attempt == order.attempt:
-            del self.parked[order.replica]
-        self.tell(ev.ReplicaStopped(*key, parked=parked))
+            del self.suspended[order.replica]
+        self.tell(ev.ReplicaStopped(*key, suspended=suspended))
 
     def come_to_an_end(self) -> list[Complaint]:
         """Faults cease. Readiness first, then the end of a task, then the next deadline."""
@@ -317,8 +317,8 @@ class Player:
         for _ in range(END_ROUNDS_MAX):
             if job.outcome is not None:
                 return []
-            if job.quiet:
-                self.tell(ev.NodeHeard(next(iter(job.quiet))))
+            if job.suspected:
+                self.tell(ev.NodeHeard(next(iter(job.suspected))))
             elif self.orders:
                 self.obey(self.orders.pop(0))
             elif not self._go_on():

@@ -78,12 +78,12 @@ class Accounts:
             self.move(replica, "done", now)  # no bucket yet: `halts` says which
             self._at[replica] = ("work", now)
 
-    def halts(self, job: JobState, members: Iterable[ReplicaId], came_to: Mapping[Bucket, int], at: int) -> None:
-        """A stretch of work is over. `came_to` is what its time was spent on, in ns, for each of them."""
+    def halts(self, job: JobState, members: Iterable[ReplicaId], split: Mapping[Bucket, int], at: int) -> None:
+        """A stretch of work is over. `split` is what its time was spent on, in ns, for each of them."""
         for replica in members:
             bucket, since = self._at[replica]
-            assert bucket == "work" and since + sum(came_to.values()) == at, f"{replica}: {came_to} since {since}"
-            for part, ns in came_to.items():
+            assert bucket == "work" and since + sum(split.values()) == at, f"{replica}: {split} since {since}"
+            for part, ns in split.items():
                 self.spent[replica.role][part] += ns
             self._at[replica] = ("detection", at)
             number = job.worlds[job.replicas[replica].world].incident

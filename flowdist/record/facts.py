@@ -42,7 +42,7 @@ class Facts:
         self.nodes: dict[NodeName, NodeSpec] = {}  # that are up
         self.incarnations: dict[NodeName, int] = {}
         self.runs: dict[ReplicaId, Run] = {}
-        self.parked: dict[ReplicaId, StartReplica] = {}  # have left that attempt in place; nobody told them to end
+        self.suspended: dict[ReplicaId, StartReplica] = {}  # have left that attempt in place; nobody told them to end
         self.attempts: dict[ReplicaId, int] = {}
         self.done: dict[ReplicaId, int] = {}  # succeeded, with the generation that it did so in
         self.world_done: dict[WorldName, dict[ReplicaId, int]] = {}  # members that have succeeded, with the time
@@ -92,7 +92,7 @@ class Facts:
             case ev.NodeJoined():
                 self._joined(line, event)
                 self.overdue.pop(event.node, None)
-            case ev.NodeQuiet():
+            case ev.NodeSuspected():
                 self.overdue[event.node] = None
             case ev.NodeHeard():
                 self.overdue.pop(event.node, None)
@@ -173,8 +173,8 @@ class Facts:
     ) -> None:
         replica, world = run.start.replica, run.start.world
         del self.runs[replica]
-        if not isinstance(event, ev.ReplicaUnkillable) and event.parked and not run.is_told_to_end:
-            self.parked[replica] = run.start
+        if not isinstance(event, ev.ReplicaUnkillable) and event.suspended and not run.is_told_to_end:
+            self.suspended[replica] = run.start
         if isinstance(event, ev.ReplicaUnkillable):
             self.stuck.append(run.start)
             self.is_calm = False
@@ -216,8 +216,8 @@ class Facts:
                 run.is_ready = run.is_ready or item.phase == "ready"
             elif item is not None and item.exited is not None:
                 self._ended(line, run, item.exited)
-            elif item is not None and item.phase == "parked":
-                self._ended(line, run, ev.ReplicaStopped(replica, run.start.attempt, parked=True))
+            elif item is not None and item.phase == "suspended":
+                self._ended(line, run, ev.ReplicaStopped(replica, run.start.attempt, suspended=True))
             elif item is not None and item.phase == "stopped":
                 self._ended(line, run, ev.ReplicaStopped(replica, run.start.attempt))
 
@@ -234,7 +234,7 @@ class Facts:
     def _lost(self, node: NodeName) -> None:
         if self.nodes.pop(node, None) is not None:
             self.is_calm = False
-        self.parked = {replica: start for replica, start in self.parked.items() if start.node != node}
+        self.suspended = {replica: start for replica, start in self.suspended.items() if start.node != node}
         for replica, run in list(self.runs.items()):
             if run.start.node == node:
                 del self.runs[replica]
@@ -266,9 +266,9 @@ class Facts:
                     pass
 
     def told_to_stop(self, effect: StopReplica) -> None:
-        run, waits = self.current(effect.replica, effect.attempt), self.parked.get(effect.replica)
+        run, waits = self.current(effect.replica, effect.attempt), self.suspended.get(effect.replica)
         if waits is not None and waits.attempt == effect.attempt:
-            del self.parked[effect.replica]
+            del self.suspended[effect.replica]
         if run is not None:
             run.is_told_to_stop = True
             run.is_told_to_end = run.is_told_to_end or not effect.in_place
@@ -283,7 +283,7 @@ class Facts:
         for spec in self.roles_in(world):
             self.scaled.pop(spec.name, None)
         for start in starts:
-            self.parked.pop(start.replica, None)
+            self.suspended.pop(start.replica, None)
             self.runs[start.replica] = Run(start)
             self.seats[start.replica] = start.node
             self.attempts[start.replica] = start.attempt

@@ -82,7 +82,7 @@ def _judge(facts: Facts, line: Record) -> Found:
     yield from _refusals(facts, line)
     facts.follow(line)
     if any(isinstance(effect, FinishJob) for effect in line.effects):
-        yield from (("R18", f"the job is over while {replica} runs") for replica in [*facts.runs, *facts.parked])
+        yield from (("R18", f"the job is over while {replica} runs") for replica in [*facts.runs, *facts.suspended])
 
 
 def _epochs(facts: Facts, line: Record) -> Found:
@@ -173,10 +173,10 @@ def _in_place(facts: Facts, line: Record) -> Found:
                 yield "R6", f"{effect.replica} is to leave its generation in place, and has never said that it can"
         if not isinstance(effect, StartReplica):
             continue
-        waits = facts.parked.get(effect.replica)
+        waits = facts.suspended.get(effect.replica)
         if waits is not None and waits.node != effect.node and effect.replica not in told:
             yield "R19", f"{effect.replica} starts on {effect.node} while workers of it wait on {waits.node}"
-        for other in facts.parked.values():
+        for other in facts.suspended.values():
             is_there = other.replica not in {effect.replica, *told} and other.node == effect.node
             if is_there and _too_many(facts, effect, [other]):
                 yield "GPU", f"{effect.replica} gets a GPU of {other.replica}, which waits with it"

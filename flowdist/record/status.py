@@ -1,7 +1,7 @@
 """A job at one moment, as a value that can be sent and shown: who runs where, what is not as usual, what was decided.
 
-It is made where the state is, and shown elsewhere: on a terminal, as JSON, as metrics. `Lately` keeps what the state
-has no need of: the last decisions in their own words, and how fast steps come.
+It is made where the state is, and shown elsewhere: on a terminal, as JSON, as metrics. `RecentDecisions` keeps what
+the state has no need of: the last decisions in their own words, and how fast steps come.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RATE_WINDOW_NS = 30 * SECOND
 WORKING_PHASES: tuple[ReplicaPhase, ...] = ("running", "ready", "stopping")
 
 
-class Said(msgspec.Struct, frozen=True):
+class Decision(msgspec.Struct, frozen=True):
     """What the controller has said about one of its decisions, and when."""
 
     t_ns: int
@@ -124,22 +124,22 @@ class Status(msgspec.Struct, frozen=True):
     open_incidents: tuple[IncidentStatus, ...]
     restarts: tuple[RestartCount, ...]
     held_up_by: tuple[str, ...]
-    said: tuple[Said, ...]
+    said: tuple[Decision, ...]
     time_ns: Spent = {}  # of all replicas, by role and bucket; empty: not known here
     goodput: float | None = None  # of the time of tasks, 0 to 1
 
 
-class Lately:
+class RecentDecisions:
     """What was said last, and how fast steps come. It is told every record, in order."""
 
     def __init__(self) -> None:
-        self.said: deque[Said] = deque(maxlen=SAID_MAX)
+        self.said: deque[Decision] = deque(maxlen=SAID_MAX)
         self._steps: dict[str, deque[tuple[int, int]]] = {}  # by role: when its most advanced replica got how far
 
     def hear(self, record: Record) -> None:
         for effect in record.effects:
             if isinstance(effect, Notify):
-                self.said.append(Said(record.t_ns, effect.text, effect.level))
+                self.said.append(Decision(record.t_ns, effect.text, effect.level))
             elif isinstance(effect, StartReplica):
                 self._steps.pop(effect.replica.role, None)  # it goes on from where it had saved
         event = record.event
@@ -161,7 +161,7 @@ class Lately:
 
 
 def status_of(
-    job: JobState, lately: Lately, run_id: str = "", now: int | None = None, spent: Spent | None = None
+    job: JobState, lately: RecentDecisions, run_id: str = "", now: int | None = None, spent: Spent | None = None
 ) -> Status:
     """The job as it is. `now` is later than its last event when that was a while ago; `spent` is up to then."""
     now = job.now if now is None else max(now, job.now)

@@ -22,7 +22,7 @@ from flowdist.control.protocol.effects import AnswerCheckpoint, FinishJob, Start
 from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.record.accounts import Accounts, Bucket, Spent
 from flowdist.record.journal import FaultLine, Line, Record
-from flowdist.record.work_segments import Past, Stretch, came_to
+from flowdist.record.work_segments import ClosedSegment, WorkSegment, split
 
 PASTS_MAX = 16  # stretches of which it may yet turn out that they were of no use
 PAST_MARKS_MAX = 16
@@ -39,7 +39,7 @@ class Told(NamedTuple):
 class _Work:
     """The work of one world. `members` are those who are in the present stretch."""
 
-    stretch: Stretch | None = None
+    stretch: WorkSegment | None = None
     members: dict[ReplicaId, None] = field(default_factory=dict)
     stalled: dict[ReplicaId, None] = field(default_factory=dict)
     generation: int = 0
@@ -47,7 +47,7 @@ class _Work:
     saves: bool = False  # a checkpoint of it was ever accepted
     saved_step: int = 0
     pace: tuple[int, int] | None = None  # of the last stretch that had one
-    past: list[Past] = field(default_factory=list)
+    past: list[ClosedSegment] = field(default_factory=list)
     unreported: Counter[str] = field(default_factory=Counter)  # ns of work, by role, before there was any report
 
 
@@ -60,7 +60,7 @@ class Timesheet:
         self._reporting: dict[str, None] = {}  # roles that report progress
         self._on: dict[NodeName, dict[ReplicaId, None]] = {}  # what was started there last
         self._node: dict[ReplicaId, NodeName] = {}
-        self._parked: dict[ReplicaId, None] = {}
+        self._suspended: dict[ReplicaId, None] = {}
         self._hit: dict[str, int] = {}  # when a fault was carried out, by its target
         self._over_ns: int | None = None  # when the job was
 
@@ -78,7 +78,7 @@ class Timesheet:
                 case StartReplica():
                     self._start(effect, now)
                 case StopReplica(in_place=False):
-                    self._parked.pop(effect.replica, None)
+                    self._suspended.pop(effect.replica, None)
                 case FinishJob():
                     self._over_ns = now
                 case _:
@@ -96,7 +96,7 @@ class Timesheet:
         for name, work in self._work.items():
             if work.stretch is not None:
                 end = work.stretch.position(now)
-                parts = came_to(self._begins_at(name, work.stretch, end), end, end, now - work.stretch.begun_ns)
+                parts = split(self._begins_at(name, work.stretch, end), end, end, now - work.stretch.begun_ns)
                 under_way |= dict.fromkeys(work.members, parts)
         return self._accounts.spent_by(now, under_way)
 
@@ -131,9 +131,9 @@ class Timesheet:
             case ev.CheckpointOffered():
                 if any(isinstance(effect, AnswerCheckpoint) and effect.accepted for effect in line.effects):
                     self._save(self._work[self._job.replicas[event.replica].world], event.step, now)
-            case ev.ReplicaExited(parked=True) | ev.ReplicaStopped(parked=True):
-                if event.replica in self._job.parked:
-                    self._parked[event.replica] = None
+            case ev.ReplicaExited(suspended=True) | ev.ReplicaStopped(suspended=True):
+                if event.replica in self._job.suspended:
+                    self._suspended[event.replica] = None
             case _:
                 pass
 
@@ -182,9 +182,9 @@ class Timesheet:
             if work.stretch is not None:
                 self._halt(start.world, now)
             work.generation, work.has_memory = start.generation, False
-        stays = start.replica in self._parked and self._node.get(start.replica) == start.node
+        stays = start.replica in self._suspended and self._node.get(start.replica) == start.node
         work.has_memory |= stays
-        self._parked.pop(start.replica, None)
+        self._suspended.pop(start.replica, None)
         before = self._node.get(start.replica)
         if before is not None:
             self._on[before].pop(start.replica, None)
@@ -201,7 +201,7 @@ class Timesheet:
         if not members:
             return
         resumed = work.saved_step if work.saves and not work.has_memory else None
-        work.stretch = Stretch(now, 0 if work.generation == 1 else resumed)
+        work.stretch = WorkSegment(now, 0 if work.generation == 1 else resumed)
         work.members = dict.fromkeys(members)
         work.stalled.clear()
         self._accounts.begins(members, now)
@@ -301,7 +301,7 @@ class Timesheet:
         start = self._begins_at(replica.world, work.stretch, end)
         del work.members[replica.id]
         self._note_unreported(work, [replica.id], end - start)
-        self._accounts.halts(self._job, [replica.id], came_to(start, end, end, now - work.stretch.begun_ns), now)
+        self._accounts.halts(self._job, [replica.id], split(start, end, end, now - work.stretch.begun_ns), now)
         if not work.members:
             work.stretch = None
 
@@ -320,14 +320,14 @@ class Timesheet:
             kept = max(start, min(stretch.saved, end))
         if stretch.saved is None:
             self._note_unreported(work, work.members, kept - start)
-        self._accounts.halts(self._job, work.members, came_to(start, kept, end, at - stretch.begun_ns), at)
-        work.past = [*work.past[-PASTS_MAX + 1 :], Past(stretch, start, end, kept, _by_role(work.members))]
+        self._accounts.halts(self._job, work.members, split(start, kept, end, at - stretch.begun_ns), at)
+        work.past = [*work.past[-PASTS_MAX + 1 :], ClosedSegment(stretch, start, end, kept, _by_role(work.members))]
         for past in work.past[-2:-1]:
             past.stretch.thin(PAST_MARKS_MAX)
         work.pace = stretch.pace() or work.pace
         work.stretch, work.members = None, {}
 
-    def _begins_at(self, name: str, stretch: Stretch, end: int) -> int:
+    def _begins_at(self, name: str, stretch: WorkSegment, end: int) -> int:
         """Who reports progress starts up until the first step; of others it is not known, and they work at once."""
         if not stretch.marks:
             return end if any(role in self._reporting for role in self._job.worlds[name].roles) else 0

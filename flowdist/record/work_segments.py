@@ -20,7 +20,7 @@ MARKS_MAX = 128
 
 
 @dataclass(slots=True)
-class Stretch:
+class WorkSegment:
     """`marks` are (position, step) of reports, the most advanced worker's. `resumed` is the step that it began with."""
 
     begun_ns: int
@@ -99,10 +99,10 @@ class Stretch:
 
 
 @dataclass(slots=True)
-class Past:
+class ClosedSegment:
     """A stretch that has halted: from `start` to `end` it worked, and what was done up to `kept` was of use."""
 
-    stretch: Stretch
+    stretch: WorkSegment
     start: int
     end: int
     kept: int
@@ -114,7 +114,7 @@ class Past:
         return self.kept - before
 
 
-def came_to(start: int, kept: int, end: int, lasted_ns: int) -> dict[Bucket, int]:
+def split(start: int, kept: int, end: int, lasted_ns: int) -> dict[Bucket, int]:
     """What a stretch was spent on, in ns: these add up to how long it lasted."""
     return {
         "start-up": start,

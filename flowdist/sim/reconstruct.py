@@ -230,7 +230,7 @@ class _Attempts:
         self._progress: dict[tuple[ReplicaId, int], list[tuple[int, int]]] = {}  # (when, step)
         self._saved: dict[tuple[ReplicaId, int], list[tuple[int, int]]] = {}
         self._lasted: dict[tuple[ReplicaId, int], int] = {}  # of those that succeeded
-        self._first_parked: int | None = None  # when the first stayed in place
+        self._first_suspended: int | None = None  # when the first stayed in place
         for line in records:
             self._hear(role, line)
 
@@ -243,8 +243,8 @@ class _Attempts:
                 self._progress.setdefault((replica, attempt), []).append((line.t_ns, step))
             case ev.CheckpointOffered(replica, attempt, _, _, step) if replica.role == role:
                 self._saved.setdefault((replica, attempt), []).append((line.t_ns, step))
-            case ev.ReplicaStopped(replica, parked=True) if replica.role == role and self._first_parked is None:
-                self._first_parked = line.t_ns
+            case ev.ReplicaStopped(replica, suspended=True) if replica.role == role and self._first_suspended is None:
+                self._first_suspended = line.t_ns
             case ev.ReplicaExited(replica, attempt, None) if replica.role == role and (replica, attempt) in self.runs:
                 self._lasted[replica, attempt] = line.t_ns - self.runs[replica, attempt]
             case _:
@@ -296,7 +296,7 @@ class _Attempts:
 
     def _starts_from_saved(self, key: tuple[ReplicaId, int]) -> bool:
         """Once some stay in place (R6), those who are started afresh go on from what these have in memory."""
-        return key in self.runs and (self._first_parked is None or self.runs[key] < self._first_parked)
+        return key in self.runs and (self._first_suspended is None or self.runs[key] < self._first_suspended)
 
     def _startup(self, key: tuple[ReplicaId, int], step_ns: int) -> int:
         """From the start of an attempt to its first step, which may have been some steps before its first report."""

@@ -317,10 +317,10 @@ _FIRST = st.sampled_from([3, 12, 30])
 _LATER = st.sampled_from([0.0, 0.1, 1.0, 4.0])
 OF_NODES = ("", "/20s", ":lost/20s", ":lost", ":leave/5s", ":leave", ":preempt=15s/5s", ":preempt=15s")
 OF_REPLICAS = ("", ":exit=3", ":oom")
-Blow = tuple[str, str]  # whom a fault hits, and how
+RemoteFault = tuple[str, str]  # whom a fault hits, and how
 
 
-def _blows(graph: RoleGraph) -> list[st.SearchStrategy[Blow]]:
+def _blows(graph: RoleGraph) -> list[st.SearchStrategy[RemoteFault]]:
     replicas = [f"{role.name}/{i}" for role in graph.roles for i in range(role.max_replicas)]
     nodes = [node.name for node in graph.cluster.nodes]
     of_replicas = _of([*[role.name for role in graph.roles], *replicas], OF_REPLICAS)
@@ -328,11 +328,11 @@ def _blows(graph: RoleGraph) -> list[st.SearchStrategy[Blow]]:
 
 
 @st.composite
-def _of(draw: st.DrawFn, targets: Sequence[str], kinds: Sequence[str]) -> Blow:
+def _of(draw: st.DrawFn, targets: Sequence[str], kinds: Sequence[str]) -> RemoteFault:
     return draw(st.sampled_from(targets)), draw(st.sampled_from(kinds))
 
 
-def _fault(blow: Blow, at: str) -> Fault:
+def _fault(blow: RemoteFault, at: str) -> Fault:
     target, kind = blow
     return parse_fault(f"{target}@{at}{kind}")
 
@@ -342,12 +342,12 @@ def _fault(blow: Blow, at: str) -> Fault:
 
 
 @st.composite
-def _single(draw: st.DrawFn, blow: st.SearchStrategy[Blow]) -> tuple[Fault, ...]:
+def _single(draw: st.DrawFn, blow: st.SearchStrategy[RemoteFault]) -> tuple[Fault, ...]:
     return (_fault(draw(blow), draw(_TIMES)),)
 
 
 @st.composite
-def _pairs(draw: st.DrawFn, blows: st.SearchStrategy[Blow]) -> tuple[Fault, ...]:
+def _pairs(draw: st.DrawFn, blows: st.SearchStrategy[RemoteFault]) -> tuple[Fault, ...]:
     """Two faults, the second a moment after the first."""
     at = draw(_FIRST)
     return _fault(draw(blows), f"{at}s"), _fault(draw(blows), f"{at + draw(_LATER):g}s")

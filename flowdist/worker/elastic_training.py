@@ -151,7 +151,7 @@ class _Session:
                     dist.destroy_process_group()
         dist.distributed_c10d._world.group_count = 0  # a group that did not come about has used up a name
         self._has_left.set()
-        self._send({"parked": True})
+        self._send({"suspended": True})
 
     def wait(self) -> None:
         """Until the next generation is known; then this process is that attempt of its replica."""

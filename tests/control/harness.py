@@ -55,7 +55,7 @@ def assert_settled(controller: Controller) -> None:
     job.effects = []
     for world in job.worlds.values():
         job.touch(world)
-    job.reseated = True
+    job.placement_changed = True
     if job.outcome is None:
         settle(job)
     assert not job.effects, f"left undone: {job.effects}"
@@ -112,7 +112,7 @@ class Talk:
                 ready = [ev.ReplicaReady(effect.replica, effect.attempt)] if spec.ready else []
                 return [ev.ReplicaStarted(effect.replica, effect.attempt, ports), *ready]
             case StopReplica():
-                return [ev.ReplicaStopped(effect.replica, effect.attempt, parked=effect.in_place)]
+                return [ev.ReplicaStopped(effect.replica, effect.attempt, suspended=effect.in_place)]
             case _:
                 return []
 
@@ -139,8 +139,8 @@ class Talk:
         found = self.effects if effects is None else effects
         return {str(e.replica): e.in_place for e in found if isinstance(e, StopReplica)}
 
-    def parked(self) -> list[str]:
-        return [str(replica) for replica in self.job.parked]
+    def suspended(self) -> list[str]:
+        return [str(replica) for replica in self.job.suspended]
 
     def finish(self, *names: str) -> None:
         for name in names:

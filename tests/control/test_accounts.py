@@ -303,7 +303,7 @@ def test_what_is_told_while_a_failure_waits_for_its_verdict_begins_no_work():
     talk = trainers(2, nodes=2, cpu=1.0)
     step(talk, 1, 1)
     until(talk, 10)
-    talk.tell(ev.NodeQuiet("node1"))
+    talk.tell(ev.NodeSuspected("node1"))
     fail(talk, 11)
     assert talk.job.incidents[0].held
     step(talk, 12, 9, "trainer/1")
@@ -316,7 +316,7 @@ def test_a_node_that_connects_again_while_its_replicas_start_changes_nothing():
     talk = trainers()
     talk.auto = False
     fail(talk, 5)
-    talk.tell(ev.ReplicaStopped(r("trainer/0"), 1, parked=True))
+    talk.tell(ev.ReplicaStopped(r("trainer/0"), 1, suspended=True))
     talk.tell(ev.StoreOpened("trainer", 2, 29500))
     until(talk, 8)
     item = ev.InventoryItem(r("trainer/0"), 2, "starting")

@@ -23,12 +23,12 @@ def elastic(**fields: object) -> Talk:
     return talk
 
 
-def parked() -> Talk:
+def suspended() -> Talk:
     """Both have left generation 1, and wait."""
     talk = elastic()
     assert talk.order(IN_PLACE) == [LEAVE]
-    assert talk.tell(io.WorkerParked(T, 1, 0)) == []
-    assert talk.tell(io.WorkerParked(T, 1, 1)) == [ev.ReplicaStopped(T, 1, parked=True)]
+    assert talk.tell(io.WorkerSuspended(T, 1, 0)) == []
+    assert talk.tell(io.WorkerSuspended(T, 1, 1)) == [ev.ReplicaStopped(T, 1, suspended=True)]
     return talk
 
 
@@ -40,7 +40,7 @@ def inventory(talk: Talk) -> list[tuple[str, bool]]:
 
 
 def test_r6_workers_leave_and_wait_and_the_next_start_goes_on_with_them():
-    talk = parked()
+    talk = suspended()
     assert talk.at(60, ack=True) == []  # nobody hurries them
     assert talk.order(start(2)) == [io.SpawnWorkers(start(2), kept=(0, 1))]
     assert talk.tell(io.WorkersSpawned(T, 2)) == [ev.ReplicaStarted(T, 2), ev.ReplicaElastic(T, 2)]
@@ -49,7 +49,7 @@ def test_r6_workers_leave_and_wait_and_the_next_start_goes_on_with_them():
 def test_r6_who_has_not_left_when_the_grace_is_over_is_killed():
     talk = elastic()
     talk.order(IN_PLACE)
-    talk.tell(io.WorkerParked(T, 1, 0))
+    talk.tell(io.WorkerSuspended(T, 1, 0))
     assert talk.at(2, ack=True) == [kill("KILL")]
     assert talk.tell(io.WorkerExited(T, 1, 1, signal="KILL")) == []  # its mate had left, and is killed with it
     assert talk.tell(io.WorkerExited(T, 1, 0, signal="KILL")) == [ev.ReplicaStopped(T, 1)]
@@ -59,8 +59,8 @@ def test_who_is_told_twice_to_leave_leaves_once():
     talk = elastic()
     talk.order(IN_PLACE)
     assert talk.order(IN_PLACE) == []
-    talk = parked()
-    assert talk.order(IN_PLACE) == [ev.ReplicaStopped(T, 1, parked=True)]
+    talk = suspended()
+    assert talk.order(IN_PLACE) == [ev.ReplicaStopped(T, 1, suspended=True)]
 
 
 def test_a_replica_of_which_a_worker_is_not_in_elastic_code_is_stopped_as_ever():
@@ -76,7 +76,7 @@ def test_a_worker_that_leaves_its_elastic_code_is_like_any_other():
     assert talk.order(IN_PLACE) == [kill("TERM")]
     talk = elastic()
     talk.order(IN_PLACE)
-    talk.tell(io.WorkerParked(T, 1, 0))
+    talk.tell(io.WorkerSuspended(T, 1, 0))
     assert talk.tell(io.WorkerElastic(T, 1, 1, inside=False)) == [kill("TERM")]
 
 
@@ -91,11 +91,11 @@ def test_elastic_code_that_is_entered_before_all_workers_run_counts_when_they_do
 def test_the_mates_of_a_worker_that_failed_leave_and_the_missing_one_is_started_afresh():
     talk = elastic()
     assert talk.tell(io.WorkerExited(T, 1, 1, signal="KILL")) == [LEAVE]
-    exited = talk.tell(io.WorkerParked(T, 1, 0))
-    assert exited == [ev.ReplicaExited(T, 1, "signal", 0, "KILL", 1, parked=True)]
+    exited = talk.tell(io.WorkerSuspended(T, 1, 0))
+    assert exited == [ev.ReplicaExited(T, 1, "signal", 0, "KILL", 1, suspended=True)]
     assert talk.at(30, ack=True) == []
     assert talk.order(IN_PLACE) == []  # what it was is known
-    assert inventory(talk) == [("parked", True)]
+    assert inventory(talk) == [("suspended", True)]
     assert talk.order(start(2)) == [io.SpawnWorkers(start(2), kept=(0,))]
     assert talk.tell(io.WorkersSpawned(T, 2)) == [ev.ReplicaStarted(T, 2)]
     assert talk.tell(io.WorkerElastic(T, 2, 1)) == [ev.ReplicaElastic(T, 2)]
@@ -113,18 +113,18 @@ def test_r16_a_failure_while_it_leaves_as_it_was_told_is_none():
     talk = elastic()
     talk.order(IN_PLACE)
     talk.tell(io.WorkerExited(T, 1, 1, 1))
-    assert talk.tell(io.WorkerParked(T, 1, 0)) == [ev.ReplicaStopped(T, 1, parked=True)]
+    assert talk.tell(io.WorkerSuspended(T, 1, 0)) == [ev.ReplicaStopped(T, 1, suspended=True)]
 
 
 def test_r14_a_failure_under_a_notice_is_a_stop_and_its_mates_wait():
     talk = elastic()
     talk.order(AskStep("node0", T, 1))
     talk.tell(io.WorkerExited(T, 1, 1, 1))
-    assert talk.tell(io.WorkerParked(T, 1, 0)) == [ev.ReplicaStopped(T, 1, parked=True)]
+    assert talk.tell(io.WorkerSuspended(T, 1, 0)) == [ev.ReplicaStopped(T, 1, suspended=True)]
 
 
 def test_whoever_waits_is_told_to_end_and_nothing_starts_before():
-    talk = parked()
+    talk = suspended()
     assert talk.order(StopReplica("node0", T, 1, 0)) == [kill("KILL")]
     other = start(1, "other/0")
     talk.agent.graph = graph(role("trainer", procs=2), role("other"))
@@ -136,7 +136,7 @@ def test_whoever_waits_is_told_to_end_and_nothing_starts_before():
 
 
 def test_a_start_that_is_held_and_stopped_never_happens():
-    talk = parked()
+    talk = suspended()
     talk.order(StopReplica("node0", T, 1, 0))
     talk.order(start(2))
     assert talk.order(StopReplica("node0", T, 2, 0)) == [ev.ReplicaStopped(T, 2)]
@@ -145,7 +145,7 @@ def test_a_start_that_is_held_and_stopped_never_happens():
 
 
 def test_r6_where_those_who_waited_outlive_sigkill_nothing_can_start():
-    talk = parked()
+    talk = suspended()
     talk.order(StopReplica("node0", T, 1, 0))
     talk.order(start(2))
     detail = "attempt 1 of trainer/0 still runs"
@@ -156,14 +156,14 @@ def test_r6_where_those_who_waited_outlive_sigkill_nothing_can_start():
 
 
 def test_when_all_who_waited_have_died_the_next_start_is_an_ordinary_one():
-    talk = parked()
+    talk = suspended()
     assert talk.tell(io.WorkerExited(T, 1, 0, signal="SEGV")) == []
     assert talk.tell(io.WorkerExited(T, 1, 1, signal="SEGV")) == [ev.ReplicaStopped(T, 1)]
     assert talk.order(start(2)) == [io.SpawnWorkers(start(2))]
 
 
 def test_r19_the_fence_does_not_spare_those_who_wait():
-    talk = parked()
+    talk = suspended()
     talk.at(10, ack=True)
     assert talk.at(13) == [kill("KILL")]
     talk.tell(io.WorkerExited(T, 1, 0, signal="KILL"))
@@ -172,7 +172,7 @@ def test_r19_the_fence_does_not_spare_those_who_wait():
 
 
 def test_r19_what_was_held_when_the_lease_ran_out_never_starts():
-    talk = parked()
+    talk = suspended()
     talk.at(10, ack=True)
     talk.order(StopReplica("node0", T, 1, 0))
     talk.order(start(2))
@@ -182,20 +182,20 @@ def test_r19_what_was_held_when_the_lease_ran_out_never_starts():
 
 
 def test_an_agent_that_leaves_ends_those_who_wait_first():
-    talk = parked()
+    talk = suspended()
     assert talk.tell(io.LeaveRequested()) == [kill("TERM")]
     talk.tell(io.WorkerExited(T, 1, 0, signal="TERM"))
     assert isinstance(talk.tell(io.WorkerExited(T, 1, 1, signal="TERM"))[0], msg.Leave)
 
 
 def test_what_is_said_of_them_while_they_wait_is_no_news():
-    talk = parked()
+    talk = suspended()
     assert talk.tell(io.WorkerProgressed(T, 1, 0, 9)) == []
-    assert talk.tell(io.WorkerParked(T, 1, 0)) == []
+    assert talk.tell(io.WorkerSuspended(T, 1, 0)) == []
 
 
 def test_r21_a_controller_that_comes_back_hears_who_is_elastic_and_who_waits():
     talk = elastic()
     assert inventory(talk) == [("running", False)]
     assert talk.sent[-1] == ev.ReplicaElastic(T, 1)
-    assert inventory(parked()) == [("parked", False)]
+    assert inventory(suspended()) == [("suspended", False)]

@@ -52,7 +52,7 @@ class AnyEvents(RuleBasedStateMachine):
         self.up: dict[str, None] = {}
         self.orders: list[Effect] = []  # not carried out yet
         self.alive: dict[tuple[object, int], StartReplica] = {}
-        self.parked: dict[object, StartReplica] = {}  # left that attempt in place, and wait
+        self.suspended: dict[object, StartReplica] = {}  # left that attempt in place, and wait
         self.past: list[ev.Event] = []
         self.ended = False
 
@@ -95,7 +95,7 @@ class AnyEvents(RuleBasedStateMachine):
         """Nothing of the node runs any more, and what it was told is lost."""
         self.orders = [order for order in self.orders if order.node != name]  # type: ignore[union-attr]
         self.alive = {key: start for key, start in self.alive.items() if start.node != name}
-        self.parked = {replica: start for replica, start in self.parked.items() if start.node != name}
+        self.suspended = {replica: start for replica, start in self.suspended.items() if start.node != name}
 
     @precondition(lambda self: self.orders)
     @rule(data=st.data())
@@ -110,10 +110,10 @@ class AnyEvents(RuleBasedStateMachine):
                 key = (order.replica, order.attempt)
                 other = [attempt for replica, attempt in self.alive if replica == order.replica]
                 assert not other, f"{order.replica} starts while attempt {other} runs"
-                before = self.parked.get(order.replica)
+                before = self.suspended.get(order.replica)
                 assert before is None or before.node == order.node or self._is_to_end(before), f"{before} still waits"
                 if before is not None and before.node == order.node:
-                    del self.parked[order.replica]
+                    del self.suspended[order.replica]
                 self.alive[key] = order
                 ports = tuple((port, 4000) for port in self.graph.role(order.replica.role).ports)
                 self.tell(ev.ReplicaStarted(*key, ports))
@@ -124,10 +124,10 @@ class AnyEvents(RuleBasedStateMachine):
                 ]
                 start = self.alive.pop(key, None)
                 if order.in_place and start is not None:
-                    self.parked[order.replica] = start
-                elif (waiting := self.parked.get(order.replica)) is not None and waiting.attempt == order.attempt:
-                    del self.parked[order.replica]
-                self.tell(ev.ReplicaStopped(*key, parked=order.in_place and start is not None))
+                    self.suspended[order.replica] = start
+                elif (waiting := self.suspended.get(order.replica)) is not None and waiting.attempt == order.attempt:
+                    del self.suspended[order.replica]
+                self.tell(ev.ReplicaStopped(*key, suspended=order.in_place and start is not None))
             case AskStep():
                 step = order.attempt if order.replica.index else None
                 self.tell(ev.StepTold(order.replica, order.attempt, step))
@@ -147,10 +147,10 @@ class AnyEvents(RuleBasedStateMachine):
         """With `mates`, the other workers of a replica that can stay do."""
         key = data.draw(st.sampled_from(sorted(self.alive)))
         start = self.alive.pop(key)
-        parked = mates and kind is not None and self.controller.state.replicas[start.replica].is_elastic
-        if parked:
-            self.parked[start.replica] = start
-        self.tell(ev.ReplicaExited(*key, kind, 1 if kind else 0, parked=parked))  # type: ignore[arg-type]
+        suspended = mates and kind is not None and self.controller.state.replicas[start.replica].is_elastic
+        if suspended:
+            self.suspended[start.replica] = start
+        self.tell(ev.ReplicaExited(*key, kind, 1 if kind else 0, suspended=suspended))  # type: ignore[arg-type]
 
     @precondition(lambda self: self.alive)
     @rule()
@@ -238,7 +238,7 @@ class AnyEvents(RuleBasedStateMachine):
         for _ in range(2000):
             if job.outcome is not None:
                 assert not self.alive or all(isinstance(o, StopReplica) for o in self.orders)
-                assert all(self._is_to_end(start) for start in self.parked.values()), self.parked
+                assert all(self._is_to_end(start) for start in self.suspended.values()), self.suspended
                 return
             if self.orders:
                 self._obey(self.orders.pop(0))

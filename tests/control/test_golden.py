@@ -65,7 +65,7 @@ def a_node_falls_silent_and_its_peer_fails_before_it_is_lost() -> list[str]:
     return conversation(
         Talk(graph(trainer, nodes=2, cpu=1), auto=False),
         [
-            (0, "node0"), (0, "node1"), (0, "go"), (30, ev.NodeQuiet("node1")),
+            (0, "node0"), (0, "node1"), (0, "go"), (30, ev.NodeSuspected("node1")),
             (31, ev.ReplicaExited(r("trainer/0"), 1, "exit", 1, detail="Connection reset by peer")),
             (33, ev.NodeSilent("node1")), (33, "go"),
             (60, ev.ReplicaExited(r("trainer/0"), 2)), (60, "go"),

@@ -73,7 +73,7 @@ def test_of_a_small_job_everything_is_checked_after_each_event(spoil: Spoil, wor
 AT_ITS_EVENT: list[tuple[Spoil, ev.Event, str]] = [
     (assign("nodes node5 free", Capacity(9, 0, 0)), ev.NodeLeft("node5"), "node5 has"),
     (assign("nodes node5 cordoned", "bad"), ev.ReplicaReady(r("trainer/5"), 1), "node5 is offered"),
-    (lambda job: job.shelves[0].put("node5", (-9, 1, "node5")), ev.NodeQuiet("node5"), "fits on"),
+    (lambda job: job.candidate_indexes[0].put("node5", (-9, 1, "node5")), ev.NodeSuspected("node5"), "fits on"),
     (assign("replicas trainer/5 gpus", (0,)), ev.ReplicaReady(r("trainer/5"), 1), "has 1 GPUs, not 0"),
     (assign("replicas trainer/5 node", None), ev.ReplicaReady(r("trainer/5"), 1), "is running without a node"),
     (assign("worlds trainer generation", 9), ev.ReplicaReady(r("trainer/5"), 1), "trainer mixes generations"),
@@ -131,7 +131,7 @@ def test_while_all_is_right_the_check_of_everything_comes_again_and_again() -> N
 def test_a_node_with_very_many_replicas_waits_for_the_check_of_everything() -> None:
     run = Run(nodes=1)
     run.job.nodes["node0"].free = Capacity(1, 1, 1)
-    run.after(ev.NodeQuiet("node0"))
+    run.after(ev.NodeSuspected("node0"))
     with pytest.raises(AssertionError, match="node0 has"):
         for _ in range(TURN):
             run.after(ELSEWHERE)

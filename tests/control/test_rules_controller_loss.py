@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flowdist.control.agent.lease import Lease
-from flowdist.control.connection.sessions import Heard, Links
+from flowdist.control.connection.sessions import Heard, Sessions
 from flowdist.control.controller import Controller
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol import events as ev
@@ -24,25 +24,25 @@ def two_trainers(**options: int) -> Talk:
     return talk
 
 
-def take_over(talk: Talk) -> Links:
+def take_over(talk: Talk) -> Sessions:
     """The controller is lost; another one reads the record and is where the last one was."""
     fresh = Controller(talk.graph, tuple(spec.name for spec in talk.graph.cluster.nodes))
     for event, at in talk.record:
         fresh.handle(event, at)
     assert fresh.state == talk.job
     talk.controller = fresh
-    links = Links(talk.graph.options)
-    talk.tell(links.take_over(fresh.state, talk.now))
-    return links
+    sessions = Sessions(talk.graph.options)
+    talk.tell(sessions.take_over(fresh.state, talk.now))
+    return sessions
 
 
-def beat(links: Links, name: str, now: float, incarnation: int = 1) -> list[object]:
-    heard = links.hear(msg.Heartbeat(name, incarnation, 7), round(now * SECOND))
+def beat(sessions: Sessions, name: str, now: float, incarnation: int = 1) -> list[object]:
+    heard = sessions.hear(msg.Heartbeat(name, incarnation, 7), round(now * SECOND))
     return [*heard.answers, *heard.events]
 
 
-def join(links: Links, name: str, now: float, incarnation: int = 1) -> list[object]:
-    heard = links.hear(msg.Join(name, incarnation, node(name), "10.0.0.1", 7), round(now * SECOND))
+def join(sessions: Sessions, name: str, now: float, incarnation: int = 1) -> list[object]:
+    heard = sessions.hear(msg.Join(name, incarnation, node(name), "10.0.0.1", 7), round(now * SECOND))
     return [*heard.answers, *heard.events]
 
 
@@ -50,8 +50,8 @@ def test_r21_another_controller_takes_over_and_what_runs_goes_on():
     talk = two_trainers()
     before = talk.attempts()
     talk.now = 5 * SECOND
-    links = take_over(talk)
-    assert links.epoch == talk.job.epoch == 2
+    sessions = take_over(talk)
+    assert sessions.epoch == talk.job.epoch == 2
     assert talk.texts()[-1] == "the controller is back, as epoch 2; what runs goes on"
     assert talk.attempts() == before and talk.up() == ["trainer/0", "trainer/1"]
     assert take_over(talk).epoch == 3
@@ -69,36 +69,38 @@ def test_r21_nothing_of_an_unheard_node_is_placed_again_before_the_longer_of_lea
     lease: int, silent_at: int
 ) -> None:
     talk = two_trainers(lease_ns=lease * SECOND)
-    links = take_over(talk)
-    assert links.deadline() == silent_at * SECOND
-    assert links.expire(silent_at * SECOND - 1) == []
+    sessions = take_over(talk)
+    assert sessions.deadline() == silent_at * SECOND
+    assert sessions.expire(silent_at * SECOND - 1) == []
     talk.now = silent_at * SECOND
-    assert links.expire(talk.now) == [ev.NodeSilent("node0"), ev.NodeSilent("node1")]
+    assert sessions.expire(talk.now) == [ev.NodeSilent("node0"), ev.NodeSilent("node1")]
     assert talk.attempts() == {"trainer/0": 1, "trainer/1": 1}
     talk.tell(ev.NodeSilent("node1"))
     assert talk.attempts() == {"trainer/0": 2, "trainer/1": 1}
 
 
 def test_r21_a_node_that_has_joined_the_new_controller_is_given_no_more_patience_than_its_lease():
-    links = take_over(two_trainers())
-    join(links, "node0", 100)
-    assert links.expire(105 * SECOND - 1) == [ev.NodeQuiet("node0")] and links.deadline() == 105 * SECOND
+    sessions = take_over(two_trainers())
+    join(sessions, "node0", 100)
+    assert sessions.expire(105 * SECOND - 1) == [ev.NodeSuspected("node0")] and sessions.deadline() == 105 * SECOND
 
 
 def test_r21_a_heartbeat_to_the_new_controller_is_answered_with_its_epoch():
-    links = take_over(two_trainers())
-    assert beat(links, "node0", 1) == [msg.Acked(2, 1, 7)]
+    sessions = take_over(two_trainers())
+    assert beat(sessions, "node0", 1) == [msg.Acked(2, 1, 7)]
     silent = [ev.NodeSilent("node0"), ev.NodeSilent("node1")]
-    assert links.expire(601 * SECOND - 1) == [] and links.expire(601 * SECOND) == silent, "its patience is no less"
+    assert sessions.expire(601 * SECOND - 1) == [] and sessions.expire(601 * SECOND) == silent, (
+        "its patience is no less"
+    )
 
 
 def test_r21_the_new_controller_knows_the_incarnations_of_the_agents():
     talk = two_trainers()
     talk.join("node1")  # it has lost what it ran
-    links = take_over(talk)
+    sessions = take_over(talk)
     order = StopReplica("node1", r("trainer/1"), 2, 0)
-    assert links.order(order) == msg.Ordered(2, 2, order)
-    assert beat(links, "node1", 1, incarnation=1) == [] and beat(links, "node1", 1, incarnation=2) == [
+    assert sessions.order(order) == msg.Ordered(2, 2, order)
+    assert beat(sessions, "node1", 1, incarnation=1) == [] and beat(sessions, "node1", 1, incarnation=2) == [
         msg.Acked(2, 2, 7)
     ]
 
@@ -106,10 +108,10 @@ def test_r21_the_new_controller_knows_the_incarnations_of_the_agents():
 def test_r21_a_node_that_was_lost_before_has_to_join_anew():
     talk = two_trainers()
     talk.gone("node1")
-    links = take_over(talk)
-    assert beat(links, "node1", 1) == [msg.Rejoin(2, 1)]
+    sessions = take_over(talk)
+    assert beat(sessions, "node1", 1) == [msg.Rejoin(2, 1)]
     report = msg.Report("node1", 1, ev.ReplicaReady(r("trainer/1"), 1))
-    assert links.hear(report, SECOND).events == ()
+    assert sessions.hear(report, SECOND).events == ()
 
 
 def test_r21_what_was_due_meanwhile_is_put_off_until_agents_could_be_heard():
@@ -232,24 +234,24 @@ def test_r20_an_order_for_an_earlier_incarnation_is_not_obeyed_by_an_agent_that_
 
 def test_r20_an_order_that_was_given_before_its_agent_fenced_starts_nothing_when_it_comes_late():
     talk = agents.Talk()
-    links = Links(JobOptions())
+    sessions = Sessions(JobOptions())
 
     def hear() -> None:
         """The controller hears what was sent last, and the agent its answers."""
-        for answer in links.hear(talk.sent[-1], talk.now).answers:  # type: ignore[arg-type]
+        for answer in sessions.hear(talk.sent[-1], talk.now).answers:  # type: ignore[arg-type]
             talk.tell(answer)
 
     talk.sent = [sent for sent in talk.sent if isinstance(sent, msg.Join)]
     hear()
-    late = links.order(agents.start(1))  # it is on its way for long
-    assert links.expire(5 * SECOND) == [ev.NodeQuiet("node0"), ev.NodeSilent("node0")]
+    late = sessions.order(agents.start(1))  # it is on its way for long
+    assert sessions.expire(5 * SECOND) == [ev.NodeSuspected("node0"), ev.NodeSilent("node0")]
     talk.now = 500 * MS
     talk.tell(io.AgentTimePassed())
     hear()  # a heartbeat: the agent is told to join anew, which it does at once
     assert talk.sent[-1] == msg.Join("node0", 2, agents.A, "127.0.0.1", 500 * MS)
     hear()
     assert talk.tell(late) == []
-    assert talk.tell(links.order(agents.start(2))) == [io.SpawnWorkers(agents.start(2))]
+    assert talk.tell(sessions.order(agents.start(2))) == [io.SpawnWorkers(agents.start(2))]
 
 
 def test_r20_an_acknowledgement_of_an_earlier_incarnation_renews_no_lease():
@@ -271,52 +273,52 @@ def test_r20_an_agent_that_is_told_twice_to_join_anew_fences_once():
 
 
 def test_r20_the_messages_of_the_controller_name_the_incarnation_that_they_are_meant_for():
-    links = Links(JobOptions(), epoch=4)
-    join(links, "node0", 0, incarnation=3)
+    sessions = Sessions(JobOptions(), epoch=4)
+    join(sessions, "node0", 0, incarnation=3)
     order = StopReplica("node0", T, 1, 0)
-    assert links.order(order) == msg.Ordered(4, 3, order)
-    assert links.dismiss("node0") == msg.Dismissed(4, 3)
-    assert links.dismiss("node9") == msg.Dismissed(4, 0)
+    assert sessions.order(order) == msg.Ordered(4, 3, order)
+    assert sessions.dismiss("node0") == msg.Dismissed(4, 3)
+    assert sessions.dismiss("node9") == msg.Dismissed(4, 0)
 
 
 def test_r20_a_message_of_an_incarnation_that_is_over_says_nothing():
-    links = Links(JobOptions())
-    join(links, "node0", 0, incarnation=2)
-    assert beat(links, "node0", 1, incarnation=1) == [] and join(links, "node0", 1, incarnation=1) == []
+    sessions = Sessions(JobOptions())
+    join(sessions, "node0", 0, incarnation=2)
+    assert beat(sessions, "node0", 1, incarnation=1) == [] and join(sessions, "node0", 1, incarnation=1) == []
     for late in (msg.Report("node0", 1, ev.ReplicaReady(T, 1)), msg.Leave("node0", 1), msg.Preempted("node0", 1, 5)):
-        assert links.hear(late, SECOND) == Heard()
-    assert links.deadline() == 1750 * MS, "it has kept no lease alive either"
+        assert sessions.hear(late, SECOND) == Heard()
+    assert sessions.deadline() == 1750 * MS, "it has kept no lease alive either"
 
 
 def test_r20_what_a_node_reports_after_it_was_given_up_is_not_heard():
-    links = Links(JobOptions())
-    join(links, "node0", 0)
+    sessions = Sessions(JobOptions())
+    join(sessions, "node0", 0)
     report = msg.Report("node0", 1, ev.ReplicaReady(T, 1))
-    assert links.hear(report, SECOND).events == (ev.ReplicaReady(T, 1),)
-    assert links.expire(5 * SECOND) == [ev.NodeQuiet("node0"), ev.NodeSilent("node0")]
-    assert links.hear(report, 6 * SECOND).events == ()
-    assert beat(links, "node0", 6) == [msg.Rejoin(1, 1), ev.NodeHeard("node0")]
+    assert sessions.hear(report, SECOND).events == (ev.ReplicaReady(T, 1),)
+    assert sessions.expire(5 * SECOND) == [ev.NodeSuspected("node0"), ev.NodeSilent("node0")]
+    assert sessions.hear(report, 6 * SECOND).events == ()
+    assert beat(sessions, "node0", 6) == [msg.Rejoin(1, 1), ev.NodeHeard("node0")]
 
 
 def test_r20_silence_of_a_node_that_left_or_is_gone_means_nothing():
     for leaves in (True, False):
-        links = Links(JobOptions())
-        assert join(links, "node0", 0) == [msg.Acked(1, 1, 7), ev.NodeJoined("node0", node("node0"), "10.0.0.1")]
+        sessions = Sessions(JobOptions())
+        assert join(sessions, "node0", 0) == [msg.Acked(1, 1, 7), ev.NodeJoined("node0", node("node0"), "10.0.0.1")]
         if leaves:
-            assert links.hear(msg.Leave("node0", 1), SECOND).events == (ev.NodeLeft("node0"),)
+            assert sessions.hear(msg.Leave("node0", 1), SECOND).events == (ev.NodeLeft("node0"),)
         else:
-            links.note(ev.NodeHeard("node0"))
-            assert links.deadline() == 1750 * MS
-            links.note(ev.NodeGone("node0"))
-        assert links.deadline() is None and links.expire(60 * SECOND) == []
+            sessions.note(ev.NodeHeard("node0"))
+            assert sessions.deadline() == 1750 * MS
+            sessions.note(ev.NodeGone("node0"))
+        assert sessions.deadline() is None and sessions.expire(60 * SECOND) == []
 
 
 def test_r19_a_heartbeat_that_was_not_played_keeps_the_lease_like_one_that_was():
-    links = Links(JobOptions())
-    join(links, "node0", 0)
-    links.heard("node0", 3 * SECOND)
-    assert links.expire(8 * SECOND - 1) == [ev.NodeQuiet("node0")] and links.deadline() == 8 * SECOND
-    assert links.hear(msg.Preempted("node0", 1, 9), 4 * SECOND).events == (ev.NodePreempted("node0", 9),)
+    sessions = Sessions(JobOptions())
+    join(sessions, "node0", 0)
+    sessions.heard("node0", 3 * SECOND)
+    assert sessions.expire(8 * SECOND - 1) == [ev.NodeSuspected("node0")] and sessions.deadline() == 8 * SECOND
+    assert sessions.hear(msg.Preempted("node0", 1, 9), 4 * SECOND).events == (ev.NodePreempted("node0", 9),)
 
 
 def test_a_node_that_left_leads_to_a_decision_and_a_heartbeat_of_a_lost_one_to_none():
@@ -415,24 +417,24 @@ def test_what_a_node_that_starts_anew_runs_all_the_same_is_stopped():
 
 
 def test_r19_the_last_words_of_a_guardian_prove_the_death_of_its_node():
-    links = Links(JobOptions())
-    join(links, "node0", 0, incarnation=2)
-    assert links.gone("node0", 1000, "its agent died") == (ev.NodeGone("node0", "its agent died"),)
-    assert links.deadline() is None, "its silence means nothing any more"
+    sessions = Sessions(JobOptions())
+    join(sessions, "node0", 0, incarnation=2)
+    assert sessions.gone("node0", 1000, "its agent died") == (ev.NodeGone("node0", "its agent died"),)
+    assert sessions.deadline() is None, "its silence means nothing any more"
 
 
 def test_r20_the_last_words_of_a_guardian_say_nothing_of_a_later_one():
-    links = Links(JobOptions())
-    join(links, "node0", 0, incarnation=1001)
-    assert links.gone("node0", 1000, "its agent died") == () and links.deadline() == 1750 * MS
+    sessions = Sessions(JobOptions())
+    join(sessions, "node0", 0, incarnation=1001)
+    assert sessions.gone("node0", 1000, "its agent died") == () and sessions.deadline() == 1750 * MS
 
 
 def test_r21_a_node_that_calls_from_afar_is_lost_with_its_lease():
     talk = two_trainers()
     talk.now = 5 * SECOND
-    links = Links(talk.graph.options)
-    talk.tell(links.take_over(talk.job, talk.now, far=("node1",)))
-    assert links.expire(round(9.9 * SECOND)) == []
-    assert links.expire(10 * SECOND) == [ev.NodeSilent("node1")], "the other keeps its workers for controller_outage"
-    assert links.expire(605 * SECOND) == []
-    assert links.expire(606 * SECOND) == [ev.NodeSilent("node0")]
+    sessions = Sessions(talk.graph.options)
+    talk.tell(sessions.take_over(talk.job, talk.now, far=("node1",)))
+    assert sessions.expire(round(9.9 * SECOND)) == []
+    assert sessions.expire(10 * SECOND) == [ev.NodeSilent("node1")], "the other keeps its workers for controller_outage"
+    assert sessions.expire(605 * SECOND) == []
+    assert sessions.expire(606 * SECOND) == [ev.NodeSilent("node0")]

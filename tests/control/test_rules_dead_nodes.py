@@ -110,7 +110,7 @@ def in_either_order(loss: list[ev.Event], kind: FailureKind, rule: Rule) -> list
 
 
 PROVEN = [ev.NodeGone("node2")]
-SILENT = [ev.NodeQuiet("node2"), ev.NodeSilent("node2")]
+SILENT = [ev.NodeSuspected("node2"), ev.NodeSilent("node2")]
 
 
 @pytest.mark.parametrize("loss", [PROVEN, SILENT])
@@ -247,7 +247,7 @@ def test_r8_each_failure_of_an_incident_is_judged_when_its_own_time_has_passed()
         assert talk.job.roles["helper"].outcome == "ignored" and talk.job.ending is None
         node = talk.replica("main/1").node
         if is_lost:
-            talk.tell(ev.NodeQuiet(node))
+            talk.tell(ev.NodeSuspected(node))
         talk.wait(0.5)
         assert (talk.job.ending == "failed") == (not is_lost)
         if is_lost:
@@ -271,7 +271,7 @@ def test_r7_a_failure_that_was_judged_is_paid_for_though_another_of_its_incident
     talk.join(*(f"node{i}" for i in range(5)))
     talk.auto = False
     first, second = (talk.replica(name).node for name in ("helper/1", "main/1"))
-    talk.tell(ev.NodeQuiet(first))
+    talk.tell(ev.NodeSuspected(first))
     talk.fail("helper/0")
     talk.wait(0.1)
     talk.fail("main/0")
@@ -286,7 +286,7 @@ def test_r7_a_failure_that_was_judged_is_paid_for_though_another_of_its_incident
 
 def test_r8_a_node_that_is_overdue_for_the_first_of_two_failures_holds_up_the_second_too():
     talk = merged()
-    talk.tell(ev.NodeQuiet(talk.replica("helper/1").node))
+    talk.tell(ev.NodeSuspected(talk.replica("helper/1").node))
     talk.wait(1.3)
     assert talk.job.roles["helper"].outcome is None and talk.job.ending is None
     assert list(talk.job.incidents[-1].in_doubt) == [talk.replica("helper/1").node]
@@ -300,7 +300,7 @@ def test_r8_a_node_that_is_overdue_by_then_is_waited_for_until_it_is_lost_or_hea
         talk.fail("trainer/0")
         stopped(talk, "trainer/2")
         talk.wait(1.7)
-        talk.tell(ev.NodeQuiet("node1"))
+        talk.tell(ev.NodeSuspected("node1"))
         stopped(talk, "trainer/1")  # it can speak, or could long ago
         talk.wait(1)
         assert talk.job.ending is None and talk.world("trainer").phase == "stopping"
@@ -314,7 +314,7 @@ def test_r8_a_charge_is_dropped_when_a_node_that_says_nothing_is_lost_seconds_la
     stopped(talk, "trainer/2")
     assert talk.job.roles["trainer"].spent == {0: [100 * SECOND]}
     talk.wait(1.7)
-    talk.tell(ev.NodeQuiet("node1"))
+    talk.tell(ev.NodeSuspected("node1"))
     talk.wait(3.2)
     talk.tell(ev.NodeSilent("node1"))
     assert talk.job.roles["trainer"].spent == {0: []} and talk.job.incidents[-1].kind == "node_lost"
@@ -468,7 +468,7 @@ def test_r7_who_falls_over_a_failure_in_doubt_is_still_judged_when_that_is_known
     talk = Talk(graph(data, readers, trainer, role("other"), nodes=5, cpu=1))
     talk.join(*(f"node{i}" for i in range(5)))
     talk.auto = False
-    talk.tell(ev.NodeQuiet(talk.replica("data/0").node))
+    talk.tell(ev.NodeSuspected(talk.replica("data/0").node))
     talk.fail("reader/0")
     talk.fail("trainer/0")
     assert talk.up() == ["data/0", "reader/1", "other/0"]
@@ -513,7 +513,7 @@ def test_r4_members_of_another_role_are_peers_too():
 def test_r19_a_node_is_overdue_before_it_is_lost(options: dict[str, int]):
     talk = gang(None, **options)
     job = talk.graph.options
-    assert job.quiet_after_ns <= job.silent_after_ns == job.lease_ns + SECOND
+    assert job.suspect_after_ns <= job.silent_after_ns == job.lease_ns + SECOND
 
 
 def test_r7_an_upstream_that_fails_by_itself_pays_though_a_dependent_fell_over_it_and_then_lost_a_node():
@@ -583,7 +583,7 @@ def test_r18_of_two_worlds_that_fail_the_job_the_first_is_named_though_the_other
         talk.join(*(f"node{i}" for i in range(5)))
         talk.auto = False
         if overdue:
-            talk.tell(ev.NodeQuiet(talk.replica("a/1").node))  # it may well be lost: then a/0 is no cause at all
+            talk.tell(ev.NodeSuspected(talk.replica("a/1").node))  # it may well be lost: then a/0 is no cause at all
         talk.fail("a/0")
         talk.fail("b/0")
         if overdue:
@@ -614,10 +614,10 @@ def test_r6_who_leaves_in_place_on_a_node_that_was_given_up_meanwhile_ends():
     talk.auto = False
     talk.tell(ev.StoreLost("trainer", 1))
     talk.tell(ev.ReplicaUnkillable(r("trainer/1"), 1))
-    first = talk.tell(ev.ReplicaStopped(r("trainer/3"), 1, parked=True))
-    assert talk.stops(first) == {"trainer/3": False} and talk.parked() == []
-    talk.tell(ev.ReplicaStopped(r("trainer/0"), 1, parked=True))
-    assert talk.parked() == ["trainer/0"]
+    first = talk.tell(ev.ReplicaStopped(r("trainer/3"), 1, suspended=True))
+    assert talk.stops(first) == {"trainer/3": False} and talk.suspended() == []
+    talk.tell(ev.ReplicaStopped(r("trainer/0"), 1, suspended=True))
+    assert talk.suspended() == ["trainer/0"]
 
 
 def test_r8_when_a_large_world_fails_at_once_the_nodes_are_asked_for_once():

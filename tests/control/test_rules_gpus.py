@@ -6,14 +6,14 @@ import msgspec
 import pytest
 
 from flowdist.control.agent.agent import Agent
-from flowdist.control.connection.sessions import Links
+from flowdist.control.connection.sessions import Sessions
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import StartReplica, StopReplica
 from flowdist.control.protocol.messages import Join, Ordered, Report
 from flowdist.control.protocol.xid import parts_hit, xid_text
 from flowdist.graph import SECOND, Cluster, Gate, JobOptions, NodeSpec, Resources, RestartPolicy, RoleSpec, Rule
-from flowdist.record.status import Lately, status_of
+from flowdist.record.status import RecentDecisions, status_of
 from tests.control.harness import Talk, graph, r, restart, role
 
 LOOSE = restart("replica", 9)
@@ -65,7 +65,7 @@ def test_nobody_is_given_a_bad_gpu_again_until_the_node_joins_without_it():
     talk = talk_of(on_gpus("actor", 1, restart=LOOSE), gpus=(1,))
     talk.tell(bad(0))
     assert talk.replica("actor/0").node is None
-    (reason,) = [text for text in status_of(talk.job, Lately()).held_up_by if "actor" in text]
+    (reason,) = [text for text in status_of(talk.job, RecentDecisions()).held_up_by if "actor" in text]
     assert "node0 has 0 of 1 gpu free (gpu 0 bad)" in reason
     talk.wait(60)
     assert talk.replica("actor/0").attempt == 1
@@ -130,7 +130,7 @@ def test_a_gpu_that_nobody_has_leaves_the_pool_in_silence_for_the_replicas():
     talk.tell(bad(1))
     assert talk.attempts() == {"actor/0": 1} and not talk.job.incidents
     assert talk.job.nodes["node0"].free.devices == (0, 0)
-    node = status_of(talk.job, Lately()).nodes[0]
+    node = status_of(talk.job, RecentDecisions()).nodes[0]
     assert (node.gpu, node.gpu_free, node.bad_gpus) == (2, 0, ("GPU 1: Xid 79 (fallen off the bus)",))
 
 
@@ -194,10 +194,10 @@ def test_workers_that_wait_in_place_with_the_gpu_are_dismissed():
     talk.elastic("trainer/0", "trainer/1")
     talk.auto = False
     talk.fail("trainer/1")
-    talk.tell(ev.ReplicaStopped(r("trainer/0"), 1, parked=True))
-    assert talk.parked() == ["trainer/0"]
+    talk.tell(ev.ReplicaStopped(r("trainer/0"), 1, suspended=True))
+    assert talk.suspended() == ["trainer/0"]
     effects = talk.tell(bad(0))
-    assert StopReplica("node0", r("trainer/0"), 1, 0) in effects and not talk.parked()
+    assert StopReplica("node0", r("trainer/0"), 1, 0) in effects and not talk.suspended()
 
 
 def test_r6_whoever_depends_on_the_one_with_the_gpu_is_told_first():
@@ -259,7 +259,7 @@ def test_the_agent_tells_a_fault_once_and_again_whenever_it_joins():
     node.handle(io.GpuFaulted(0, "Xid 48", 48), 4)
     (join,) = sent(node.handle(io.Connected(), 5))
     assert isinstance(join, Join) and join.bad_gpus == ((1, "Xid 79"), (0, "Xid 48"))
-    (joined,) = Links(JobOptions()).hear(join, 6).events
+    (joined,) = Sessions(JobOptions()).hear(join, 6).events
     assert isinstance(joined, ev.NodeJoined) and joined.bad_gpus == join.bad_gpus
 
 

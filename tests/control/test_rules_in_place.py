@@ -22,9 +22,9 @@ def test_r6_survivors_that_can_leave_their_generation_in_place_and_the_failed_on
     talk = gang()
     talk.auto = False
     assert talk.stops(talk.fail("trainer/1")) == {"trainer/0": True, "trainer/2": True}
-    talk.tell(ev.ReplicaStopped(r("trainer/0"), 1, parked=True))
-    assert talk.parked() == ["trainer/0"] and not talk.up()
-    opened = talk.tell(ev.ReplicaStopped(r("trainer/2"), 1, parked=True))
+    talk.tell(ev.ReplicaStopped(r("trainer/0"), 1, suspended=True))
+    assert talk.suspended() == ["trainer/0"] and not talk.up()
+    opened = talk.tell(ev.ReplicaStopped(r("trainer/2"), 1, suspended=True))
     assert [type(effect).__name__ for effect in opened][:2] == ["CloseStore", "OpenStore"]  # R4: fresh, and first
     started = [e for e in talk.tell(ev.StoreOpened("trainer", 2, 29500)) if isinstance(e, StartReplica)]
     assert [(str(e.replica), e.attempt, e.rank) for e in started] == [
@@ -32,7 +32,7 @@ def test_r6_survivors_that_can_leave_their_generation_in_place_and_the_failed_on
         ("trainer/0", 2, 0),
         ("trainer/2", 2, 2),
     ]
-    assert not talk.parked()
+    assert not talk.suspended()
 
 
 def test_r6_whoever_is_not_in_elastic_code_is_stopped_as_ever():
@@ -46,7 +46,7 @@ def test_r6_all_of_the_old_generation_have_left_before_anything_of_the_new_one_s
     talk = gang()
     talk.auto = False
     talk.fail("trainer/1")
-    assert talk.tell(ev.ReplicaStopped(r("trainer/0"), 1, parked=True)) == []
+    assert talk.tell(ev.ReplicaStopped(r("trainer/0"), 1, suspended=True)) == []
 
 
 def test_r6_whoever_does_not_leave_in_time_was_killed_by_its_agent_and_that_is_said():
@@ -55,7 +55,7 @@ def test_r6_whoever_does_not_leave_in_time_was_killed_by_its_agent_and_that_is_s
     talk.fail("trainer/1")
     talk.tell(ev.ReplicaStopped(r("trainer/0"), 1))
     assert "trainer/0 has not left its generation in place: it is restarted" in talk.texts()
-    assert talk.parked() == []
+    assert talk.suspended() == []
 
 
 def test_r3_the_oldest_member_is_the_source_though_its_rank_is_another():
@@ -94,8 +94,8 @@ def test_r14_a_worker_that_fails_under_a_notice_leaves_its_mates_parked_until_th
     talk = gang(nodes=2, size=2, cpu=1, procs=2)
     talk.auto = False
     talk.tell(ev.NodePreempted("node1", 60 * SECOND))
-    talk.tell(ev.ReplicaStopped(r("trainer/0"), 1, parked=True))
-    assert talk.parked() == ["trainer/0"]
+    talk.tell(ev.ReplicaStopped(r("trainer/0"), 1, suspended=True))
+    assert talk.suspended() == ["trainer/0"]
 
 
 def test_r15_a_world_that_hangs_is_stopped_as_ever():
@@ -123,13 +123,13 @@ def test_r5_an_upstream_that_fails_while_survivors_wait_takes_them_along():
     talk.elastic("trainer/0", "trainer/1", "trainer/2")
     talk.auto = False
     talk.fail("trainer/2")
-    talk.tell(ev.ReplicaStopped(r("trainer/0"), 1, parked=True))
+    talk.tell(ev.ReplicaStopped(r("trainer/0"), 1, suspended=True))
     effects = talk.fail("ps/0")
     assert [e for e in effects if isinstance(e, StopReplica)] == [
         StopReplica("node0", r("trainer/0"), 1, 0),
         StopReplica("node0", r("trainer/1"), 1, 2 * SECOND),
     ]
-    assert talk.parked() == []
+    assert talk.suspended() == []
 
 
 def test_r5_who_has_an_old_address_in_its_command_begins_afresh():
@@ -143,7 +143,7 @@ def test_r5_who_has_an_old_address_in_its_command_begins_afresh():
     talk.tell(ev.ReplicaExited(r("ps/0"), 1, "exit", 1))
     talk.tell(ev.StoreOpened("ps/0", 2, 29500))
     talk.tell(ev.ReplicaStarted(r("ps/0"), 2, (("rpc", 5555),)))  # it was 4000
-    talk.tell(ev.ReplicaStopped(r("trainer/0"), 1, parked=True))
+    talk.tell(ev.ReplicaStopped(r("trainer/0"), 1, suspended=True))
     effects = talk.tell(ev.StoreOpened("trainer", 2, 29500))
     orders = [(type(e).__name__, str(e.replica)) for e in effects if isinstance(e, StopReplica | StartReplica)]
     assert orders == [("StopReplica", "trainer/0"), ("StartReplica", "trainer/0"), ("StartReplica", "trainer/1")]
@@ -174,10 +174,10 @@ def test_a_seat_that_is_lost_while_its_workers_wait_ends_them():
     talk = gang(nodes=2, size=2, cpu=2, least=2)
     talk.auto = False
     talk.fail("trainer/1")
-    talk.tell(ev.ReplicaStopped(r("trainer/0"), 1, parked=True))
+    talk.tell(ev.ReplicaStopped(r("trainer/0"), 1, suspended=True))
     effects = talk.tell(ev.DrainRequested("node0"))
     assert StopReplica("node0", r("trainer/0"), 1, 0) in effects
-    assert talk.parked() == []
+    assert talk.suspended() == []
     started = talk.tell(ev.StoreOpened("trainer", talk.world("trainer").generation, 29500))
     assert {e.node for e in started if isinstance(e, StartReplica)} == {"node1"}
 
@@ -186,9 +186,9 @@ def test_r19_a_node_that_is_lost_takes_those_who_wait_there_along():
     talk = gang(nodes=2, size=2, cpu=1, least=2)
     talk.auto = False
     talk.fail("trainer/1")
-    talk.tell(ev.ReplicaStopped(r("trainer/0"), 1, parked=True))
+    talk.tell(ev.ReplicaStopped(r("trainer/0"), 1, suspended=True))
     assert talk.stops(talk.gone("node0")) == {}
-    assert talk.parked() == []
+    assert talk.suspended() == []
 
 
 def test_r10_they_wait_through_a_back_off():
@@ -196,19 +196,19 @@ def test_r10_they_wait_through_a_back_off():
     talk.fail("trainer/1")
     talk.elastic("trainer/0", "trainer/1", "trainer/2")
     talk.fail("trainer/1")
-    assert talk.parked() == ["trainer/0", "trainer/2"]
+    assert talk.suspended() == ["trainer/0", "trainer/2"]
     talk.wait(2)
-    assert talk.parked() == [] and talk.attempts()["trainer/0"] == 3
+    assert talk.suspended() == [] and talk.attempts()["trainer/0"] == 3
 
 
 def test_r18_the_job_is_not_over_while_somebody_waits_in_place():
     talk = gang()
     talk.auto = False
     talk.fail("trainer/1")
-    talk.tell(ev.ReplicaStopped(r("trainer/0"), 1, parked=True))
+    talk.tell(ev.ReplicaStopped(r("trainer/0"), 1, suspended=True))
     assert talk.stops(talk.tell(ev.CancelRequested())) == {"trainer/0": False}
     talk.tell(ev.ReplicaStopped(r("trainer/0"), 1))
-    late = talk.tell(ev.ReplicaStopped(r("trainer/2"), 1, parked=True))  # it had been told before
+    late = talk.tell(ev.ReplicaStopped(r("trainer/2"), 1, suspended=True))  # it had been told before
     assert talk.stops(late) == {"trainer/2": False}
     assert isinstance(talk.tell(ev.ReplicaStopped(r("trainer/2"), 1))[-1], FinishJob)
 
@@ -218,7 +218,7 @@ def test_r7_a_failure_that_fails_the_job_ends_the_mates_that_wait():
     talk.join("node0")
     talk.elastic("trainer/0")
     talk.auto = False
-    effects = talk.tell(ev.ReplicaExited(r("trainer/0"), 1, "exit", 1, parked=True))
+    effects = talk.tell(ev.ReplicaExited(r("trainer/0"), 1, "exit", 1, suspended=True))
     assert [e for e in effects if isinstance(e, StopReplica)] == [StopReplica("node0", r("trainer/0"), 1, 0)]
     assert isinstance(talk.tell(ev.ReplicaStopped(r("trainer/0"), 1))[-1], FinishJob)
 
@@ -229,7 +229,7 @@ def test_r9_an_ignored_replica_does_not_leave_workers_behind():
     talk.join("node0")
     talk.elastic("evaluator/0")
     talk.auto = False
-    effects = talk.tell(ev.ReplicaExited(r("evaluator/0"), 1, "exit", 1, parked=True))
+    effects = talk.tell(ev.ReplicaExited(r("evaluator/0"), 1, "exit", 1, suspended=True))
     assert talk.stops(effects) == {"evaluator/0": False}
 
 
@@ -237,8 +237,8 @@ def test_the_failed_replica_of_several_workers_goes_on_with_those_that_are_left(
     talk = Talk(graph(role("trainer", procs=4, restart=restart())))
     talk.join("node0")
     talk.elastic("trainer/0")
-    talk.tell(ev.ReplicaExited(r("trainer/0"), 1, "signal", 0, "KILL", parked=True))
-    assert talk.attempts() == {"trainer/0": 2} and talk.parked() == []
+    talk.tell(ev.ReplicaExited(r("trainer/0"), 1, "signal", 0, "KILL", suspended=True))
+    assert talk.attempts() == {"trainer/0": 2} and talk.suspended() == []
     assert not talk.stops()
 
 
@@ -246,10 +246,10 @@ def test_r6_an_unkillable_worker_takes_its_node_and_those_who_wait_there_are_tol
     talk = gang()
     talk.auto = False
     talk.fail("trainer/1")
-    talk.tell(ev.ReplicaStopped(r("trainer/0"), 1, parked=True))
+    talk.tell(ev.ReplicaStopped(r("trainer/0"), 1, suspended=True))
     effects = talk.tell(ev.ReplicaUnkillable(r("trainer/2"), 1))
     assert StopReplica("node0", r("trainer/0"), 1, 0) in effects
-    assert talk.parked() == []
+    assert talk.suspended() == []
 
 
 def test_r20_that_an_earlier_attempt_was_elastic_says_nothing():
@@ -268,13 +268,15 @@ def test_r21_an_agent_that_connects_again_says_who_waits():
     talk = gang()
     talk.auto = False
     talk.fail("trainer/1")
-    waiting, running = (ev.InventoryItem(r(f"trainer/{i}"), 1, phase) for i, phase in ((0, "parked"), (2, "running")))
+    waiting, running = (
+        ev.InventoryItem(r(f"trainer/{i}"), 1, phase) for i, phase in ((0, "suspended"), (2, "running"))
+    )
     effects = again(talk, waiting, running)
-    assert talk.parked() == ["trainer/0"]
+    assert talk.suspended() == ["trainer/0"]
     assert StopReplica("node0", r("trainer/2"), 1, 2 * SECOND, in_place=True) in effects  # said again, as it was
-    exited = ev.ReplicaExited(r("trainer/2"), 1, "exit", 1, parked=True)
-    again(talk, waiting, ev.InventoryItem(r("trainer/2"), 1, "parked", exited=exited))
-    assert talk.parked() == ["trainer/0", "trainer/2"]
+    exited = ev.ReplicaExited(r("trainer/2"), 1, "exit", 1, suspended=True)
+    again(talk, waiting, ev.InventoryItem(r("trainer/2"), 1, "suspended", exited=exited))
+    assert talk.suspended() == ["trainer/0", "trainer/2"]
 
 
 def test_r21_whoever_waits_for_a_start_that_was_lost_hears_it_again():
@@ -282,21 +284,21 @@ def test_r21_whoever_waits_for_a_start_that_was_lost_hears_it_again():
     talk.auto = False
     talk.fail("trainer/1")
     for name in ("trainer/0", "trainer/2"):
-        talk.tell(ev.ReplicaStopped(r(name), 1, parked=True))
+        talk.tell(ev.ReplicaStopped(r(name), 1, suspended=True))
     talk.tell(ev.StoreOpened("trainer", 2, 29500))
-    effects = again(talk, ev.InventoryItem(r("trainer/0"), 1, "parked"))
+    effects = again(talk, ev.InventoryItem(r("trainer/0"), 1, "suspended"))
     assert [e.attempt for e in effects if isinstance(e, StartReplica)] == [2, 2, 2]
     assert not talk.stops(effects)  # type: ignore[arg-type]
 
 
 def test_r21_whoever_waits_for_nothing_any_more_ends():
     talk = gang()
-    item = ev.InventoryItem(r("trainer/0"), 1, "parked")
+    item = ev.InventoryItem(r("trainer/0"), 1, "suspended")
     talk.fail("trainer/1")
     talk.auto = False
     running = [ev.InventoryItem(r(f"trainer/{i}"), 2, "running") for i in range(3)]
     assert again(talk, item, *running) == [StopReplica("node0", r("trainer/0"), 1, 0)]
-    stranger = ev.InventoryItem(r("stranger/0"), 1, "parked")
+    stranger = ev.InventoryItem(r("stranger/0"), 1, "suspended")
     assert StopReplica("node0", r("stranger/0"), 1, 0) in again(talk, stranger, *running)
     anew = ev.NodeJoined("node0", node("node0"), incarnation=2, inventory=(item,))
     assert StopReplica("node0", r("trainer/0"), 1, 0) in talk.tell(anew)

@@ -27,7 +27,7 @@ POLICIES = {
 }
 LOSSES: dict[str, list[ev.Event]] = {
     "proven": [ev.NodeGone("node0")],
-    "silent": [ev.NodeQuiet("node0"), ev.NodeSilent("node0")],
+    "silent": [ev.NodeSuspected("node0"), ev.NodeSilent("node0")],
 }
 
 
@@ -69,7 +69,7 @@ def answer(talk: Talk) -> None:
             talk.tell(ev.StoreOpened(world.name, world.generation, 1))
 
 
-def came_to(talk: Talk) -> dict[str, object]:
+def split(talk: Talk) -> dict[str, object]:
     """What was decided: how the job goes on, who pays, what nodes are blamed, who was started how often."""
     blamed = {name: [past.kind for past in node.failures] for name, node in talk.job.nodes.items() if node.failures}
     return {
@@ -94,7 +94,7 @@ def test_r8_the_loss_of_a_servers_node_costs_its_trainers_nothing_in_whatever_or
     policy: RestartPolicy | None, edge: OnRestart, loss: list[ev.Event]
 ):
     for failures in ([exits("trainer/0")], [exits("trainer/0"), exits("trainer/1")]):
-        found = [came_to(tell(served(policy, edge), *order)) for order in in_every_order(loss, *failures)]
+        found = [split(tell(served(policy, edge), *order)) for order in in_every_order(loss, *failures)]
         assert found[0]["ending"] == (None, "")
         assert found[0]["charges"] == {"ps": ([], 0), "trainer": ([], 0), "other": ([], 0)}
         assert found[0]["blamed"] == ({"node0": ["node_lost"]}, [])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowdist.control.connection.sessions import Links
+from flowdist.control.connection.sessions import Sessions
 from flowdist.control.membership.waiting import waiting_for
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol import messages as msg
@@ -22,7 +22,7 @@ def gang(policy: RestartPolicy | None = BUDGET, replicas: int = 2, least: int = 
     talk.join(*(f"node{i}" for i in range(replicas)))
     form(talk, replicas, 1)
     talk.now = 99 * SECOND
-    talk.tell(ev.NodeQuiet("node1"))
+    talk.tell(ev.NodeSuspected("node1"))
     talk.now = 100 * SECOND
     return talk
 
@@ -132,13 +132,13 @@ def test_r8_a_node_that_comes_back_without_what_it_ran_was_lost():
     talk = gang(None)
     talk.fail("trainer/0")
     talk.join("node1")
-    assert talk.job.ending is None and talk.job.incidents[1].root == "node1" and not talk.job.quiet
+    assert talk.job.ending is None and talk.job.incidents[1].root == "node1" and not talk.job.suspected
 
 
 def test_r9_when_the_node_is_heard_again_a_failure_is_ignored_as_its_rule_says():
     rules = (Rule("ignore", exit=1),)
     talk = served(restart("role", 3, rules=rules))
-    talk.tell(ev.NodeQuiet("node0"))
+    talk.tell(ev.NodeSuspected("node0"))
     talk.auto = False
     talk.fail("trainer/0")
     assert talk.world("trainer").phase == "stopping" and talk.job.roles["trainer"].outcome is None
@@ -158,7 +158,7 @@ def test_r11_a_used_up_budget_fails_the_job_when_the_node_is_heard_again_and_not
 @pytest.mark.parametrize(("heard_s", "fails_s"), [(101, 102), (110, 110)])
 def test_r7_a_used_up_budget_waits_for_the_upstream_after_the_node_as_long_as_without_it(heard_s: int, fails_s: int):
     talk = served(restart("role", 0))
-    talk.tell(ev.NodeQuiet("node2"))
+    talk.tell(ev.NodeSuspected("node2"))
     talk.now = 100 * SECOND
     talk.fail("trainer/0")
     talk.now = heard_s * SECOND
@@ -173,7 +173,7 @@ def test_r7_a_used_up_budget_waits_for_the_upstream_after_the_node_as_long_as_wi
 def test_r7_a_failure_upstream_takes_the_blame_from_one_that_waits_for_a_node():
     talk = served()
     talk.auto = False
-    talk.tell(ev.NodeQuiet("node2"))
+    talk.tell(ev.NodeSuspected("node2"))
     talk.fail("trainer/0")
     talk.fail("ps/0")
     assert "incident 1 was caused by ps/0: not counted" in talk.texts()
@@ -185,7 +185,7 @@ def test_r7_a_failure_upstream_takes_the_blame_from_one_that_waits_for_a_node():
 @pytest.mark.parametrize("policy", [None, BUDGET])
 def test_r7_the_silent_node_of_an_upstream_is_charged_to_none_of_its_dependents(policy: RestartPolicy | None):
     talk = served(policy)
-    talk.tell(ev.NodeQuiet("node0"))
+    talk.tell(ev.NodeSuspected("node0"))
     talk.fail("trainer/0")
     assert talk.attempts()["trainer/0"] == 1, "it would only fail again"
     lose(talk, "node0")
@@ -197,10 +197,10 @@ def test_r7_the_silent_node_of_an_upstream_is_charged_to_none_of_its_dependents(
 
 def test_r7_a_silent_node_without_a_part_in_it_holds_nobody_up():
     talk = served()
-    talk.tell(ev.NodeQuiet("node3"))  # a spare
+    talk.tell(ev.NodeSuspected("node3"))  # a spare
     talk.fail("trainer/0")
     assert len(charges(talk)) == 1
-    talk.tell(ev.NodeQuiet("node1"))  # of a trainer: the server does not depend on it
+    talk.tell(ev.NodeSuspected("node1"))  # of a trainer: the server does not depend on it
     talk.wait(60)
     talk.fail("ps/0")
     assert len(charges(talk, "ps")) == 1
@@ -223,7 +223,7 @@ def test_r9_a_failure_that_is_not_counted_anyway_waits_for_nobody():
 def test_r8_of_two_silent_nodes_one_that_is_lost_is_enough_and_one_that_is_heard_is_not():
     for lost_first in (True, False):
         talk = gang(None, replicas=3)
-        talk.tell(ev.NodeQuiet("node2"))
+        talk.tell(ev.NodeSuspected("node2"))
         talk.fail("trainer/0")
         assert list(talk.job.incidents[0].in_doubt) == ["node1", "node2"]
         if lost_first:
@@ -241,12 +241,12 @@ def test_r8_a_link_that_flaps_has_each_failure_judged_for_itself():
     talk = gang(restart("role", 2, backoff_ns=0))
     for generation in (1, 2, 3):
         attempt = talk.replica("trainer/0").attempt
-        talk.tell(ev.NodeQuiet("node1"))
+        talk.tell(ev.NodeSuspected("node1"))
         talk.fail("trainer/0")
         assert talk.job.ending is None
         talk.now += SECOND
         talk.tell(ev.NodeHeard("node1"))
-        talk.tell(ev.NodeQuiet("node1"))
+        talk.tell(ev.NodeSuspected("node1"))
         talk.tell(ev.ReplicaStopped(r("trainer/1"), attempt))
         talk.tell(ev.NodeHeard("node1"))
         form(talk, 2, generation + 1)
@@ -273,7 +273,7 @@ def test_r7_what_another_incident_takes_in_is_charged_if_that_came_too_late_to_h
     talk.join("node0", "node1", "node2")
     talk.auto = False
     talk.now = 98 * SECOND
-    talk.tell(ev.NodeQuiet("node2"))
+    talk.tell(ev.NodeSuspected("node2"))
     talk.fail("trainer/0")
     talk.now = 100 * SECOND + late_ns
     talk.fail("ps/0")
@@ -303,7 +303,7 @@ def test_r6_an_incident_that_starts_again_waits_for_a_failure_that_joins_it_to_b
     talk.fail("ps/0")
     talk.tell(ev.StoreOpened("ps/0", 2, 1))
     assert talk.job.incidents[0].phase == "starting"
-    talk.tell(ev.NodeQuiet("node1"))  # that of the cache
+    talk.tell(ev.NodeSuspected("node1"))  # that of the cache
     talk.fail("trainer/0")
     talk.auto = True
     talk.tell(ev.ReplicaStopped(r("ps/0"), 2))
@@ -327,7 +327,7 @@ def test_r8_a_world_that_is_ended_meanwhile_is_not_judged():
     for gates in ((), (Gate("worker", "started", "restart"),)):
         talk = Talk(graph(ps, workers, role("helper", gates=gates), nodes=4, cpu=1))
         talk.join("node0", "node1", "node2", "node3")
-        talk.tell(ev.NodeQuiet("node0"))
+        talk.tell(ev.NodeSuspected("node0"))
         talk.fail("worker/1")
         assert "helper" in talk.job.incidents[0].worlds or not gates
         talk.tell(ev.ScaleRequested("worker", 1))
@@ -339,7 +339,7 @@ def test_r6_a_silent_node_that_is_given_up_for_an_unkillable_worker_was_the_caus
     talk = gang(None, replicas=2)
     talk.fail("trainer/0")
     talk.tell(ev.ReplicaUnkillable(r("trainer/1"), 1))
-    assert talk.job.ending is None and not talk.job.quiet and len(talk.job.open) == 1
+    assert talk.job.ending is None and not talk.job.suspected and len(talk.job.open) == 1
 
 
 def test_r21_whoever_failed_while_no_controller_was_there_is_judged_when_its_peers_are_heard():
@@ -354,26 +354,26 @@ def test_r21_whoever_failed_while_no_controller_was_there_is_judged_when_its_pee
 
 
 def test_r19_a_node_is_overdue_before_its_agent_fences_and_heard_with_its_next_heartbeat():
-    links = Links(JobOptions())
-    links.hear(msg.Join("node0", 1, NodeSpec("node0"), "", 0), 0)
-    links.hear(msg.Join("node1", 1, NodeSpec("node1"), "", 0), 0)
-    links.heard("node1", SECOND)
-    assert links.is_heard("node0") and not links.is_heard("node2")
-    assert links.is_watched("node0") and not links.is_watched("node2")
-    assert links.expire(1750 * MS - 1) == [] and links.expire(1750 * MS) == [ev.NodeQuiet("node0")]
-    assert links.deadline_of(["node0", "node2"]) == 5 * SECOND and links.deadline() == 2750 * MS
+    sessions = Sessions(JobOptions())
+    sessions.hear(msg.Join("node0", 1, NodeSpec("node0"), "", 0), 0)
+    sessions.hear(msg.Join("node1", 1, NodeSpec("node1"), "", 0), 0)
+    sessions.heard("node1", SECOND)
+    assert sessions.is_heard("node0") and not sessions.is_heard("node2")
+    assert sessions.is_watched("node0") and not sessions.is_watched("node2")
+    assert sessions.expire(1750 * MS - 1) == [] and sessions.expire(1750 * MS) == [ev.NodeSuspected("node0")]
+    assert sessions.deadline_of(["node0", "node2"]) == 5 * SECOND and sessions.deadline() == 2750 * MS
     beat = msg.Heartbeat("node0", 1, 0)
-    assert not links.is_heard("node0") and links.hear(beat, 2 * SECOND).events == (ev.NodeHeard("node0"),)
-    assert links.is_heard("node0") and links.hear(beat, 2 * SECOND).events == ()
-    assert links.expire(3750 * MS) == [ev.NodeQuiet("node1"), ev.NodeQuiet("node0")], "a link may flap"
+    assert not sessions.is_heard("node0") and sessions.hear(beat, 2 * SECOND).events == (ev.NodeHeard("node0"),)
+    assert sessions.is_heard("node0") and sessions.hear(beat, 2 * SECOND).events == ()
+    assert sessions.expire(3750 * MS) == [ev.NodeSuspected("node1"), ev.NodeSuspected("node0")], "a link may flap"
 
 
 def test_r20_a_node_that_is_lost_or_unknown_is_not_overdue():
     talk = gang()
     lose(talk)
     for name in ("node1", "node9"):
-        assert talk.tell(ev.NodeQuiet(name)) == [] and talk.tell(ev.NodeHeard(name)) == []
-    assert not talk.job.quiet
+        assert talk.tell(ev.NodeSuspected(name)) == [] and talk.tell(ev.NodeHeard(name)) == []
+    assert not talk.job.suspected
 
 
 def test_r7_a_budget_is_never_overdrawn_by_what_is_judged_late():
@@ -383,7 +383,7 @@ def test_r7_a_budget_is_never_overdrawn_by_what_is_judged_late():
     ps = role("ps", kind="service", restart=restart("replica"))
     talk = Talk(graph(ps, workers, nodes=3, cpu=1))
     talk.join("node0", "node1", "node2")
-    talk.tell(ev.NodeQuiet("node0"))
+    talk.tell(ev.NodeSuspected("node0"))
     talk.fail("worker/0")
     talk.fail("worker/1")
     talk.now += 10 * MS

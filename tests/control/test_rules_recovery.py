@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flowdist.control.connection.failure_detector import Liveness
-from flowdist.control.connection.sessions import Links
+from flowdist.control.connection.failure_detector import FailureDetector
+from flowdist.control.connection.sessions import Sessions
 from flowdist.control.controller import Controller
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import (
@@ -228,24 +228,24 @@ def test_r19_a_checkpoint_of_a_former_generation_is_refused():
 
 
 def test_r19_a_silent_node_is_given_up_only_after_lease_and_margin():
-    liveness = Liveness(silent_after_ns=5 * SECOND, quiet_after_ns=1750 * MS)
+    liveness = FailureDetector(silent_after_ns=5 * SECOND, suspect_after_ns=1750 * MS)
     liveness.watch("node0", 0)
     liveness.heard("node0", SECOND)
-    assert liveness.expire(6 * SECOND - 1) == [ev.NodeQuiet("node0")]
+    assert liveness.expire(6 * SECOND - 1) == [ev.NodeSuspected("node0")]
     assert liveness.deadline() == 6 * SECOND
     assert liveness.expire(6 * SECOND) == [ev.NodeSilent("node0")]
     assert liveness.heard("node0", 7 * SECOND) == [ev.NodeHeard("node0")] and not liveness.is_watched("node0")
 
 
 def test_r19_how_long_some_nodes_may_still_be_silent_is_a_matter_of_these_alone():
-    liveness = Liveness(silent_after_ns=5 * SECOND, quiet_after_ns=1750 * MS)
+    liveness = FailureDetector(silent_after_ns=5 * SECOND, suspect_after_ns=1750 * MS)
     for i in range(3):
         liveness.watch(f"node{i}", i * SECOND)
     both, all = liveness.deadline_of(["node2", "node1"]), liveness.deadline()
     assert both is not None and all is not None and both == all + SECOND  # node1 was heard a second later than node0
     assert liveness.deadline_of(["node9"]) is None
-    links = Links(JobOptions())
-    assert links.deadline_of(["node0"]) is None and links.deadline() is None
+    sessions = Sessions(JobOptions())
+    assert sessions.deadline_of(["node0"]) is None and sessions.deadline() is None
 
 
 def test_r19_a_replica_is_not_replaced_while_its_stop_is_unconfirmed():

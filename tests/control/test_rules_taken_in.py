@@ -17,7 +17,7 @@ def taken_in(policy: RestartPolicy, *, by: str = "job", **fields: object) -> Tal
     talk = Talk(graph(ps, helper, role("wide", restart=restart(by)), domains=domains, nodes=5, cpu=1))
     talk.join(*(f"node{i}" for i in range(5)))
     talk.now, talk.auto = 100 * SECOND, False
-    talk.tell(ev.NodeQuiet(talk.replica("helper/1").node))
+    talk.tell(ev.NodeSuspected(talk.replica("helper/1").node))
     talk.fail("helper/0")
     talk.wait(1)
     talk.fail("wide/0")

@@ -8,7 +8,7 @@ from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import Notify, OpenStore, StartReplica
 from flowdist.graph import SECOND, Gate
 from flowdist.record.journal import record
-from flowdist.record.status import RATE_WINDOW_NS, SAID_MAX, Lately, RestartCount, Said, Status, status_of
+from flowdist.record.status import RATE_WINDOW_NS, SAID_MAX, Decision, RecentDecisions, RestartCount, Status, status_of
 from tests.control.harness import TCP, Talk, graph, r, restart, role
 
 
@@ -23,11 +23,11 @@ def trainers(low: int, high: int, **fields):  # type: ignore[no-untyped-def]
 
 
 def status(talk: Talk, now: int | None = None) -> Status:
-    return status_of(talk.job, Lately(), "run-1", now)
+    return status_of(talk.job, RecentDecisions(), "run-1", now)
 
 
-def lately_of(*points: tuple[float, int]) -> Lately:
-    lately = Lately()
+def lately_of(*points: tuple[float, int]) -> RecentDecisions:
+    lately = RecentDecisions()
     for number, (at_s, step) in enumerate(points):
         event = ev.ReplicaProgressed(r("trainer/0"), 1, step)
         lately.hear(record(number, round(at_s * SECOND), event, []))
@@ -137,10 +137,10 @@ def test_a_gang_is_a_world_and_replicas_that_restart_alone_are_none():
 
 
 def test_what_was_said_is_kept_to_a_number():
-    lately = Lately()
+    lately = RecentDecisions()
     for number in range(SAID_MAX + 1):
         lately.hear(record(number, number, ev.TimePassed(), [Notify(f"no {number}", "warning")]))
-    assert len(lately.said) == SAID_MAX and lately.said[0] == Said(1, "no 1", "warning")
+    assert len(lately.said) == SAID_MAX and lately.said[0] == Decision(1, "no 1", "warning")
 
 
 def test_steps_per_second_are_those_of_the_furthest_over_half_a_minute():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flowdist.control.protocol import events as ev
-from flowdist.record.work_segments import MARKS_MAX, Stretch
+from flowdist.record.work_segments import MARKS_MAX, WorkSegment
 from tests.control.harness import r, restart
 from tests.control.sheets import fail, finish, half_up, read, save, seconds, step, trainers, until
 
@@ -215,7 +215,7 @@ def test_a_checkpoint_that_is_refused_keeps_nothing():
 
 
 def test_only_so_many_marks_and_stretches_are_kept():
-    stretch = Stretch(0)
+    stretch = WorkSegment(0)
     for number in range(10_000):
         stretch.reports(number, number)
         assert len(stretch.marks) <= MARKS_MAX
@@ -231,7 +231,7 @@ def test_only_so_many_marks_and_stretches_are_kept():
 
 
 def test_between_two_reports_steps_are_in_proportion():
-    stretch = Stretch(0)
+    stretch = WorkSegment(0)
     assert stretch.when(5) == 0 and stretch.pace() is None and stretch.begins_at(None) == 0
     stretch.reports(10, 100)
     assert stretch.when(12) == 100 and stretch.when(9) == 0

@@ -9,7 +9,7 @@ from types import FrameType
 
 import pytest
 
-from flowdist.control.connection.sessions import Links
+from flowdist.control.connection.sessions import Sessions
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.messages import Heartbeat, Join
@@ -158,12 +158,12 @@ def a_node_that_is_drained(n: int) -> Steps:
 
 
 def a_heartbeat(n: int) -> Steps:
-    links, steps = Links(JobOptions()), Steps()
+    sessions, steps = Sessions(JobOptions()), Steps()
     for i in range(n):
-        links.hear(Join(f"node{i}", 1, node(f"node{i}"), "127.0.0.1", 0), now=0)
+        sessions.hear(Join(f"node{i}", 1, node(f"node{i}"), "127.0.0.1", 0), now=0)
     with steps.counted():
-        links.hear(Heartbeat("node3", 1, 0), now=SECOND)
-        links.deadline()
+        sessions.hear(Heartbeat("node3", 1, 0), now=SECOND)
+        sessions.deadline()
     return steps
 
 

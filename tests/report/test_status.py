@@ -15,7 +15,7 @@ from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import OpenStore, StartReplica, StopReplica
 from flowdist.graph import SECOND, Gate, NodeSpec, RoleGraph
 from flowdist.record.journal import record
-from flowdist.record.status import Lately, Status, status_of
+from flowdist.record.status import RecentDecisions, Status, status_of
 from flowdist.report.live.status import TIGHTER, fitted, one_line, plain, status_text
 from tests.control.harness import TCP, graph, r, restart, role
 
@@ -26,7 +26,10 @@ class Feed:
     """A controller whose agents answer at once, but for replicas that are `held`: nothing is heard of them."""
 
     def __init__(self, job: RoleGraph) -> None:
-        self.controller, self.lately = Controller(job, tuple(node.name for node in job.cluster.nodes)), Lately()
+        self.controller, self.lately = (
+            Controller(job, tuple(node.name for node in job.cluster.nodes)),
+            RecentDecisions(),
+        )
         self.now = self.n = 0
         self.held: set[str] = set()
         for node in job.cluster.nodes:

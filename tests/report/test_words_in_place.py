@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flowdist.control.protocol import events as ev
-from flowdist.record.status import Lately, RestartCount, status_of
+from flowdist.record.status import RecentDecisions, RestartCount, status_of
 from flowdist.report.record.summary import summary_of, summary_text
 from flowdist.runtime.hooks.hooks import _incident
 from tests.control.harness import Talk, graph, r, restart, role
@@ -32,7 +32,7 @@ def test_the_summary_tells_who_was_restarted_from_who_stayed() -> None:
 
 
 def test_status_and_metrics_count_who_was_restarted_alone() -> None:
-    status = status_of(gang().job, Lately())
+    status = status_of(gang().job, RecentDecisions())
     assert status.roles[0].restarts == 1
     assert status.restarts == (RestartCount("trainer", "exit", 1),)
 
@@ -50,7 +50,7 @@ def test_who_was_to_stay_and_did_not_was_restarted() -> None:
     talk.fail("trainer/1")
     talk.tell(ev.ReplicaStopped(r("trainer/0"), 1))  # killed by its agent: it had not left in time
     talk.auto = True
-    talk.tell(ev.ReplicaStopped(r("trainer/2"), 1, parked=True))
+    talk.tell(ev.ReplicaStopped(r("trainer/2"), 1, suspended=True))
     assert summary_of(talk.job, [])["incidents"][0]["stayed_in_place"] == ["trainer/2"]
 
 

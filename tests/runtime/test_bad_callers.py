@@ -13,7 +13,7 @@ from flowdist.control.protocol.events import CancelRequested, NodeGone
 from flowdist.record.journal import Record
 from flowdist.runtime.wire.endpoint import Meeting, say_gone
 from flowdist.runtime.wire.frames import Operate
-from flowdist.runtime.wire.handshake import CALLING, Caller, encode
+from flowdist.runtime.wire.handshake import CALLING, ClientHandshake, encode
 from tests.runtime.hosts import Hosts
 
 pytestmark = pytest.mark.real
@@ -44,7 +44,7 @@ def frame(connection: socket.socket) -> bytes:
 
 def let_in(endpoint: str, token: str) -> socket.socket:
     """A connection on which the handshake has been done."""
-    connection, caller = call(endpoint), Caller("flowdist", "", token)
+    connection, caller = call(endpoint), ClientHandshake("flowdist", "", token)
     connection.sendall(encode(caller.hello))
     connection.sendall(encode(caller.answer(CALLING.decode(frame(connection)))))
     assert type(CALLING.decode(frame(connection))).__name__ == "Accepted"
@@ -78,7 +78,7 @@ def test_callers_that_talk_nonsense_are_dropped_and_the_job_goes_on(tmp_path: Pa
             b"\0\0\0\x08" + b"\xc1" * 8,
             len(deep).to_bytes(4, "big") + deep,
             encode(Operate(CancelRequested("for fun"))),
-            encode(Caller("flowdist", "", "wrong").hello) + encode(Operate(CancelRequested("for fun"))),
+            encode(ClientHandshake("flowdist", "", "wrong").hello) + encode(Operate(CancelRequested("for fun"))),
         ):
             assert is_dropped(call(hosts.endpoint), nonsense)
         for nonsense in (b"\0\0\0\x08" + b"\xc1" * 8, b"\x10\0\0\0", encode(Operate(CancelRequested("for fun")))):

@@ -14,11 +14,20 @@ from flowdist.graph import Cluster, NodeSpec, RoleGraph, RoleSpec
 from flowdist.runtime.controller.reception import Reception, node_name
 from flowdist.runtime.wire import addresses
 from flowdist.runtime.wire.addresses import Endpoint, endpoint_of, interface_of, listening_address, reserve
-from flowdist.runtime.wire.frames import Arrive, Welcome
-from flowdist.runtime.wire.handshake import Accepted, Caller, Challenge, Hello, Porter, Proof, Refused, TurnedAway
+from flowdist.runtime.wire.frames import JoinRequest, Welcome
+from flowdist.runtime.wire.handshake import (
+    Accepted,
+    Challenge,
+    ClientHandshake,
+    Hello,
+    Proof,
+    Refused,
+    ServerHandshake,
+    TurnedAway,
+)
 
 
-def greet(caller: Caller, porter: Porter) -> Accepted | Refused:
+def greet(caller: ClientHandshake, porter: ServerHandshake) -> Accepted | Refused:
     """A whole conversation."""
     challenge = porter.challenge(caller.hello)
     if isinstance(challenge, Refused):
@@ -29,19 +38,19 @@ def greet(caller: Caller, porter: Porter) -> Accepted | Refused:
 @pytest.mark.parametrize("run", ["", "run-1"])
 @pytest.mark.parametrize("token", ["", "hush"])
 def test_hosts_of_one_job_with_one_token_are_let_in(run: str, token: str) -> None:
-    assert greet(Caller("job1", run, token), Porter("job1", "run-1", token)) == Accepted()
+    assert greet(ClientHandshake("job1", run, token), ServerHandshake("job1", "run-1", token)) == Accepted()
 
 
 def test_another_job_or_another_run_is_refused_by_name() -> None:
-    refused = greet(Caller("job2", "", ""), Porter("job1", "run-1", ""))
+    refused = greet(ClientHandshake("job2", "", ""), ServerHandshake("job1", "run-1", ""))
     assert isinstance(refused, Refused) and "job 'job1'" in refused.reason and "job 'job2'" in refused.reason
-    refused = greet(Caller("job1", "run-0", ""), Porter("job1", "run-1", ""))
+    refused = greet(ClientHandshake("job1", "run-0", ""), ServerHandshake("job1", "run-1", ""))
     assert isinstance(refused, Refused) and "another run of job 'job1' has begun: run-1" in refused.reason
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [("hush", "other"), ("", "other"), ("hush", "")])
 def test_each_side_finds_out_that_the_other_has_another_token(ours: str, theirs: str) -> None:
-    caller, porter = Caller("job1", "", ours), Porter("job1", "run-1", theirs)
+    caller, porter = ClientHandshake("job1", "", ours), ServerHandshake("job1", "run-1", theirs)
     challenge = porter.challenge(caller.hello)
     with pytest.raises(TurnedAway, match="another token") as caught:
         caller.answer(challenge)
@@ -51,26 +60,26 @@ def test_each_side_finds_out_that_the_other_has_another_token(ours: str, theirs:
 
 
 def test_a_proof_is_good_for_one_call_and_one_side_only() -> None:
-    caller, porter = Caller("job1", "", "hush"), Porter("job1", "run-1", "hush")
+    caller, porter = ClientHandshake("job1", "", "hush"), ServerHandshake("job1", "run-1", "hush")
     challenge = porter.challenge(caller.hello)
     assert isinstance(challenge, Challenge)
     proof = caller.answer(challenge)
-    again = Porter("job1", "run-1", "hush")
+    again = ServerHandshake("job1", "run-1", "hush")
     again.challenge(caller.hello)
     assert isinstance(again.judge(proof), Refused), "a recorded proof does not open another call"
     assert isinstance(porter.judge(Proof(challenge.proof)), Refused), "the controller's own proof is not the host's"
 
 
 def test_words_in_the_wrong_order_are_refused() -> None:
-    porter = Porter("job1", "run-1", "")
+    porter = ServerHandshake("job1", "run-1", "")
     assert isinstance(porter.challenge(Proof(b"")), Refused) and isinstance(porter.judge(Proof(b"")), Refused)
     assert isinstance(porter.judge(Hello("job1", "", b"")), Refused)
     refused = porter.challenge(Hello("job1", "", b"", wire=99))
     assert isinstance(refused, Refused) and "this host version 99" in refused.reason
     with pytest.raises(TurnedAway):
-        Caller("job1", "", "").answer(Accepted())
+        ClientHandshake("job1", "", "").answer(Accepted())
     with pytest.raises(TurnedAway, match="full"):
-        Caller("job1", "", "").answer(Refused("full"))
+        ClientHandshake("job1", "", "").answer(Refused("full"))
 
 
 def test_a_node_is_called_like_its_host_as_far_as_that_can_be() -> None:
@@ -91,7 +100,7 @@ class Door:
 
     def arrive(self, host: str, uid: str, node: str = "") -> tuple[Welcome | Refused, asyncio.StreamWriter]:
         writer: asyncio.StreamWriter = object()  # type: ignore[assignment]
-        return self.reception.welcome(Arrive(host, uid, node), self.controller.state, writer), writer
+        return self.reception.welcome(JoinRequest(host, uid, node), self.controller.state, writer), writer
 
     def join(self, welcome: Welcome | Refused) -> None:
         assert isinstance(welcome, Welcome)

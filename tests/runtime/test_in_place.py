@@ -248,7 +248,7 @@ def test_each_attempt_in_one_process_has_its_own_log(tmp_path: Path) -> None:
         _, lines = run.journal()
         records = [line for line in lines if isinstance(line, Record)]
         told = [e for line in records for e in line.effects if isinstance(e, StopReplica) and e.in_place]
-        assert told and any(isinstance(line.event, ReplicaStopped) and line.event.parked for line in records)
+        assert told and any(isinstance(line.event, ReplicaStopped) and line.event.suspended for line in records)
 
 
 PLAIN = """

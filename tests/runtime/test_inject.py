@@ -1,4 +1,4 @@
-"""When a fault is due on real processes, and what is asked of the supervisor then. Hands that only write it down."""
+"""When a fault is due on real processes, and what is asked of the supervisor then. The controls only write it down."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from flowdist.faults.files import parse_plan
 from flowdist.faults.rates import Arrivals
 from flowdist.graph import HOUR, SECOND, Cluster, NodeSpec, RoleGraph
 from flowdist.runtime.injection.injector import Injector, check_faults
-from flowdist.runtime.injection.remote_faults import Blow
+from flowdist.runtime.injection.remote_faults import RemoteFault
 from flowdist.runtime.wire.frames import Operation
 from tests.control.harness import Talk, graph, role
 
 
-class Hands:
+class ProcessControl:
     def __init__(self) -> None:
         self.done: list[object] = []
 
@@ -39,7 +39,7 @@ class Hands:
     def is_far(self, node: str) -> bool:
         return node == "far"
 
-    def strike_far(self, blow: Blow) -> None:
+    def strike_far(self, blow: RemoteFault) -> None:
         self.done.append(blow)
 
 
@@ -57,7 +57,7 @@ def carried_out(*faults: str, rates: tuple[str, ...] = (), at: int) -> list[obje
     topology, state = job()
     plan = parse_plan(faults, rates=rates)
     check_faults(plan, topology)
-    hands = Hands()
+    hands = ProcessControl()
     Injector(plan, topology, Path(), hands).fire(state, at)
     return hands.done
 
@@ -78,7 +78,7 @@ def test_all_nodes_of_a_label_are_hit() -> None:
 
 def test_a_rate_strikes_again_and_again() -> None:
     topology, state = job()
-    hands = Hands()
+    hands = ProcessControl()
     injector = Injector(parse_plan(rates=["node-kill=60/node-hour/5s"]), topology, Path(), hands)
     first = injector.next_ns()
     assert first is not None
@@ -96,7 +96,7 @@ def test_another_seed_draws_other_faults_those_that_simulate_would() -> None:
     plan = parse_plan(rates=["node-kill=60/node-hour/5s"])
 
     def first_ten(seed: int, since_ns: int = 0) -> list[int]:
-        injector, times = Injector(plan, topology, Path(), Hands(), seed=seed, since_ns=since_ns), []
+        injector, times = Injector(plan, topology, Path(), ProcessControl(), seed=seed, since_ns=since_ns), []
         while len(times) < 10:
             times.append(injector.next_ns() or 0)
             injector.fire(state, times[-1])
@@ -150,13 +150,13 @@ def test_what_runs_on_another_host_is_hit_there() -> None:
     assert talk.up() == []
     talk.wait(10)
     assert talk.up() == ["trainer/0"]
-    hands = Hands()
+    hands = ProcessControl()
     plan = parse_plan(["far@1s:pause/5s", "trainer@2s:exit=3", "trainer/0.0@3s:slow=2x"])
     check_faults(plan, topology, has_guests=True)
     Injector(plan, topology, Path(), hands).fire(talk.job, 3 * SECOND)
     trainer = ReplicaId("trainer", 0)
     assert hands.done == [
-        Blow("far", "pause", "", 5 * SECOND),
-        Blow("far", "exit", "3", None, trainer, 1),
-        Blow("far", "slow", "2x", None, trainer, 1, 0),
+        RemoteFault("far", "pause", "", 5 * SECOND),
+        RemoteFault("far", "exit", "3", None, trainer, 1),
+        RemoteFault("far", "slow", "2x", None, trainer, 1, 0),
     ]

@@ -25,7 +25,7 @@ from flowdist.control.protocol.ids import ReplicaId
 from flowdist.control.protocol.messages import Ordered, Report, Reported
 from flowdist.graph import SECOND, NodeSpec, encode_graph
 from flowdist.runtime.agent.guardian import NodeConfig
-from flowdist.runtime.injection.remote_faults import Blow, strike, workers_hit
+from flowdist.runtime.injection.remote_faults import RemoteFault, strike, workers_hit
 from flowdist.runtime.processes.spawner import Spawner
 from flowdist.runtime.processes.spawning import (
     Children,
@@ -143,7 +143,7 @@ def test_a_fault_hits_nobody_where_no_pid_can_be_read(tmp_path: Path, content: s
     folder.mkdir(parents=True)
     if content is not None:
         (folder / "pid").write_text(content)
-    blow = Blow("node0", "kill", replica=R, attempt=1)
+    blow = RemoteFault("node0", "kill", replica=R, attempt=1)
     assert workers_hit(tmp_path, blow) == [] and strike(folder, blow) is None
     write_pid(folder, 4242)
     assert workers_hit(tmp_path, blow) == [folder]
@@ -235,11 +235,11 @@ async def stays_in_place(around: Around) -> None:
     await around.told(ReplicaElastic)
     around.order(StopReplica("node0", R, 1, 60 * SECOND, in_place=True))
     assert json.loads(await lines.readline()) == {"leave": True}
-    worker.write(b'{"parked": true}\n')
-    assert (await around.told(ReplicaStopped)).parked
+    worker.write(b'{"suspended": true}\n')
+    assert (await around.told(ReplicaStopped)).suspended
     around.order(start(2))
     assert (await around.told(ReplicaStarted)).attempt == 2
-    blow = Blow("node0", "kill", replica=R, attempt=2)
+    blow = RemoteFault("node0", "kill", replica=R, attempt=2)
     assert [read_pid(folder) for folder in workers_hit(around.folder, blow)] == [4242]
     await close(worker)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flowdist.control.protocol.events import NodeQuiet, NodeSilent, ReplicaExited
+from flowdist.control.protocol.events import NodeSilent, NodeSuspected, ReplicaExited
 from flowdist.record.journal import Record
 from tests.runtime.harness import Job
 
@@ -42,7 +42,7 @@ def test_r8_peers_that_fail_with_a_node_that_falls_silent_do_not_fail_the_job(tm
         (tmp_path / "end").touch()
         assert job.finish() == 0 and job.alive() == [], job.text
         told = [line.event for line in job.journal()[1] if isinstance(line, Record)]
-    kinds = (NodeQuiet, ReplicaExited, NodeSilent)
+    kinds = (NodeSuspected, ReplicaExited, NodeSilent)
     order = [type(event) for event in told if isinstance(event, kinds) and getattr(event, "node", "node1") == "node1"]
     assert order == [*kinds, ReplicaExited], "overdue, then its peer fails, then it is lost; at last the other finishes"
     assert "incident 1 was caused by the loss of node1: not counted" in job.text

@@ -151,7 +151,7 @@ def test_workers_that_stay_in_place_hold_the_error_back_and_leave_when_they_are_
     for collective in ("fail", "hang"):
         result = simulate(gang(collective, rejoin_time="50ms"), "node1@100s/1m")
         stopped = [(e, at) for e, at in after_ns(result, ReplicaStopped) if at < 10 * SECOND]
-        assert all(e.parked and at < 100 * MS for e, at in stopped) and len(stopped) == 3
+        assert all(e.suspended and at < 100 * MS for e, at in stopped) and len(stopped) == 3
         assert not failures(result) and result.job.outcome == "succeeded"
     patient = simulate(gang("fail", rejoin_time="50ms", replicas="4"), "node1@100s/1m")
     again = [str(e.replica) for e, at in after_ns(patient, ReplicaElastic) if at < 61 * SECOND]

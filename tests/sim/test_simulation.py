@@ -290,7 +290,7 @@ def test_the_simulator_knows_of_each_node_whether_it_is_heard_as_the_links_do() 
             super().plan()
             nonlocal unlike
             for name, node in getattr(self, "nodes", {}).items():
-                unlike += node.is_heard != self.links.is_heard(name) and not self.is_down
+                unlike += node.is_heard != self.sessions.is_heard(name) and not self.is_down
                 seen.add(node.is_heard)
 
     seen: set[bool] = set()

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from flowdist.control.connection.sessions import Links
+from flowdist.control.connection.sessions import Sessions
 from flowdist.control.protocol import events as ev
 from flowdist.graph import SECOND
 from flowdist.proofs.explorer import search as explorer
@@ -99,22 +99,26 @@ def test_the_command_names_the_jobs_that_there_are(capsys: pytest.CaptureFixture
 def test_a_copy_goes_on_by_itself_as_the_original_does():
     talk = Talk(graph(role("trainer", min_replicas=1, max_replicas=2, restart=restart()), nodes=2, cpu=1))
     talk.join("node0", "node1")
-    keys, links = Keys(talk.graph), Links(talk.graph.options)
+    keys, sessions = Keys(talk.graph), Sessions(talk.graph.options)
     copy = copy_of(talk.controller)
-    before = keys.of_controller(copy, links, talk.now)
+    before = keys.of_controller(copy, sessions, talk.now)
     failed = ev.ReplicaExited(r("trainer/0"), 1, "exit", 1)
     effects = talk.controller.handle(failed, talk.now)
-    assert keys.of_controller(copy, links, talk.now) == before
+    assert keys.of_controller(copy, sessions, talk.now) == before
     assert copy.handle(failed, talk.now) == effects
-    assert keys.of_controller(copy, links, talk.now) == keys.of_controller(talk.controller, links, talk.now) != before
+    assert (
+        keys.of_controller(copy, sessions, talk.now)
+        == keys.of_controller(talk.controller, sessions, talk.now)
+        != before
+    )
 
 
 def test_what_is_one_thing_in_the_original_is_one_in_its_copy():
     talk = Talk(graph(role("trainer", min_replicas=1, max_replicas=2, restart=restart()), nodes=2, cpu=1))
     copy = copy_of(talk.controller)
     before, after = talk.controller.state, copy.state
-    assert before.roles["trainer"].shelf is before.shelves[0]
-    assert after.roles["trainer"].shelf is after.shelves[0] is not before.shelves[0]
+    assert before.roles["trainer"].candidates is before.candidate_indexes[0]
+    assert after.roles["trainer"].candidates is after.candidate_indexes[0] is not before.candidate_indexes[0]
     after.worlds["trainer"].stalls["output"] += 1
     assert before.worlds["trainer"].stalls != after.worlds["trainer"].stalls
 
@@ -122,12 +126,12 @@ def test_what_is_one_thing_in_the_original_is_one_in_its_copy():
 def test_how_long_ago_something_was_matters_only_as_far_as_anybody_looks_back():
     talk = Talk(graph(role("trainer", max_replicas=1, restart=restart()), cpu=1))
     talk.join("node0")
-    keys, links = Keys(talk.graph), Links(talk.graph.options)
-    seen = [keys.of_controller(talk.controller, links, talk.now + after * SECOND) for after in (0, 30, 60, 3600)]
+    keys, sessions = Keys(talk.graph), Sessions(talk.graph.options)
+    seen = [keys.of_controller(talk.controller, sessions, talk.now + after * SECOND) for after in (0, 30, 60, 3600)]
     assert seen[0] != seen[1] != seen[2] == seen[3]
     ends = []
     for after in (60, 3600):  # and what counts as one goes on alike
         controller, now = copy_of(talk.controller), talk.now + after * SECOND
         effects = controller.handle(ev.ReplicaExited(r("trainer/0"), 1, "exit", 1), now)
-        ends.append((effects, keys.of_controller(controller, links, now)))
+        ends.append((effects, keys.of_controller(controller, sessions, now)))
     assert ends[0] == ends[1]

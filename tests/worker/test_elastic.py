@@ -46,7 +46,7 @@ def answer(side: AgentSide, env: dict[str, str]) -> None:
 
     def wait() -> None:
         with side.arrived:
-            side.arrived.wait_for(lambda: {"parked": True} in side.lines, 20)
+            side.arrived.wait_for(lambda: {"suspended": True} in side.lines, 20)
         say(side, {"resume": env})
 
     threading.Thread(target=wait, daemon=True).start()
@@ -73,7 +73,7 @@ def test_it_leaves_at_a_commit_waits_and_trains_on_as_another_attempt(managed: A
 
     assert worker.elastic(train, worker.ElasticState(step=0), backend="gloo") == "done"
     assert seen == [(7, 3, 0), (8, 4, 4)]
-    assert told(managed, 5) == ["hello", "elastic", "parked", "hello", "elastic"]
+    assert told(managed, 5) == ["hello", "elastic", "suspended", "hello", "elastic"]
     hellos = [line["hello"] for line in managed.lines if "hello" in line]
     assert [hello["attempt"] for hello in hellos] == [3, 4]  # type: ignore[index]
     assert managed.lines[-1] == {"elastic": False}

@@ -18,7 +18,7 @@ from flowdist.cli.shared.common import print_json
 
 if TYPE_CHECKING:
     from flowdist.report.live.terminal_view import Pinned
-    from flowdist.runtime.supervisor.supervisor import Onlooker
+    from flowdist.runtime.supervisor.supervisor import Observer
 
 COLOURS = {"warning": "yellow", "error": "red", "event": "cyan"}
 
@@ -46,7 +46,7 @@ class Console:
         self.now_ns: Callable[[], int] = lambda: monotonic_ns() - made_ns
         self._pinned: Pinned | None = None
 
-    def onlooker(self, run_id: str) -> Onlooker | None:
+    def onlooker(self, run_id: str) -> Observer | None:
         """Who draws the picture; None where nobody could see it."""
         if not self.shown.live or not sys.stderr.isatty() or os.environ.get("TERM", "dumb") == "dumb":
             return None

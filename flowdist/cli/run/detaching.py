@@ -28,7 +28,7 @@ from flowdist.record.journal import Record
 
 if TYPE_CHECKING:
     from flowdist.runtime.supervisor.startup_signals import EarlyInterrupts
-    from flowdist.runtime.supervisor.supervisor import Onlooker
+    from flowdist.runtime.supervisor.supervisor import Observer
 
 LOG = "supervisor.log"
 PATIENCE_NS = 3 * SECOND  # with a job that starts nothing: it may wait long for nodes of others
@@ -43,7 +43,7 @@ class _Starting(Console):
         self._tell = tell
         self._idle_since_ns: int | None = None
 
-    def onlooker(self, run_id: str) -> Onlooker:
+    def onlooker(self, run_id: str) -> Observer:
         return self
 
     def hear(self, record: Record) -> None:

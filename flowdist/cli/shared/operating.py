@@ -48,15 +48,15 @@ def ask(
         orders: Each with the name that it is about, to be helped with where there is no such thing.
         until: With this they are waited for: it says whether all is as it was ordered.
     """
-    from flowdist.record.status import Said  # msgspec and the runtime: not for --help
+    from flowdist.record.status import Decision  # msgspec and the runtime: not for --help
     from flowdist.runtime.run_folder.runs import known_mask, operate
 
     mask = known_mask(graph, os.environ)
-    said: list[Said] = []
+    said: list[Decision] = []
     helps: list[str] = []
     for order, name in orders:
         answer = operate(run_dir, order)
-        said += [Said(each.t_ns, mask(each.text), each.level) for each in answer.said]
+        said += [Decision(each.t_ns, mask(each.text), each.level) for each in answer.said]
         if any(each.level == "refused" for each in answer.said):
             helps += _did_you_mean(order, name, graph)
     refused = any(each.level == "refused" for each in said)

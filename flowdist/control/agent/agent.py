@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from flowdist.control.agent import signs
-from flowdist.control.agent import suspended as parking
+from flowdist.control.agent import signs, suspended
 from flowdist.control.agent.attempts import Attempt, exit_event, first_date
 from flowdist.control.agent.lease import Lease
 from flowdist.control.protocol import agent_io as io
@@ -37,7 +36,7 @@ class Agent:
     def __init__(self, spec: NodeSpec, graph: RoleGraph, address: str = "127.0.0.1", incarnation: int = 1) -> None:
         self.spec, self.graph, self.address, self.incarnation = spec, graph.on(spec), address, incarnation
         self.attempts: dict[ReplicaId, Attempt] = {}
-        self.held: dict[ReplicaId, StartReplica] = {}  # until those who were parked here are gone
+        self.held: dict[ReplicaId, StartReplica] = {}  # until those who were suspended here are gone
         self.stores: dict[tuple[WorldName, int], int | None] = {}  # port, once bound
         self.dead_stores: dict[tuple[WorldName, int], str] = {}  # that nobody has closed, with what is known of it
         self.bad_gpus: dict[int, str] = {}  # and why
@@ -259,9 +258,9 @@ class Agent:
         attempt = self._attempt(order.replica, order.attempt)
         if attempt is None or attempt.phase == "stopped":
             self._report(ev.ReplicaStopped(order.replica, order.attempt))
-        elif order.in_place and attempt.phase == "parked" and attempt.exited is None:
-            self._report(ev.ReplicaStopped(order.replica, order.attempt, parked=True))
-        elif not (order.in_place and attempt.phase == "parked"):
+        elif order.in_place and attempt.phase == "suspended" and attempt.exited is None:
+            self._report(ev.ReplicaStopped(order.replica, order.attempt, suspended=True))
+        elif not (order.in_place and attempt.phase == "suspended"):
             self._stop(attempt, order.grace_ns, dump=order.dump, in_place=order.in_place)
 
     def _give_notice(self, order: AskStep | StopAtStep) -> None:
@@ -284,12 +283,12 @@ class Agent:
         if any(attempt.holds_up for attempt in self.attempts.values()):
             self.held[order.replica] = order
             return
-        if (other := parking.in_the_way(self.attempts, order)) is not None:
+        if (other := suspended.in_the_way(self.attempts, order)) is not None:
             detail = f"attempt {other.order.attempt} of {other.order.replica} still runs"
             self._report(ev.ReplicaExited(order.replica, order.attempt, "start_failed", detail=detail))
             return
         role = self.graph.role(order.replica.role)
-        kept = tuple(before.alive) if before is not None else ()  # parked: they go on
+        kept = tuple(before.alive) if before is not None else ()  # suspended: they go on
         self.attempts[order.replica] = Attempt(
             order, role, dict.fromkeys(range(role.procs)), dict.fromkeys(kept), started_ns=self._now
         )
@@ -355,12 +354,12 @@ class Agent:
         attempt.started_ns = self._now
         attempt.look_at_ns = attempt.next_look()
         signs.check_ready(attempt, self._report)
-        parking.check_elastic(attempt, self._report)
+        suspended.check_elastic(attempt, self._report)
 
     def _worker_exited(self, attempt: Attempt, event: io.WorkerExited) -> None:
         attempt.alive.pop(event.local_rank, None)
         failed = event.exit_code != 0 or event.signal is not None or event.kind is not None
-        if attempt.phase == "parked":
+        if attempt.phase == "suspended":
             if not attempt.alive:
                 self._finish(attempt)
             return
@@ -375,28 +374,28 @@ class Agent:
                     self._signal(attempt, "TERM")
         elif failed:
             attempt.note_failure(event)
-        if not attempt.alive or attempt.is_parked:
+        if not attempt.alive or attempt.is_suspended:
             self._finish(attempt)
         elif attempt.is_noticed:
             signs.check_left(attempt, self._report)
 
     def _finish(self, attempt: Attempt) -> None:
         """All workers are gone, or wait in place. What failed before anybody asked has failed (R16)."""
-        order, is_parked, was_parked = attempt.order, bool(attempt.alive), attempt.phase == "parked"
+        order, is_suspended, was_suspended = attempt.order, bool(attempt.alive), attempt.phase == "suspended"
         attempt.kill_at_ns = attempt.unkillable_at_ns = attempt.look_at_ns = None
         if attempt.tell_at_ns is not None:
             signs.tell_step(attempt, self._now, self._report)
-        attempt.phase = "parked" if is_parked else "stopped"
-        if was_parked or attempt.is_noticed or (attempt.stop_grace_ns is not None and attempt.failure is None):
-            self._report(ev.ReplicaStopped(order.replica, order.attempt, is_parked))
+        attempt.phase = "suspended" if is_suspended else "stopped"
+        if was_suspended or attempt.is_noticed or (attempt.stop_grace_ns is not None and attempt.failure is None):
+            self._report(ev.ReplicaStopped(order.replica, order.attempt, is_suspended))
             return
-        attempt.phase = "parked" if is_parked else "exited"
-        attempt.exited = exit_event(order, attempt.failure, is_parked)
+        attempt.phase = "suspended" if is_suspended else "exited"
+        attempt.exited = exit_event(order, attempt.failure, is_suspended)
         self._report(attempt.exited)
 
     def _record_news(self, event: io.WorkerNews) -> None:
         attempt = self._attempt(event.replica, event.attempt)
-        if attempt is None or attempt.is_over or attempt.phase == "parked":
+        if attempt is None or attempt.is_over or attempt.phase == "suspended":
             return
         match event:
             case io.WorkerProgressed():
@@ -405,12 +404,12 @@ class Agent:
                 attempt.ready_ranks[event.local_rank] = None
                 signs.check_ready(attempt, self._report)
             case io.WorkerElastic():
-                if parking.note_elastic(attempt, event, self._report):
+                if suspended.note_elastic(attempt, event, self._report):
                     attempt.is_leaving = False
                     self._signal(attempt, "TERM")
-            case io.WorkerParked():
-                attempt.parked_ranks[event.local_rank] = None
-                if attempt.is_parked:
+            case io.WorkerSuspended():
+                attempt.suspended_ranks[event.local_rank] = None
+                if attempt.is_suspended:
                     self._finish(attempt)
             case io.ProbePassed():
                 attempt.is_probed = True

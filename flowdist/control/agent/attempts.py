@@ -17,7 +17,7 @@ from flowdist.graph import FailureKind, RoleSpec
 SIGNALS = {1: "HUP", 2: "INT", 3: "QUIT", 4: "ILL", 6: "ABRT", 7: "BUS", 8: "FPE", 9: "KILL", 11: "SEGV", 13: "PIPE"}
 SIGNALS |= {14: "ALRM", 15: "TERM", 10: "USR1", 12: "USR2", 24: "XCPU", 31: "SYS"}
 
-Phase = Literal["starting", "running", "ready", "parked", "stopped", "exited"]
+Phase = Literal["starting", "running", "ready", "suspended", "stopped", "exited"]
 Missed = Literal["progress", "output", "start"]
 
 
@@ -41,7 +41,7 @@ class Attempt:
     ready_ranks: dict[int, None] = field(default_factory=dict)
     is_elastic_told: bool = False  # the controller knows that all are
     is_leaving: bool = False  # they were told to leave their generation
-    parked_ranks: dict[int, None] = field(default_factory=dict)  # have done so
+    suspended_ranks: dict[int, None] = field(default_factory=dict)  # have done so
     is_dismissed: bool = False  # they are to end all the same: until then nothing starts on the node
     is_probed: bool = False
     steps: dict[int, int] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Attempt:
 
     @property
     def holds_up(self) -> bool:
-        """Its workers were parked, and are about to end: what they hold may be wanted by whatever starts next."""
+        """Its workers were suspended, and are about to end: what they hold may be wanted by whatever starts next."""
         return self.is_dismissed and not self.is_over and not self.is_unkillable
 
     @property
@@ -76,9 +76,9 @@ class Attempt:
         )
 
     @property
-    def is_parked(self) -> bool:
+    def is_suspended(self) -> bool:
         """Whoever of it runs has left its generation, as it was told."""
-        return self.is_leaving and all(rank in self.parked_ranks for rank in self.alive)
+        return self.is_leaving and all(rank in self.suspended_ranks for rank in self.alive)
 
     @property
     def step(self) -> int:
@@ -100,7 +100,7 @@ class Attempt:
         `stays`: its workers are to leave their generation instead of ending.
         """
         first = self.stop_grace_ns is None or (self.is_leaving and not stays)
-        self.is_leaving, self.is_dismissed = stays, self.phase == "parked"
+        self.is_leaving, self.is_dismissed = stays, self.phase == "suspended"
         self.look_at_ns = None
         self.first_signal = "ABRT" if dump else "TERM"
         if first or grace_ns < (self.stop_grace_ns or 0):
@@ -176,8 +176,8 @@ def first_date(attempts: Iterable[Attempt]) -> int | None:
     return first
 
 
-def exit_event(order: StartReplica, failure: io.WorkerExited | None, parked: bool = False) -> ev.ReplicaExited:
-    """How the attempt ended, by its first failing worker. `parked`: others of it wait in place."""
+def exit_event(order: StartReplica, failure: io.WorkerExited | None, suspended: bool = False) -> ev.ReplicaExited:
+    """How the attempt ended, by its first failing worker. `suspended`: others of it wait in place."""
     if failure is None:
         return ev.ReplicaExited(order.replica, order.attempt)
     signal = failure.signal
@@ -186,4 +186,4 @@ def exit_event(order: StartReplica, failure: io.WorkerExited | None, parked: boo
     kind: FailureKind = failure.kind or ("signal" if signal else "exit")
     code = failure.exit_code
     rank, detail = failure.local_rank, failure.detail
-    return ev.ReplicaExited(order.replica, order.attempt, kind, code, signal, rank, detail, parked)
+    return ev.ReplicaExited(order.replica, order.attempt, kind, code, signal, rank, detail, suspended)

@@ -21,7 +21,7 @@ def note_elastic(attempt: Attempt, event: io.WorkerElastic, say: Say) -> bool:
         check_elastic(attempt, say)
         return False
     attempt.elastic_ranks.pop(event.local_rank, None)
-    return attempt.is_leaving and event.local_rank not in attempt.parked_ranks
+    return attempt.is_leaving and event.local_rank not in attempt.suspended_ranks
 
 
 def check_elastic(attempt: Attempt, say: Say) -> None:
@@ -34,11 +34,11 @@ def check_elastic(attempt: Attempt, say: Say) -> None:
 
 
 def in_the_way(attempts: dict[ReplicaId, Attempt], order: StartReplica) -> Attempt | None:
-    """What runs, and must not when that order is carried out: the replica itself, or what was parked and cannot end.
+    """What runs, and must not when that order is carried out: the replica itself, or what was suspended and cannot end.
 
-    Workers of the replica that are parked are not: they go on.
+    Workers of the replica that are suspended are not: they go on.
     """
     before = attempts.get(order.replica)
-    if before is not None and not before.is_over and (before.phase != "parked" or before.is_dismissed):
+    if before is not None and not before.is_over and (before.phase != "suspended" or before.is_dismissed):
         return before
     return next((other for other in attempts.values() if other.is_dismissed and not other.is_over), None)

@@ -1,4 +1,4 @@
-"""Who is heard. Heartbeats in, NodeQuiet, NodeSilent and NodeHeard out; only these enter the controller and the record.
+"""Failure detector: heartbeats in, NodeSuspected, NodeSilent and NodeHeard out. Only these enter the record.
 
 The controller counts from the arrival of a heartbeat, the agent from its sending (R19), and the two keep a margin on
 either side of the lease: an agent has always fenced before its node is called silent. It is called quiet halfway from
@@ -10,19 +10,19 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 
-from flowdist.control.protocol.events import NodeHeard, NodeQuiet, NodeSilent
+from flowdist.control.protocol.events import NodeHeard, NodeSilent, NodeSuspected
 from flowdist.control.protocol.ids import NodeName
 
 
-class Liveness:
-    """`silent_after_ns` and `quiet_after_ns` as in JobOptions. Times are the controller's.
+class FailureDetector:
+    """`silent_after_ns` and `suspect_after_ns` as in JobOptions. Times are the controller's.
 
     A heartbeat only writes a time down. The heap may hold an earlier one, which is looked up again when it comes up.
     """
 
-    def __init__(self, silent_after_ns: int, quiet_after_ns: int) -> None:
+    def __init__(self, silent_after_ns: int, suspect_after_ns: int) -> None:
         self._silent_after_ns = silent_after_ns
-        self._quiet_before_ns = silent_after_ns - quiet_after_ns
+        self._quiet_before_ns = silent_after_ns - suspect_after_ns
         self._until_ns: dict[NodeName, int] = {}  # when it will have been silent for too long
         self._quiet: dict[NodeName, None] = {}  # of these: are overdue
         self._silent: dict[NodeName, None] = {}
@@ -66,15 +66,15 @@ class Liveness:
         """It is watched and not overdue: the next heartbeat is no news."""
         return node in self._until_ns and node not in self._quiet
 
-    def expire(self, now: int) -> list[NodeQuiet | NodeSilent]:
+    def expire(self, now: int) -> list[NodeSuspected | NodeSilent]:
         """The nodes that are overdue by now, and those whose silence has become too long, in the order of time."""
-        found: list[NodeQuiet | NodeSilent] = []
+        found: list[NodeSuspected | NodeSilent] = []
         while (due := self.deadline()) is not None and due <= now:
             _, node = heapq.heappop(self._heap)
             if node not in self._quiet:
                 self._quiet[node] = None
                 self._look_again(node)
-                found.append(NodeQuiet(node))
+                found.append(NodeSuspected(node))
                 continue
             del self._until_ns[node], self._quiet[node]
             self._silent[node] = None

@@ -11,7 +11,7 @@ from typing import assert_never
 
 import msgspec
 
-from flowdist.control.connection.failure_detector import Liveness
+from flowdist.control.connection.failure_detector import FailureDetector
 from flowdist.control.job.state import JobState
 from flowdist.control.protocol.effects import Order
 from flowdist.control.protocol.events import (
@@ -21,8 +21,8 @@ from flowdist.control.protocol.events import (
     NodeJoined,
     NodeLeft,
     NodePreempted,
-    NodeQuiet,
     NodeSilent,
+    NodeSuspected,
 )
 from flowdist.control.protocol.ids import NodeName
 from flowdist.control.protocol.messages import (
@@ -48,13 +48,13 @@ class Heard(msgspec.Struct, frozen=True):
     events: tuple[Event, ...] = ()
 
 
-class Links:
+class Sessions:
     """`epoch` counts the controllers of the job; it is in every message to agents, who refuse a lower one (R21)."""
 
     def __init__(self, options: JobOptions, epoch: int = 1) -> None:
         self.epoch = epoch
         self._options = options
-        self._liveness = Liveness(options.silent_after_ns, options.quiet_after_ns)
+        self._detector = FailureDetector(options.silent_after_ns, options.suspect_after_ns)
         self._incarnations: dict[NodeName, int] = {}
 
     def take_over(self, job: JobState, now: int, far: Container[NodeName] = ()) -> ControllerStarted:
@@ -69,7 +69,7 @@ class Links:
             self._incarnations[name] = node.incarnation
             if node.usable:
                 kept_ns = self._options.lease_ns if name in far else self._options.controller_outage_ns
-                self._liveness.watch(name, now, kept_ns + self._options.lease_margin_ns)
+                self._detector.watch(name, now, kept_ns + self._options.lease_margin_ns)
         return ControllerStarted(self.epoch)
 
     def hear(self, message: ToController, now: int) -> Heard:
@@ -79,15 +79,15 @@ class Links:
             return Heard()
         match message:
             case Report():
-                return Heard((), (message.event,)) if self._liveness.is_watched(node) else Heard()
+                return Heard((), (message.event,)) if self._detector.is_watched(node) else Heard()
             case Heartbeat():
-                heard = tuple(self._liveness.heard(node, now))
-                if self._liveness.is_watched(node):
+                heard = tuple(self._detector.heard(node, now))
+                if self._detector.is_watched(node):
                     return Heard((Acked(self.epoch, message.incarnation, message.sent_ns),), heard)
                 return Heard((Rejoin(self.epoch, message.incarnation),), heard)
             case Join():
                 self._incarnations[node] = message.incarnation
-                self._liveness.watch(node, now)
+                self._detector.watch(node, now)
                 spec, address, items = message.spec, message.address, message.inventory
                 news = (items, message.is_warming, message.bad_gpus)
                 joined = NodeJoined(node, spec, address, message.incarnation, *news)
@@ -95,7 +95,7 @@ class Links:
             case Preempted():
                 return Heard((), (NodePreempted(node, message.notice_ns),))
             case Leave():
-                self._liveness.forget(node)
+                self._detector.forget(node)
                 return Heard((), (NodeLeft(node),))
             case _:
                 assert_never(message)
@@ -110,12 +110,12 @@ class Links:
 
     def heard(self, node: NodeName, at: int) -> None:
         """Heartbeats that a simulator did not play: the last of them arrived then."""
-        self._liveness.heard(node, at)
+        self._detector.heard(node, at)
 
     def note(self, event: Event) -> None:
         """An event that did not come from an agent: a node that is gone need not be listened for."""
         if type(event) is NodeGone:
-            self._liveness.forget(event.node)
+            self._detector.forget(event.node)
 
     def gone(self, node: NodeName, incarnation: int, cause: str) -> tuple[NodeGone, ...]:
         """The guardian of a node on another host says with its last words that nothing of it runs any more.
@@ -130,18 +130,18 @@ class Links:
 
     def is_watched(self, node: NodeName) -> bool:
         """It has joined, and its silence would be noticed."""
-        return self._liveness.is_watched(node)
+        return self._detector.is_watched(node)
 
     def is_heard(self, node: NodeName) -> bool:
         """The next heartbeat of the node is no news."""
-        return self._liveness.is_heard(node)
+        return self._detector.is_heard(node)
 
-    def expire(self, now: int) -> list[NodeQuiet | NodeSilent]:
-        return self._liveness.expire(now)
+    def expire(self, now: int) -> list[NodeSuspected | NodeSilent]:
+        return self._detector.expire(now)
 
     def deadline(self) -> int | None:
-        return self._liveness.deadline()
+        return self._detector.deadline()
 
     def deadline_of(self, nodes: Iterable[NodeName]) -> int | None:
         """When the first of these will be overdue, or silent for too long, where all others are sure to be heard."""
-        return self._liveness.deadline_of(nodes)
+        return self._detector.deadline_of(nodes)

@@ -86,7 +86,7 @@ def first_cause(job: JobState, before: int) -> tuple[str, str] | None:
     earlier = [incident for incident in job.open_incidents() if incident.number < before]
     for incident in earlier:
         for failure, reason, caused, _, at_ns in (
-            incident.held if incident.in_doubt.keys().isdisjoint(job.quiet) else ()
+            incident.held if incident.in_doubt.keys().isdisjoint(job.suspected) else ()
         ):
             verdict = judge(job, failure, caused=caused, at_ns=at_ns)
             if verdict.action == "fail" and not may_be_excused(job, verdict, failure):
@@ -115,7 +115,7 @@ def _overdue_nodes(job: JobState, replica: Replica) -> list[NodeName]:
 
     An agent fences a moment before its node is called lost: whoever is connected with what ran there fails first.
     """
-    return [name for name in job.quiet if name != replica.node and may_follow(job, replica, name)]
+    return [name for name in job.suspected if name != replica.node and may_follow(job, replica, name)]
 
 
 def may_follow(job: JobState, replica: Replica, name: NodeName) -> bool:
@@ -158,8 +158,8 @@ def await_nodes(job: JobState, incident: Incident, nodes: Iterable[NodeName]) ->
     """It may follow from the loss of one of these: until they answer, are heard, or are lost (R8)."""
     for name in nodes:
         incident.in_doubt.setdefault(name, job.now)
-    if not incident.in_doubt.keys() <= job.quiet.keys():
-        job.due.set_once(Due("answer", str(incident.number)), job.now + job.graph.options.quiet_after_ns)
+    if not incident.in_doubt.keys() <= job.suspected.keys():
+        job.due.set_once(Due("answer", str(incident.number)), job.now + job.graph.options.suspect_after_ns)
 
 
 def take_over(job: JobState, incident: Incident, other: Incident) -> None:

@@ -58,8 +58,8 @@ def stop(job: JobState, replica: Replica, grace_ns: int, *, again: bool = False,
 
 def settle_ending(job: JobState) -> None:
     """Stop what is next to stop; finish when nothing runs."""
-    for name in list(job.parked):
-        _end_parked(job, job.replicas[name])
+    for name in list(job.suspended):
+        _end_suspended(job, job.replicas[name])
     deepest = max((depth for depth, live in job.live_at.items() if live), default=None)
     if deepest is None:
         _finish(job)
@@ -71,9 +71,9 @@ def settle_ending(job: JobState) -> None:
                 stop(job, replica, _grace(job, role))
 
 
-def _end_parked(job: JobState, replica: Replica) -> None:
+def _end_suspended(job: JobState, replica: Replica) -> None:
     """What waits in place runs, as far as the end of the job is concerned (R18)."""
-    del job.parked[replica.id]
+    del job.suspended[replica.id]
     assert replica.node is not None
     job.turn(job.worlds[replica.world], "stopping")
     job.set_phase(replica, "stopping")
@@ -122,7 +122,7 @@ def judge_success(job: JobState, roles: Iterable[Role]) -> None:
     news = [role for role in roles if role.outcome is None and role.spec.kind == "task" and _is_done(job, role)]
     for role in news:
         role.outcome = "succeeded"
-        job.reseated = True
+        job.placement_changed = True
         job.due.clear(Due("pending", role.spec.name))
         job.notify(f"{role.spec.name}: succeeded")
     primaries = [role for role in job.roles.values() if role.spec.primary and role.spec.kind == "task"] if news else []

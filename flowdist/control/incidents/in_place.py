@@ -1,7 +1,7 @@
 """Who stays what it is while its world forms anew.
 
 A replica whose workers are all in elastic code is told to leave its generation instead of ending. Its workers are
-*parked* then: gone from the old generation (R6), alive, on the seat that the replica keeps. The next start of the
+*suspended* then: gone from the old generation (R6), alive, on the seat that the replica keeps. The next start of the
 replica goes on with them; whatever takes the seat away, or has the replica begin afresh, ends them.
 """
 
@@ -33,7 +33,7 @@ def recall(job: JobState, incident: Incident) -> None:
     """Whoever was to stay in place, and may not now that the incident has grown, ends after all."""
     for name in incident.worlds:
         world = job.worlds[name]
-        held = [member for member in job.members_of(world) if member.in_place or member.id in job.parked]
+        held = [member for member in job.members_of(world) if member.in_place or member.id in job.suspended]
         if held and not may_stay(job, incident, world):
             for member in held:
                 job.dismiss(member)
@@ -41,11 +41,11 @@ def recall(job: JobState, incident: Incident) -> None:
                     stop(job, member, job.role_of(member.id).spec.stop_grace_ns, again=True)
 
 
-def park(job: JobState, replica: Replica) -> None:
+def suspend(job: JobState, replica: Replica) -> None:
     """Its attempt is over, and workers of it wait for the next: in vain where their node was given up meanwhile."""
     assert replica.node is not None
     if job.nodes[replica.node].usable:
-        job.parked[replica.id] = None
+        job.suspended[replica.id] = None
     else:
         job.emit(StopReplica(replica.node, replica.id, replica.attempt, 0))
 
@@ -58,8 +58,8 @@ def take_up(job: JobState, replica: Replica) -> bool:
     before = replica.order
     if before is not None and before.addresses != replica.told and job.role_of(replica.id).spec.address_edges:
         job.dismiss(replica)
-    goes_on = replica.id in job.parked
-    job.parked.pop(replica.id, None)
+    goes_on = replica.id in job.suspended
+    job.suspended.pop(replica.id, None)
     replica.is_elastic = replica.in_place = False
     return goes_on
 
@@ -79,4 +79,4 @@ def note_start(job: JobState, replica: Replica, world: World, goes_on: bool) -> 
 def staying(job: JobState, incident: Incident) -> int:
     """How many replicas of its worlds are to stay in place, or wait there already."""
     members = (member for name in incident.worlds for member in job.members_of(job.worlds[name]))
-    return sum(member.in_place or member.id in job.parked for member in members)
+    return sum(member.in_place or member.id in job.suspended for member in members)

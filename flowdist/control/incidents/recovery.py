@@ -232,7 +232,7 @@ def extend(job: JobState, incident: Incident, worlds: Iterable[WorldName]) -> No
         incident.phase, incident.awaited = "stopping", dict(incident.worlds)
         new = list(incident.worlds)
     stop_set(job, incident, new)
-    if new or job.parked:  # where all of a large world fails, one by one, nothing else is to be looked for
+    if new or job.suspended:  # where all of a large world fails, one by one, nothing else is to be looked for
         recall(job, incident)
 
 
@@ -269,7 +269,7 @@ def ignore(job: JobState, replica: Replica) -> None:
     world = job.worlds[replica.world]
     for mate in job.roles_of(world) if role.spec.gang else ():
         mate.outcome = "ignored"
-        job.reseated = True
+        job.placement_changed = True
     retire(job, world, "ended", role.spec.stop_grace_ns)
     if role.spec.gang:
         return
@@ -281,7 +281,7 @@ def ignore(job: JobState, replica: Replica) -> None:
         begin_ending(job, "failed", reason, role.spec.name)
     elif not left:
         role.outcome = "ignored"
-        job.reseated = True
+        job.placement_changed = True
 
 
 def end_ignored(job: JobState, world: World, gate: str) -> None:
@@ -299,7 +299,7 @@ def end_ignored(job: JobState, world: World, gate: str) -> None:
                 _end_waiting(job, job.worlds[name])
         if all(job.worlds[name].phase == "ended" for name in role.worlds):  # what still runs may do its work
             role.outcome = "ignored"
-    job.reseated = True
+    job.placement_changed = True
 
 
 def _end_waiting(job: JobState, world: World) -> None:

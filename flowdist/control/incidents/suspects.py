@@ -22,15 +22,15 @@ from flowdist.control.placement.bad_nodes import blame, forget_failure
 from flowdist.control.protocol.ids import NodeName, WorldName
 
 
-def note_quiet(job: JobState, name: NodeName) -> None:
+def note_suspected(job: JobState, name: NodeName) -> None:
     node = job.nodes.get(name)
     if node is not None and node.usable:
-        job.quiet[name] = None
+        job.suspected[name] = None
 
 
 def note_heard(job: JobState, name: NodeName) -> None:
     """It was slow, not lost: what waits for no other node is judged after all."""
-    job.quiet.pop(name, None)
+    job.suspected.pop(name, None)
     for incident in job.open_incidents():
         if name in incident.in_doubt:
             _clear(job, incident, [name], f"{name} is heard again")
@@ -42,7 +42,7 @@ def note_answer(job: JobState, replica: Replica) -> None:
     One that is overdue has to be heard all the same: this may have been on its way for long.
     """
     number, name = job.worlds[replica.world].incident, replica.node
-    if number is None or name is None or name in job.quiet or name not in job.incident(number).in_doubt:
+    if number is None or name is None or name in job.suspected or name not in job.incident(number).in_doubt:
         return
     incident = job.incident(number)
     others = [job.replicas[other] for other in job.nodes[name].replicas]
@@ -57,14 +57,14 @@ def note_answers_are_due(job: JobState, incident: Incident) -> None:
     if due is not None:
         job.due.set(Due("answer", str(incident.number)), due)
     else:
-        _clear(job, incident, [name for name in incident.in_doubt if name not in job.quiet])
+        _clear(job, incident, [name for name in incident.in_doubt if name not in job.suspected])
 
 
 def excuse_peers(job: JobState, name: NodeName) -> list[WorldName]:
     """It is lost, and what might have followed from that has. Returns the worlds that belong to its incident."""
     options = job.graph.options
-    since = job.now - (options.silent_after_ns if name in job.quiet else options.cause_window_ns)
-    job.quiet.pop(name, None)
+    since = job.now - (options.silent_after_ns if name in job.suspected else options.cause_window_ns)
+    job.suspected.pop(name, None)
     worlds: dict[WorldName, None] = {}
     for incident in _open_or_of_late(job, since):
         is_of_peers = incident.opened_ns >= since and _is_of_peers(job, incident, name)
@@ -150,11 +150,11 @@ def _is_known(job: JobState, incident: Incident, held: Held) -> bool:
     if job.now < _due(job, held):
         first = next(iter(incident.in_doubt.values()), None)
         return first is None or first > held.at_ns
-    return not any(incident.in_doubt.get(name, job.now) <= held.at_ns for name in job.quiet)
+    return not any(incident.in_doubt.get(name, job.now) <= held.at_ns for name in job.suspected)
 
 
 def _due(job: JobState, held: Held) -> int:
-    return held.at_ns + job.graph.options.quiet_after_ns
+    return held.at_ns + job.graph.options.suspect_after_ns
 
 
 def _charge(job: JobState, incident: Incident, root: Incident, verdict: Verdict) -> None:

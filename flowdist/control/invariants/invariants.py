@@ -65,27 +65,31 @@ def check_room(job: JobState) -> None:
     assert all(job.nodes[name].usable for name in job.warming), f"{list(job.warming)} warm up, and are not all up"
     leaving = {name for name, node in job.nodes.items() if node.usable and node.is_leaving}
     assert leaving == set(job.leaving), f"{sorted(job.leaving)} are being left, and {sorted(leaving)} say so"
-    assert all(job.nodes[name].usable for name in job.quiet), f"{list(job.quiet)} are overdue, and are not all up"
-    for shelf in job.shelves:
-        found = [candidate(job, shelf, name, free) for name, free in job.free.items()]
+    assert all(job.nodes[name].usable for name in job.suspected), (
+        f"{list(job.suspected)} are overdue, and are not all up"
+    )
+    for candidates in job.candidate_indexes:
+        found = [candidate(job, candidates, name, free) for name, free in job.free.items()]
         best_first = sorted([best for best in found if best is not None])
-        assert best_first == list(shelf), f"{shelf.need} fits on {best_first}, not {list(shelf)}"
-        assert shelf.slots == sum([abs(best[0]) for best in best_first]), f"{shelf.need} fits {shelf.slots} times"
+        assert best_first == list(candidates), f"{candidates.need} fits on {best_first}, not {list(candidates)}"
+        assert candidates.slots == sum([abs(best[0]) for best in best_first]), (
+            f"{candidates.need} fits {candidates.slots} times"
+        )
 
 
 def check_place(job: JobState, name: str) -> None:
     """The same for one node."""
     node = job.nodes[name]
     assert ((node.order, name) in job.usable) == node.usable, f"{name} is usable: {node.usable}, against {job.usable}"
-    check_shelves(job, name)
+    check_candidates(job, name)
 
 
-def check_shelves(job: JobState, name: str) -> None:
+def check_candidates(job: JobState, name: str) -> None:
     """Placement finds the node where its room belongs."""
     free = job.free.get(name)
-    for shelf in job.shelves:
-        best = candidate(job, shelf, name, free)
-        assert best == shelf.get(name), f"{shelf.need} fits on {best}, not {shelf.get(name)}"
+    for candidates in job.candidate_indexes:
+        best = candidate(job, candidates, name, free)
+        assert best == candidates.get(name), f"{candidates.need} fits on {best}, not {candidates.get(name)}"
 
 
 def check_role(job: JobState, role: Role) -> None:
@@ -151,11 +155,11 @@ def check_replica(job: JobState, replica: Replica, role: Role) -> None:
         assert replica.attempt > 0 and order is not None, f"{replica.id} runs without an order"
         assert order.node == replica.node, f"{replica.id} was started elsewhere"
         assert job.nodes[order.node].usable or phase == "stopping", f"{replica.id} runs on a lost node"
-    if replica.id in job.parked:
-        _check_parked(job, replica)
+    if replica.id in job.suspended:
+        _check_suspended(job, replica)
 
 
-def _check_parked(job: JobState, replica: Replica) -> None:
+def _check_suspended(job: JobState, replica: Replica) -> None:
     name, order, world = str(replica.id), replica.order, job.worlds[replica.world]
     assert replica.node is not None and job.nodes[replica.node].usable, f"{name} waits in place on no node"
     assert not replica.is_live and order is not None, f"{name} waits in place, and is {replica.phase}"
@@ -242,7 +246,7 @@ def check_incidents(job: JobState) -> None:
         assert bool(incident.in_doubt) == bool(incident.held), f"{waits} to judge {incident.held}"
         assert all(job.nodes[name].usable for name in incident.in_doubt), f"{waits}, which is lost"
         is_bounded = Due("answer", str(incident.number)) in job.due
-        assert is_bounded or incident.in_doubt.keys() <= job.quiet.keys(), f"{waits}, which need not answer"
+        assert is_bounded or incident.in_doubt.keys() <= job.suspected.keys(), f"{waits}, which need not answer"
     for world in job.worlds.values():
         if world.incident is not None:
             assert world.name in job.incident(world.incident).worlds, f"{world.name} is not in its incident"

@@ -15,8 +15,8 @@ from flowdist.graph import Need, Placement
 Candidate = tuple[int, int, NodeName]  # rank, the node's order, its name: the lowest is the best
 
 
-class Shelf:
-    """`slots` is how many would fit on all of the nodes together. Two shelves are equal when they hold the same."""
+class CandidateIndex:
+    """`slots` is how many would fit on all of the nodes together. Two are equal when they hold the same."""
 
     def __init__(self, need: Need, placement: Placement) -> None:
         self.need, self.placement = need, placement
@@ -26,7 +26,7 @@ class Shelf:
         self._sorted: list[Candidate] = []
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Shelf) and self._found == other._found
+        return isinstance(other, CandidateIndex) and self._found == other._found
 
     __hash__ = None  # type: ignore[assignment]  # it changes
 

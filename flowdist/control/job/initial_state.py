@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowdist.control.job.candidates import Shelf
+from flowdist.control.job.candidates import CandidateIndex
 from flowdist.control.job.state import JobState, Replica, Role, World
 from flowdist.control.protocol.ids import NodeName, ReplicaId, WorldName
 from flowdist.graph import Gate, RoleGraph, RoleSpec, needed
@@ -50,14 +50,14 @@ def new_job(graph: RoleGraph, known_nodes: tuple[NodeName, ...]) -> JobState:
     return job
 
 
-def _shelf(job: JobState, spec: RoleSpec) -> Shelf:
+def _shelf(job: JobState, spec: RoleSpec) -> CandidateIndex:
     """One for all the roles that ask for the same."""
     need = needed(spec.resources)
-    for shelf in job.shelves:
-        if (shelf.need, shelf.placement) == (need, spec.placement):
-            return shelf
-    job.shelves.append(Shelf(need, spec.placement))
-    return job.shelves[-1]
+    for candidates in job.candidate_indexes:
+        if (candidates.need, candidates.placement) == (need, spec.placement):
+            return candidates
+    job.candidate_indexes.append(CandidateIndex(need, spec.placement))
+    return job.candidate_indexes[-1]
 
 
 def _add_worlds(job: JobState) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from flowdist.control.job.candidates import Shelf
+from flowdist.control.job.candidates import CandidateIndex
 from flowdist.control.job.deadlines import Deadlines, Due
 from flowdist.control.protocol.effects import Effect, Level, Notify, Outcome, StartReplica, StopReplica
 from flowdist.control.protocol.events import CheckpointOffered
@@ -226,7 +226,7 @@ class Role:
     waiting: dict[WorldName, None]  # which of its worlds are
     leaving: dict[WorldName, None]  # which of them end for good and are not gone yet
     vacant: list[int]  # which of its replicas have no seat and may get one, in order
-    shelf: Shelf  # the nodes that may take one more of it
+    candidates: CandidateIndex  # the nodes that may take one more of it
     dependents: tuple[tuple[str, Gate], ...]
     upstream: dict[str, None]  # every role that it depends on, over any number of gates
     after: dict[str, None]  # every role that has to succeed before it starts
@@ -239,7 +239,7 @@ class Role:
     addresses: dict[str, str] = field(default_factory=dict)  # by port, as last told
     stale: bool = False  # the addresses may be others by now
     portless: dict[ReplicaId, None] = field(default_factory=dict)  # have a seat, and ports yet to be chosen
-    complained: bool = False  # it was said that the role finds no room
+    warning_sent: bool = False  # it was said that the role finds no room
     is_cold: bool = False  # it was said that its workers are not forked
     outcome: Literal["succeeded", "failed", "ignored", "stopped"] | None = None
     shown: tuple[bool, ...] = (False,) * 4  # started, ready, succeeded, lost: as its dependents know it
@@ -304,10 +304,10 @@ class JobState:
     node_order: dict[NodeName, int] = field(default_factory=dict)
     usable: list[tuple[int, NodeName]] = field(default_factory=list)  # nodes that are, in their order
     free: dict[NodeName, Capacity] = field(default_factory=dict)  # of nodes that take more
-    quiet: dict[NodeName, None] = field(default_factory=dict)  # usable nodes that are overdue
+    suspected: dict[NodeName, None] = field(default_factory=dict)  # usable nodes that are overdue
     leaving: dict[NodeName, None] = field(default_factory=dict)  # usable nodes that are drained or preempted
     warming: dict[NodeName, None] = field(default_factory=dict)  # nodes that still import what workers will want
-    shelves: list[Shelf] = field(default_factory=list)  # of these nodes, by what roles ask for
+    candidate_indexes: list[CandidateIndex] = field(default_factory=list)  # of these nodes, by what roles ask for
     incidents: list[Incident] = field(default_factory=list)
     open: dict[int, None] = field(default_factory=dict)  # numbers of the open incidents
     due: Deadlines = field(default_factory=Deadlines)
@@ -318,13 +318,15 @@ class JobState:
     ending_reason: str = ""
     ending_at_once: bool = False  # no grace and no order: a failure, or an operator in a hurry
     outcome: Outcome | None = None
-    parked: dict[ReplicaId, None] = field(default_factory=dict)  # have workers that wait in place for their next start
+    suspended: dict[ReplicaId, None] = field(
+        default_factory=dict
+    )  # have workers that wait in place for their next start
     live_at: dict[int, int] = field(default_factory=dict)  # how many replicas live, by the depth of their role
     effects: list[Effect] = field(default_factory=list)  # of the event that is being handled
     touched: dict[WorldName, None] = field(default_factory=dict)  # worlds that settling has to visit
     touched_roles: dict[str, None] = field(default_factory=dict)
-    hungry: dict[str, None] = field(default_factory=dict)  # roles that found no room for a replica
-    reseated: bool = False  # a seat was given, freed or added: those who found no room may find some
+    unsatisfied: dict[str, None] = field(default_factory=dict)  # roles that found no room for a replica
+    placement_changed: bool = False  # a seat was given, freed or added: those who found no room may find some
 
     def open_incidents(self) -> list[Incident]:
         return [self.incidents[number - 1] for number in self.open]
@@ -429,8 +431,8 @@ class JobState:
 
         Its agent starts nothing before they are gone.
         """
-        if replica.id in self.parked:
-            del self.parked[replica.id]
+        if replica.id in self.suspended:
+            del self.suspended[replica.id]
             assert replica.node is not None
             if self.nodes[replica.node].usable:
                 self.emit(StopReplica(replica.node, replica.id, replica.attempt, 0))

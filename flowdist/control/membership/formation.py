@@ -97,8 +97,8 @@ def why_not_admitted(job: JobState) -> str:
 
 def _complain(job: JobState, role: Role) -> None:
     """Say once why a role does not start, for as long as it does not."""
-    if not role.complained:
-        role.complained = True
+    if not role.warning_sent:
+        role.warning_sent = True
         timeout = format_duration(role.spec.pending_timeout_ns)
         job.notify(f"waiting up to {timeout} for room: {explain(job, role)}", "warning")
 
@@ -122,7 +122,7 @@ def _form_gang(job: JobState, world: World, roles: list[Role]) -> None:
         whole = role.seats - role.seats % role.spec.step  # of others the ranks form no mesh: the highest wait
         for replica in seated(job, role)[whole:] if whole < role.seats else ():
             unplace(job, replica)
-            job.hungry[role.spec.name] = None
+            job.unsatisfied[role.spec.name] = None
     _open(job, world, [replica for role in roles for replica in seated(job, role)])
 
 
@@ -146,9 +146,9 @@ def _has_minimum(job: JobState, role: Role, count: int) -> bool:
     pending = Due("pending", role.spec.name)
     if count >= role.spec.min_replicas:
         job.due.clear(pending)
-        role.complained = False
+        role.warning_sent = False
         return True
-    job.hungry[role.spec.name] = None
+    job.unsatisfied[role.spec.name] = None
     job.due.set_once(pending, job.now + role.spec.pending_timeout_ns)
     _complain(job, role)
     return False
@@ -344,7 +344,7 @@ def _grow(job: JobState, world: World, roles: list[Role]) -> None:
         job.due.clear(cooldown)
         return
     for role in growing:
-        job.hungry[role.spec.name] = None
+        job.unsatisfied[role.spec.name] = None
     extra = [short_of_room(job, [role], extra=role.spec.step, without=job.warming) for role in growing]
     if None not in extra:
         job.due.clear(cooldown)

@@ -82,13 +82,13 @@ def warmed_up(job: JobState, name: NodeName) -> None:
     """Worlds that run may grow onto it now (R13)."""
     if name in job.warming:
         del job.warming[name]
-        job.reseated = True
+        job.placement_changed = True
 
 
 def _refuse_strays(job: JobState, event: NodeJoined) -> list[InventoryItem]:
     """A node that starts anew should run nothing; what it runs all the same is stopped."""
     for item in event.inventory:
-        if item.phase in ("starting", "running", "ready", "parked"):
+        if item.phase in ("starting", "running", "ready", "suspended"):
             job.emit(StopReplica(event.node, item.replica, item.attempt, 0))
     return []
 
@@ -102,7 +102,7 @@ def _reconcile(job: JobState, event: NodeJoined) -> list[InventoryItem]:
         if replica is not None and replica.node == event.node and replica.attempt == item.attempt and replica.is_live:
             news.append(item)
             _repeat_orders(job, replica, item)
-        elif item.phase in ("starting", "running", "ready") or (item.phase == "parked" and not _waits(job, item)):
+        elif item.phase in ("starting", "running", "ready") or (item.phase == "suspended" and not _waits(job, item)):
             job.emit(StopReplica(event.node, item.replica, item.attempt, 0))
     for name in list(job.nodes[event.node].replicas):
         replica = job.replicas[name]
@@ -115,17 +115,17 @@ def _reconcile(job: JobState, event: NodeJoined) -> list[InventoryItem]:
 
 
 def _waits(job: JobState, item: InventoryItem) -> bool:
-    """Whether parked workers wait for a start that is to come, or was lost with the connection."""
+    """Whether suspended workers wait for a start that is to come, or was lost with the connection."""
     replica = job.replicas.get(item.replica)
     if replica is None or replica.node is None:
         return False
     lost = replica.phase == "starting" and replica.attempt == item.attempt + 1
-    return lost or (replica.id in job.parked and replica.attempt == item.attempt)
+    return lost or (replica.id in job.suspended and replica.attempt == item.attempt)
 
 
 def _repeat_orders(job: JobState, replica: Replica, item: InventoryItem) -> None:
     """Orders about an attempt that runs: each may be heard twice."""
-    if item.phase in ("parked", "stopped", "exited") or replica.node is None:
+    if item.phase in ("suspended", "stopped", "exited") or replica.node is None:
         return
     notice = job.worlds[replica.world].notice
     if replica.phase == "stopping":
@@ -156,7 +156,7 @@ def lose_node(job: JobState, name: NodeName, cause: str, because: str = "", *, a
     job.missing.pop(name, None)
     node = job.nodes.get(name)
     if node is None:
-        job.reseated = True  # whoever waited for it need not
+        job.placement_changed = True  # whoever waited for it need not
         return
     was_usable, node.lost_because = node.usable, because
     _give_up(job, name)

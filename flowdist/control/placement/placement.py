@@ -13,7 +13,7 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Collection, Iterable
 
-from flowdist.control.job.candidates import Candidate, Shelf
+from flowdist.control.job.candidates import Candidate, CandidateIndex
 from flowdist.control.job.state import OVER_PHASES, JobState, Node, Replica, Role
 from flowdist.control.placement.amounts import free_text, need_text
 from flowdist.control.protocol.ids import NodeName, ReplicaId
@@ -38,7 +38,7 @@ class Chooser:
     """Nodes for the replicas of one role, one after the other. `trial` is kept right.
 
     `taken` are seats that were chosen and not given yet: their nodes are in the trial. All other nodes come from the
-    role's shelf as they are wanted; those of the trial are in a heap, and looked up again when they come up.
+    role's candidates as they are wanted; those of the trial are in a heap, and looked up again when they come up.
     """
 
     def __init__(self, job: JobState, role: Role, trial: Trial, taken: Iterable[Seat] = ()) -> None:
@@ -46,7 +46,7 @@ class Chooser:
         self._taken: dict[NodeName, list[str]] = {}
         for replica, node in taken:
             self._taken.setdefault(node, []).append(replica.role)
-        self._passed: Candidate | None = None  # on the shelf
+        self._passed: Candidate | None = None  # on the candidates
         self._heap = [candidate for name in trial if (candidate := self._candidate(name)) is not None]
         heapq.heapify(self._heap)
 
@@ -54,8 +54,8 @@ class Chooser:
         """Whether so many will not find nodes, by a glance; asked before any is taken."""
         if self._role.need.is_nothing:
             return False
-        tried = sum(abs(found[0]) for name in self._trial if (found := self._role.shelf.get(name)) is not None)
-        return self._role.shelf.slots - tried + sum(abs(rank) for rank, _, _ in self._heap) < count
+        tried = sum(abs(found[0]) for name in self._trial if (found := self._role.candidates.get(name)) is not None)
+        return self._role.candidates.slots - tried + sum(abs(rank) for rank, _, _ in self._heap) < count
 
     def take(self, prefer: NodeName | None = None, avoid: Collection[NodeName] = ()) -> NodeName | None:
         """The node for one more replica, or None. `prefer` wins where it fits: its ports are there."""
@@ -79,10 +79,10 @@ class Chooser:
 
     def _next(self) -> Candidate | None:
         """The best of those that were not looked at yet."""
-        fresh = self._role.shelf.after(self._passed)
+        fresh = self._role.candidates.after(self._passed)
         while fresh is not None and fresh[2] in self._trial:
             self._passed = fresh
-            fresh = self._role.shelf.after(fresh)
+            fresh = self._role.candidates.after(fresh)
         if self._heap and (fresh is None or self._heap[0] < fresh):
             return heapq.heappop(self._heap)
         self._passed = fresh or self._passed
@@ -102,19 +102,19 @@ class Chooser:
         return self._trial[name] if name in self._trial else self._job.free.get(name)
 
     def _candidate(self, name: NodeName) -> Candidate | None:
-        return candidate(self._job, self._role.shelf, name, self._left(name), self._taken.get(name, ()))
+        return candidate(self._job, self._role.candidates, name, self._left(name), self._taken.get(name, ()))
 
 
 def candidate(
-    job: JobState, shelf: Shelf, name: NodeName, free: Capacity | None, taken: Collection[str] = ()
+    job: JobState, candidates: CandidateIndex, name: NodeName, free: Capacity | None, taken: Collection[str] = ()
 ) -> Candidate | None:
-    """The node, with so much left, as a candidate for the shelf; None when it is none."""
-    if free is None or (shelf.is_picky and refusal(job.nodes[name], shelf.placement, taken)):
+    """The node, with so much left, as a candidate for the candidates; None when it is none."""
+    if free is None or (candidates.is_picky and refusal(job.nodes[name], candidates.placement, taken)):
         return None
-    count = slots(shelf.need, free)
+    count = slots(candidates.need, free)
     if count < 1:
         return None
-    return (count if shelf.placement.strategy == "pack" else -count), job.nodes[name].order, name
+    return (count if candidates.placement.strategy == "pack" else -count), job.nodes[name].order, name
 
 
 def refusal(node: Node, placement: Placement, taken: Collection[str] = ()) -> str:
@@ -153,7 +153,7 @@ def place(job: JobState, replica: Replica, name: NodeName) -> None:
     if replica.ports_node != name:
         replica.ports, replica.ports_node = (), None
         role.portless[replica.id] = None
-    role.stale = job.reseated = True
+    role.stale = job.placement_changed = True
     update_free(job, name)
     job.touch(job.worlds[replica.world])
 
@@ -174,8 +174,8 @@ def unplace(job: JobState, replica: Replica) -> None:
     if replica.phase not in OVER_PHASES:
         insort(role.vacant, replica.id.index)
     if not role.spec.gang:
-        job.hungry[role.spec.name] = None  # the seat may be for another of it, who has asked for none so far
-    role.stale = job.reseated = True
+        job.unsatisfied[role.spec.name] = None  # the seat may be for another of it, who has asked for none so far
+    role.stale = job.placement_changed = True
     update_free(job, name)
     job.touch(job.worlds[replica.world])
 
@@ -190,23 +190,23 @@ def takes_more(node: Node) -> bool:
 
 
 def update_free(job: JobState, name: NodeName) -> None:
-    """Keep right what the node offers: how much it has left, and whose shelf it is on."""
+    """Keep right what the node offers: how much it has left, and whose candidates it is on."""
     node = job.nodes[name]
     if takes_more(node):
         job.free[name] = node.free
     else:
         job.free.pop(name, None)
-    for shelf in job.shelves:
-        shelf.put(name, candidate(job, shelf, name, job.free.get(name)))
-    job.reseated = True
+    for candidates in job.candidate_indexes:
+        candidates.put(name, candidate(job, candidates, name, job.free.get(name)))
+    job.placement_changed = True
 
 
 def fill(job: JobState, role: Role, count: int, *, without: Collection[NodeName] = ()) -> int:
     """Place up to `count` of the replicas that wait, lowest first, beyond the minima of roles that are yet to come.
 
     Nodes `without` take nothing.
-    Returns how many found a place; the role is hungry if there were any, and not so many did. Seats are given by as
-    many as a mesh of the role's ranks needs, one by one where it has none.
+    Returns how many found a place; the role is unsatisfied if there were any, and not so many did. Seats are given by
+    as many as a mesh of the role's ranks needs, one by one where it has none.
     """
     if count <= 0 or not role.vacant:
         return 0
@@ -232,7 +232,7 @@ def fill(job: JobState, role: Role, count: int, *, without: Collection[NodeName]
             place(job, job.replicas[chosen], name)
         placed, block = placed + block, role.spec.step
     if wanting and placed < count:
-        job.hungry[role.spec.name] = None
+        job.unsatisfied[role.spec.name] = None
     return placed
 
 
@@ -270,7 +270,7 @@ def admit(job: JobState, roles: Iterable[Role]) -> Role | None:
     for replica, node in wanted if not short else ():
         place(job, job.replicas[replica], node)
     for role in short:
-        job.hungry[role.spec.name] = None
+        job.unsatisfied[role.spec.name] = None
     return short[0] if short else None
 
 

@@ -88,7 +88,7 @@ class WorkerElastic(msgspec.Struct, frozen=True, tag=True):
     inside: bool = True
 
 
-class WorkerParked(msgspec.Struct, frozen=True, tag=True):
+class WorkerSuspended(msgspec.Struct, frozen=True, tag=True):
     """A worker has left its generation, and waits to be told of the next."""
 
     replica: ReplicaId
@@ -195,7 +195,7 @@ WorkerNews = (  # of an attempt whose workers run
     | WorkerOffered
     | WorkerReady
     | WorkerElastic
-    | WorkerParked
+    | WorkerSuspended
     | ProbePassed
     | SignsSeen
     | WorkersAsked
@@ -244,7 +244,7 @@ class SpawnWorkers(msgspec.Struct, frozen=True, tag=True):
 
 
 class LeaveGeneration(msgspec.Struct, frozen=True, tag=True):
-    """Have the workers of the attempt leave their generation; each answers WorkerParked."""
+    """Have the workers of the attempt leave their generation; each answers WorkerSuspended."""
 
     replica: ReplicaId
     attempt: int

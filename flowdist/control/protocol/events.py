@@ -26,7 +26,7 @@ class ReplicaExited(msgspec.Struct, frozen=True, tag=True):
     signal: str | None = None  # without SIG: "KILL"
     local_rank: int = 0
     detail: str = ""
-    parked: bool = False  # some of its workers have left their generation and wait, as in ReplicaStopped
+    suspended: bool = False  # some of its workers have left their generation and wait, as in ReplicaStopped
 
 
 class InventoryItem(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ class InventoryItem(msgspec.Struct, frozen=True):
 
     replica: ReplicaId
     attempt: int
-    phase: str  # "starting" | "running" | "ready" | "parked" | "stopped" | "exited"
+    phase: str  # "starting" | "running" | "ready" | "suspended" | "stopped" | "exited"
     ports: tuple[tuple[str, int], ...] = ()
     exited: ReplicaExited | None = None
 
@@ -73,7 +73,7 @@ class NodeGone(msgspec.Struct, frozen=True, tag=True):
     cause: str = "its agent died"
 
 
-class NodeQuiet(msgspec.Struct, frozen=True, tag=True):
+class NodeSuspected(msgspec.Struct, frozen=True, tag=True):
     """The node's heartbeats are overdue: who fails before it is heard, or silent, may fail because of it."""
 
     node: NodeName
@@ -160,12 +160,12 @@ class ReplicaElastic(msgspec.Struct, frozen=True, tag=True):
 class ReplicaStopped(msgspec.Struct, frozen=True, tag=True):
     """All workers of the replica ended after a stop that it was told: neither success nor failure (R16).
 
-    `parked`: some of them did not end, but have left their generation, and wait for the next start of the replica.
+    `suspended`: some of them did not end, but have left their generation, and wait for the next start of the replica.
     """
 
     replica: ReplicaId
     attempt: int
-    parked: bool = False
+    suspended: bool = False
 
 
 class ReplicaUnkillable(msgspec.Struct, frozen=True, tag=True):
@@ -295,7 +295,7 @@ Event = (
     | NodeWarm
     | NodeLeft
     | NodeGone
-    | NodeQuiet
+    | NodeSuspected
     | NodeSilent
     | NodeHeard
     | GpuFailed

@@ -82,9 +82,9 @@ class Bodies:
         elastic = (io.WorkerElastic(*process, 0),) if self._elastic else ()
         return self.live(number, process, "up", io.WorkersSpawned(*process, ports), *elastic)
 
-    def park(self, number: int, process: Process) -> Did:
+    def suspend(self, number: int, process: Process) -> Did:
         """The process has left its generation, and waits."""
-        return self.live(number, process, "parked", io.WorkerParked(*process, 0))
+        return self.live(number, process, "suspended", io.WorkerSuspended(*process, 0))
 
     def end(self, number: int, process: Process, event: io.WorkerExited | io.SpawnFailed) -> Did:
         """A process ends, or never came to be, and the agent is told."""
@@ -201,7 +201,7 @@ def _spawn(body: Body, output: io.SpawnWorkers) -> None:
 
 def _signal(body: Body, process: Process, signal: str) -> None:
     life = body.lives.get(process)
-    if life in ("parked", "parting"):  # it has nothing to do with what runs
+    if life in ("suspended", "parting"):  # it has nothing to do with what runs
         body.lives[process] = "parting"
     elif life is not None and life != "killed":
         body.lives[process] = "killed" if signal == "KILL" else "told"

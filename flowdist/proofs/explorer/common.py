@@ -20,7 +20,7 @@ Life = Literal[
     "saving",  # at the agreed step
     "left",  # that step
     "leaving",  # its generation, in place
-    "parked",  # has left it, and waits for the next
+    "suspended",  # has left it, and waits for the next
     "parting",  # was told to end while it waited
     "told",  # has got SIGTERM
     "killed",  # has got SIGKILL

@@ -1,4 +1,4 @@
-"""The controller's side of a small job, in states that never change: a controller with its links, or none at all.
+"""The controller's side of a small job, in states that never change: a controller with its sessions, or none at all.
 
 Equal keys have the same number, and what an input does to a state is worked out once for each and kept. Times in
 messages count from now, so that a message does not depend on how its sender came to be.
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from flowdist.control.connection.sessions import Links
+from flowdist.control.connection.sessions import Sessions
 from flowdist.control.controller import Controller
 from flowdist.control.membership.waiting import waiting_for
 from flowdist.control.protocol.effects import FinishJob, Notify, StartReplica
@@ -52,7 +52,7 @@ class Brain:
     """`now` is its clock, `record` what was written on one of the ways here."""
 
     controller: Controller
-    links: Links
+    sessions: Sessions
     now: int = START_NS
     is_down: bool = False
     record: Entry | None = None
@@ -101,17 +101,17 @@ class Brains:
     def __init__(self, graph: RoleGraph) -> None:
         self._graph, self._keys = graph, Keys(graph)
         self.known: Numbered[Brain] = Numbered()
-        self.first = self._number(Brain(first_controller(graph), Links(graph.options)))
+        self.first = self._number(Brain(first_controller(graph), Sessions(graph.options)))
         self._outlook: dict[int, Outlook] = {}
 
     def _number(self, brain: Brain) -> int:
-        key = self._keys.of_controller(brain.controller, brain.links, brain.now)
+        key = self._keys.of_controller(brain.controller, brain.sessions, brain.now)
         return self.known.number(digest_of((key, brain.is_down)), brain)
 
     def decide(self, number: int, news: News) -> Decided:
         """What follows from a message, from the proof that a node is dead, or when a deadline has come."""
         before = self.known.items[number]
-        brain = replace(before, controller=copy_of(before.controller), links=copy_of(before.links))
+        brain = replace(before, controller=copy_of(before.controller), sessions=copy_of(before.sessions))
         turn = _Turn(brain, self._graph)
         try:
             turn.take(news, replays=number % REPLAYED_ONE_IN == 0)
@@ -125,9 +125,9 @@ class Brains:
     def later(self, number: int, by_ns: int, heard: tuple[NodeName, ...]) -> int:
         """The same state after some time in which these nodes were heard to its end."""
         before = self.known.items[number]
-        brain = replace(before, links=copy_of(before.links), now=before.now + by_ns)
+        brain = replace(before, sessions=copy_of(before.sessions), now=before.now + by_ns)
         for node in heard:
-            brain.links.heard(node, brain.now)
+            brain.sessions.heard(node, brain.now)
         return self._number(brain)
 
     def outlook(self, number: int) -> Outlook:
@@ -142,7 +142,7 @@ def _outlook(brain: Brain) -> Outlook:
     if brain.is_down:
         return Outlook(True, job.outcome, ("a controller to take over",), None, {}, {})
     at = brain.controller.deadline()
-    liveness = brain.links._liveness
+    liveness = brain.sessions._detector
     silence = {node: until - brain.now for node, until in liveness._until_ns.items()}
     watch = {node: liveness._due(node) - brain.now for node in liveness._until_ns}
     waits, deadline_ns = tuple(waiting_for(job)), None if at is None else at - brain.now
@@ -175,21 +175,21 @@ class _Turn:
         brain = self._brain
         match news:
             case NodeGone() | CancelRequested() | DrainRequested():
-                brain.links.note(news)
+                brain.sessions.note(news)
                 self._handle(news)
             case TimePassed():
-                for silent in brain.links.expire(brain.now):
+                for silent in brain.sessions.expire(brain.now):
                     self._handle(silent)
                 deadline = brain.controller.deadline()
                 if deadline is not None and deadline <= brain.now:
                     self._handle(news)
             case Crash():
-                brain.is_down, brain.links = True, Links(self._graph.options)
+                brain.is_down, brain.sessions = True, Sessions(self._graph.options)
             case TakeOver():
                 if replays:
                     self._replay()
                 brain.is_down = False
-                self._handle(brain.links.take_over(brain.controller.state, brain.now))
+                self._handle(brain.sessions.take_over(brain.controller.state, brain.now))
             case Join() | Heartbeat() | Report() | Preempted() | Leave():
                 self._hear(news)
 
@@ -205,12 +205,12 @@ class _Turn:
         assert fresh.state == self._brain.controller.state, "a controller that replays the record is elsewhere"
 
     def _hear(self, message: ToController) -> None:
-        links, node = self._brain.links, message.node
-        heard = links.hear(message, self._brain.now)
+        sessions, node = self._brain.sessions, message.node
+        heard = sessions.hear(message, self._brain.now)
         if isinstance(message, Join) and heard.answers:
             self.registers = True
             if self._brain.controller.state.outcome is not None:
-                self.sends.append((node, links.dismiss(node)))
+                self.sends.append((node, sessions.dismiss(node)))
         self.sends += [(node, answer) for answer in heard.answers]
         for event in heard.events:
             self._handle(event)
@@ -229,9 +229,9 @@ class _Turn:
                 case Notify():
                     self.notes.append(effect.text)
                 case FinishJob():
-                    self.sends += [(node, brain.links.dismiss(node)) for node in job.nodes]
+                    self.sends += [(node, brain.sessions.dismiss(node)) for node in job.nodes]
                 case _:
-                    self.sends.append((effect.node, brain.links.order(effect)))
+                    self.sends.append((effect.node, brain.sessions.order(effect)))
             if isinstance(effect, StartReplica) and effect.attempt > before[effect.replica]:  # not said again
                 self._must_be_gone(effect)
 

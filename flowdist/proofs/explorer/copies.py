@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from flowdist.control.agent.agent import Agent
-from flowdist.control.connection.sessions import Links
+from flowdist.control.connection.sessions import Sessions
 from flowdist.control.controller import Controller
 from flowdist.control.job.deadlines import Due
 from flowdist.control.job.state import Charge, JobState, PastFailure, Replica, World
@@ -29,11 +29,11 @@ SKIPPED = {
     # and counted again by the invariants
     "JobState": (
         *("graph", "now", "ending_reason", "effects", "incidents", "open", "due", "node_order", "free", "live_at"),
-        *("touched", "touched_roles", "hungry", "reseated", "shelves", "leaving"),
+        *("touched", "touched_roles", "unsatisfied", "placement_changed", "candidate_indexes", "leaving"),
     ),
     "Role": (
         *("spec", "order", "need", "depth", "worlds", "replicas", "dependents", "upstream"),
-        *("pending", "seated", "unseated", "seats", "portless", "shelf", "waiting", "leaving", "vacant"),
+        *("pending", "seated", "unseated", "seats", "portless", "candidates", "waiting", "leaving", "vacant"),
     ),
     "World": ("roles", "pool", "order", "counts", "stalls", "spoken"),
     "Replica": ("procs", "stays"),
@@ -129,8 +129,8 @@ class Keys:
         self._now = 0
         self._places: dict[int, int] = {}  # of incidents that still matter, by number
 
-    def of_controller(self, controller: Controller, links: Links, now: int) -> list[Any]:
-        job, liveness = controller.state, links._liveness
+    def of_controller(self, controller: Controller, sessions: Sessions, now: int) -> list[Any]:
+        job, liveness = controller.state, sessions._detector
         since = now - self._cause_window_ns
         recent = [incident for incident in job.incidents if incident.is_open or incident.opened_ns >= since]
         self._now = now
@@ -139,14 +139,14 @@ class Keys:
         incidents = [(*self._fields(incident), list(incident.lost)) for incident in recent]
         until = sorted((node, max(until - now, 0)) for node, until in liveness._until_ns.items())
         deaf = [sorted(liveness._quiet), sorted(liveness._silent)]
-        heard = [until, *deaf, links.epoch, sorted(links._incarnations.items())]
+        heard = [until, *deaf, sessions.epoch, sorted(sessions._incarnations.items())]
         return [self._fields(job), self._unsettled(job), due, incidents, heard]
 
     def _unsettled(self, job: JobState) -> list[Any]:
         """What settling has yet to visit; once the job ends nobody looks at it."""
         if job.ending is not None:
             return []
-        return [sorted(job.touched), sorted(job.touched_roles), sorted(job.hungry), job.reseated]
+        return [sorted(job.touched), sorted(job.touched_roles), sorted(job.unsatisfied), job.placement_changed]
 
     def of_agent(self, agent: Agent, now: int) -> list[Any]:
         self._now = now

@@ -23,7 +23,7 @@ from flowdist.proofs.explorer.words import describe
 
 WORKER_PORT = 20_000
 NOTICE_NS = MINUTE  # of a node that is to be taken away
-NOT_RUNNING = ("spawning", "parked", "parting")
+NOT_RUNNING = ("spawning", "suspended", "parting")
 Messages = Numbered[ToController | ToAgent]
 
 
@@ -249,9 +249,9 @@ class Sites:
             elif life == "killed":
                 add("is killed", Pace.PROMPT, self._ends(site, process, signal="KILL"))
             elif life == "leaving":
-                add("leaves its generation in place", Pace.SOON, self._bodies.park(site.body, process))
+                add("leaves its generation in place", Pace.SOON, self._bodies.suspend(site.body, process))
                 add("fails", Pace.FAULT, self._ends(site, process, code=1))
-            elif life == "parked":
+            elif life == "suspended":
                 add("dies while it waits", Pace.FAULT, self._ends(site, process, signal="SEGV"))
             elif life == "parting":
                 add("ends where it waited", Pace.PROMPT, self._ends(site, process, signal="KILL"))

@@ -10,7 +10,7 @@ import msgspec
 
 from flowdist.control import controller
 from flowdist.control.agent.agent import Agent
-from flowdist.control.connection.failure_detector import Liveness
+from flowdist.control.connection.failure_detector import FailureDetector
 from flowdist.control.job.state import JobState, Replica
 from flowdist.control.membership import nodes
 from flowdist.control.protocol.effects import StartReplica
@@ -89,7 +89,7 @@ def _hears_late(hear: Any) -> Any:
 
 
 def _no_patience(watch: Any) -> Any:
-    def planted(liveness: Liveness, node: NodeName, now: int, patience_ns: int = 0) -> None:
+    def planted(liveness: FailureDetector, node: NodeName, now: int, patience_ns: int = 0) -> None:
         watch(liveness, node, now)
 
     return planted
@@ -103,8 +103,8 @@ def _never_fences(_: Any) -> Any:
 
 
 def _silent_too_soon(init: Any) -> Any:
-    def planted(liveness: Liveness, silent_after_ns: int, quiet_after_ns: int) -> None:
-        init(liveness, silent_after_ns // 3, min(quiet_after_ns, silent_after_ns // 3))
+    def planted(liveness: FailureDetector, silent_after_ns: int, suspect_after_ns: int) -> None:
+        init(liveness, silent_after_ns // 3, min(suspect_after_ns, silent_after_ns // 3))
 
     return planted
 
@@ -119,9 +119,11 @@ PLANTS = {
         "a stop that a connection took along is not repeated", nodes, "_repeat_orders", _no_orders_again
     ),
     "late-orders": Plant("an agent obeys what was meant for an earlier incarnation", Agent, "_hear", _hears_late),
-    "no-patience": Plant("a controller that took over waits no longer than ever", Liveness, "watch", _no_patience),
+    "no-patience": Plant(
+        "a controller that took over waits no longer than ever", FailureDetector, "watch", _no_patience
+    ),
     "no-fence": Plant("an agent works on when its lease is over", Agent, "_fence_at_ns", _never_fences),
-    "too-soon": Plant("a node counts as silent before it has fenced", Liveness, "__init__", _silent_too_soon),
+    "too-soon": Plant("a node counts as silent before it has fenced", FailureDetector, "__init__", _silent_too_soon),
 }
 
 

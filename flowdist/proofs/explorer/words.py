@@ -60,7 +60,7 @@ def _event(event: ev.Event) -> str:
         case ev.ReplicaExited():
             return f"{name} {event.replica}#{event.attempt} {event.kind or 'success'}"
         case ev.ReplicaStopped():
-            return f"{name} {event.replica}#{event.attempt}{' in place' if event.parked else ''}"
+            return f"{name} {event.replica}#{event.attempt}{' in place' if event.suspended else ''}"
         case ev.StepTold():
             return f"{name} {event.replica}#{event.attempt} {event.step}"
         case (

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from flowdist.graph import format_duration
-from flowdist.record.status import NodeStatus, ReplicaStatus, RoleStatus, Said, Status
+from flowdist.record.status import Decision, NodeStatus, ReplicaStatus, RoleStatus, Status
 from flowdist.report.record.trace import stamp
 
 STRIP_MAX = 64  # nodes that are drawn, one character each
@@ -249,7 +249,7 @@ def _at_most(lines: list[Line], most: int) -> list[Line]:
     return [*lines[:most], [Span(f"  and {len(lines) - most} lines more")]] if most else []
 
 
-def _said(said: Said) -> Line:
+def _said(said: Decision) -> Line:
     return [Span(f"  {stamp(said.t_ns).strip()}  ", "dim"), Span(said.text, STYLES.get(said.level, ""))]
 
 

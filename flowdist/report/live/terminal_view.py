@@ -17,7 +17,7 @@ from rich.text import Text
 
 from flowdist.control.job.state import JobState
 from flowdist.record.journal import Record
-from flowdist.record.status import Lately, status_of
+from flowdist.record.status import RecentDecisions, status_of
 from flowdist.report.live.status import Line, fitted
 
 PERIOD_S = 0.5
@@ -79,7 +79,7 @@ class LiveView:
 
     def __init__(self, pinned: Pinned, run_id: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._pinned, self._run_id, self._clock = pinned, run_id, clock
-        self._lately = Lately()
+        self._lately = RecentDecisions()
         self._next = 0.0
 
     def hear(self, record: Record) -> None:

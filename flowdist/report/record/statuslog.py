@@ -72,7 +72,7 @@ _MARKS: dict[type[ev.Event], str] = {
     ev.NodeWarm: "+",
     ev.NodeLeft: "-",
     ev.NodeGone: "-",
-    ev.NodeQuiet: "?",
+    ev.NodeSuspected: "?",
     ev.NodeSilent: "-",
     ev.NodeHeard: "+",
     ev.GpuFailed: "!",

@@ -80,8 +80,8 @@ class WorkerSocket:
             case {"elastic": bool(inside)}:
                 self._elastic[hello] = writer
                 self._tell(io.WorkerElastic(replica, attempt, local_rank, inside))
-            case {"parked": True}:
-                self._tell(io.WorkerParked(replica, attempt, local_rank))
+            case {"suspended": True}:
+                self._tell(io.WorkerSuspended(replica, attempt, local_rank))
             case {"commit": {"path": str(path), "step": int(step), "generation": int(generation)}}:
                 self._asking.setdefault((replica, attempt, path), []).append(writer)
                 self._tell(io.WorkerOffered(replica, attempt, generation, path, step))

@@ -17,7 +17,7 @@ from typing import Any, assert_never
 
 import msgspec
 
-from flowdist.control.connection.sessions import Links
+from flowdist.control.connection.sessions import Sessions
 from flowdist.control.controller import Controller
 from flowdist.control.protocol.effects import Effect, FinishJob, Notify, OpenStore
 from flowdist.control.protocol.events import ControllerStarted, Event, TimePassed
@@ -25,21 +25,21 @@ from flowdist.control.protocol.ids import NodeName
 from flowdist.control.protocol.messages import Heartbeat, Join, Leave, Preempted, Report, ToAgent, ToController
 from flowdist.graph import RoleGraph, decode_graph
 from flowdist.record.journal import FaultLine, Header, Line, Record, encode_line, read_whole_lines, record
-from flowdist.record.status import Lately, Said, Status, status_of
+from flowdist.record.status import Decision, RecentDecisions, Status, status_of
 from flowdist.record.timesheet import Timesheet
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.controller.alarm import Alarm
 from flowdist.runtime.controller.metrics import serve_metrics
 from flowdist.runtime.controller.reception import Listening, Reception
 from flowdist.runtime.injection.link_faults import Disturb, Disturbances, Heal
-from flowdist.runtime.injection.remote_faults import Blow
+from flowdist.runtime.injection.remote_faults import RemoteFault
 from flowdist.runtime.run_folder.remote_error_report import keep
-from flowdist.runtime.wire.endpoint import Gone
+from flowdist.runtime.wire.endpoint import DeathProof
 from flowdist.runtime.wire.frames import (
-    Arrive,
     Evidence,
     Farewell,
     Injected,
+    JoinRequest,
     JournalLine,
     Operate,
     ToControllerFrame,
@@ -51,7 +51,7 @@ from flowdist.runtime.wire.handshake import TOKEN
 from flowdist.runtime.wire.status_query import Decided, Describe, Described
 
 # What other hosts may say: nothing of the operator's.
-FromAfar = ToController | Watch | Arrive | Gone | Evidence
+FromAfar = ToController | Watch | JoinRequest | DeathProof | Evidence
 BIND_S = 10.0  # a controller that takes over waits so long for the port of the last one
 PART_S = 2.0  # for the other hosts to have read the last frames
 
@@ -110,7 +110,7 @@ class _ControllerProcess:
         self._reception = Reception(graph, job, config.run_id, token, config.known_nodes)
         self._far: dict[asyncio.StreamWriter, None] = {}  # connections of other hosts
         self._controller = Controller(graph, config.known_nodes)
-        self._links = Links(graph.options)
+        self._links = Sessions(graph.options)
         self._journal = Journal(Path(config.run_dir, "journal.jsonl"))
         self._n = 0
         self._last_ns = 0
@@ -118,7 +118,7 @@ class _ControllerProcess:
         self._disturbances = Disturbances(config.disturbed)
         self._watchers: list[asyncio.StreamWriter] = []
         self._alarm = Alarm(self._now, self._time_passed)
-        self._lately = Lately()
+        self._lately = RecentDecisions()
         self._sheet = Timesheet(self._controller.state)
         self._heard_ns: dict[NodeName, int] = {}
         self._took_over: ControllerStarted | None = None
@@ -247,7 +247,7 @@ class _ControllerProcess:
                 done = self._handle(message.event)
                 if message.answer:
                     texts = [effect for effect in done.effects if isinstance(effect, Notify)]
-                    said = tuple(Said(done.t_ns, effect.text, effect.level) for effect in texts)
+                    said = tuple(Decision(done.t_ns, effect.text, effect.level) for effect in texts)
                     self._send(writer, Decided(done.n, said))
             case Describe():
                 self._send(writer, Described(self._status()))
@@ -257,12 +257,12 @@ class _ControllerProcess:
                 self._disturbances.disturb(message)
             case Heal():
                 self._disturbances.heal(message)
-            case Blow():
+            case RemoteFault():
                 if (link := self._reception.link_of(message.node)) is not None:
                     self._send(link, message)
-            case Arrive():
+            case JoinRequest():
                 self._send(writer, self._reception.welcome(message, self._controller.state, writer))
-            case Gone():
+            case DeathProof():
                 for gone in self._links.gone(message.node, message.incarnation, message.cause):
                     self._handle(gone)
             case Evidence():

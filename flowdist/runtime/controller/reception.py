@@ -13,8 +13,8 @@ from flowdist.control.protocol.ids import NodeName
 from flowdist.graph import RoleGraph
 from flowdist.runtime.run_folder.folder import Door
 from flowdist.runtime.wire.endpoint import INCARNATIONS, keep_alive
-from flowdist.runtime.wire.frames import Arrive, Welcome, read_frame
-from flowdist.runtime.wire.handshake import CALLED, FRAME_MAX, PATIENCE_S, Accepted, Porter, Refused, encode
+from flowdist.runtime.wire.frames import JoinRequest, Welcome, read_frame
+from flowdist.runtime.wire.handshake import CALLED, FRAME_MAX, PATIENCE_S, Accepted, Refused, ServerHandshake, encode
 
 NAME_MAX = 50
 
@@ -54,7 +54,7 @@ class Reception:
             return False
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        porter = Porter(self._job, self._run_id, self._token)
+        porter = ServerHandshake(self._job, self._run_id, self._token)
         for judge in (porter.challenge, porter.judge):
             body = await read_frame(reader, FRAME_MAX)
             if body is None:
@@ -68,7 +68,7 @@ class Reception:
                 return False
         return isinstance(answer, Accepted)
 
-    def welcome(self, message: Arrive, job: JobState, writer: asyncio.StreamWriter) -> Welcome | Refused:
+    def welcome(self, message: JoinRequest, job: JobState, writer: asyncio.StreamWriter) -> Welcome | Refused:
         """A name for the node, unless the job is over."""
         if message.node:
             name = message.node

@@ -33,7 +33,7 @@ from flowdist.faults.rates import Arrivals, check_rates
 from flowdist.graph import RoleGraph, parse_duration
 from flowdist.record.journal import Record
 from flowdist.runtime.injection.link_faults import Direction, Disturb
-from flowdist.runtime.injection.remote_faults import Blow, strike, workers_hit
+from flowdist.runtime.injection.remote_faults import RemoteFault, strike, workers_hit
 from flowdist.runtime.injection.torn_checkpoint import Tearing, Torn
 from flowdist.runtime.processes.holding import Below
 from flowdist.runtime.wire.frames import Operation
@@ -95,7 +95,7 @@ def _refuse_what_is_not_real(fault: Fault) -> None:
         refuse_fault(fault, "nobody can make a real process faster", "write slow=2x or more")
 
 
-class Hands(Protocol):
+class ProcessControl(Protocol):
     """What the injector needs of the supervisor, who owns the processes."""
 
     def kill_node(self, name: str, back_after_ns: int | None) -> None: ...
@@ -109,7 +109,7 @@ class Hands(Protocol):
     def note_fault(self, spec: str, target: str) -> None: ...
     def warn(self, text: str) -> None: ...
     def is_far(self, node: str) -> bool: ...
-    def strike_far(self, blow: Blow) -> None: ...
+    def strike_far(self, blow: RemoteFault) -> None: ...
 
 
 class Injector:
@@ -121,7 +121,7 @@ class Injector:
     """
 
     def __init__(
-        self, plan: Plan, graph: RoleGraph, run_dir: Path, hands: Hands, *, seed: int = 0, since_ns: int = 0
+        self, plan: Plan, graph: RoleGraph, run_dir: Path, hands: ProcessControl, *, seed: int = 0, since_ns: int = 0
     ) -> None:
         self._run_dir, self._hands = run_dir, hands
         self._tearing = Tearing(graph, Path(graph.checkpoint_dir or run_dir / "checkpoints"))
@@ -247,7 +247,7 @@ class Injector:
             case "leave":
                 self._hands.send_away(name, fault.duration_ns)
             case "pause" if self._hands.is_far(name):
-                self._hands.strike_far(Blow(name, "pause", duration_ns=fault.duration_ns))
+                self._hands.strike_far(RemoteFault(name, "pause", duration_ns=fault.duration_ns))
             case "pause":
                 guardian = self._hands.guardian_of(name)
                 if guardian is not None:
@@ -274,7 +274,7 @@ class Injector:
     def _hit_replica(self, fault: Fault, replica: Replica, over_ns: int | None) -> None:
         assert replica.node is not None
         what = (fault.kind, fault.arg, fault.duration_ns)
-        blow = Blow(replica.node, *what, replica.id, replica.attempt, fault.local_rank)
+        blow = RemoteFault(replica.node, *what, replica.id, replica.attempt, fault.local_rank)
         if self._hands.is_far(replica.node):
             self._tell(fault, blow.target)
             self._hands.strike_far(blow)

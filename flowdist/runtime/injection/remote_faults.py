@@ -16,7 +16,7 @@ from flowdist.runtime.processes.spawning import INJECTED_EXIT, INJECTED_OOM, rea
 Held = Group | Slow
 
 
-class Blow(msgspec.Struct, frozen=True, tag=True):
+class RemoteFault(msgspec.Struct, frozen=True, tag=True):
     """A fault that is due, for the node itself or for workers of an attempt that runs there.
 
     `kind` and `arg` are those of the fault. `duration_ns` is how long a node stays away, or somebody is held up; None:
@@ -40,7 +40,7 @@ class Blow(msgspec.Struct, frozen=True, tag=True):
         return f"{self.replica}/attempt_{self.attempt}{rank}"
 
 
-def workers_hit(run_dir: Path, blow: Blow) -> list[Path]:
+def workers_hit(run_dir: Path, blow: RemoteFault) -> list[Path]:
     """The folders of the workers that are meant."""
     assert blow.replica is not None
     base = run_dir / blow.replica.role / str(blow.replica.index) / f"attempt_{blow.attempt}"
@@ -48,7 +48,7 @@ def workers_hit(run_dir: Path, blow: Blow) -> list[Path]:
     return sorted(file.parent for file in base.glob(f"{ranks}/pid") if read_pid(file.parent) is not None)
 
 
-def strike(folder: Path, blow: Blow) -> Held | None:
+def strike(folder: Path, blow: RemoteFault) -> Held | None:
     """Hit the worker whose logs are in the folder, if it is still there. Returns what holds it up."""
     pid = read_pid(folder)
     if pid is None:

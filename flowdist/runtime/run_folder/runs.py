@@ -21,7 +21,7 @@ from flowdist.control.protocol.effects import FinishJob
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph
 from flowdist.record.journal import Header, Line, Record, decode_lines
-from flowdist.record.status import Lately, Status, status_of
+from flowdist.record.status import RecentDecisions, Status, status_of
 from flowdist.runtime.run_folder.folder import CONTROL, JOINED, is_locked, resume_words
 from flowdist.runtime.wire.frames import Operate, Operation, encode
 from flowdist.runtime.wire.status_query import Decided, Describe, Described, read_answer
@@ -177,7 +177,7 @@ def replayed(run_dir: Path, lines: list[Line]) -> Status:
 
     header = lines[0]
     assert isinstance(header, Header)
-    controller, lately = Controller(header.graph, header.known_nodes), Lately()
+    controller, lately = Controller(header.graph, header.known_nodes), RecentDecisions()
     sheet = Timesheet(controller.state)
     for line in lines[1:]:
         if isinstance(line, Record):
@@ -189,7 +189,7 @@ def replayed(run_dir: Path, lines: list[Line]) -> Status:
 
 def write_status(run_dir: Path, job: JobState, sheet: Timesheet) -> None:
     """Keep how the job has ended: a long journal takes its time to be read."""
-    lately = Lately()
+    lately = RecentDecisions()
     for line in _last_records(run_dir):
         lately.hear(line)
     status = status_of(job, lately, run_dir.name, spent=sheet.spent())

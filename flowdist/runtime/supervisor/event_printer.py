@@ -43,7 +43,7 @@ class Teller:
 
     def _note_who_stays(self, record: Record) -> None:
         event = record.event
-        if isinstance(event, ReplicaStopped) and event.parked and event.replica in self._latest:
+        if isinstance(event, ReplicaStopped) and event.suspended and event.replica in self._latest:
             self._staying[event.replica] = self._latest[event.replica].node
         elif isinstance(event, NodeJoined):  # nothing runs on it
             self._staying = {replica: node for replica, node in self._staying.items() if node != event.node}

@@ -30,7 +30,7 @@ from flowdist.record.journal import FaultLine, Line, Record, decode_lines
 from flowdist.record.timesheet import Timesheet
 from flowdist.runtime.agent.guardian import KILL_NODE, NodeConfig
 from flowdist.runtime.clock import boot_ns
-from flowdist.runtime.injection.remote_faults import Blow, Held, strike, workers_hit
+from flowdist.runtime.injection.remote_faults import Held, RemoteFault, strike, workers_hit
 from flowdist.runtime.processes.holding import Below
 from flowdist.runtime.processes.reaper import become_subreaper, kill_descendants
 from flowdist.runtime.run_folder.folder import lock_run, remove_sockets, socket_dir
@@ -38,10 +38,10 @@ from flowdist.runtime.run_folder.logs import Follower, OpenSink
 from flowdist.runtime.supervisor.event_printer import Show, Teller
 from flowdist.runtime.supervisor.supervisor import LOOK_S, WIND_DOWN_S, RunResult, Site
 from flowdist.runtime.wire.dialing import dial
-from flowdist.runtime.wire.endpoint import INCARNATIONS, Gone, Meeting
+from flowdist.runtime.wire.endpoint import INCARNATIONS, DeathProof, Meeting
 from flowdist.runtime.wire.frames import (
-    Arrive,
     Farewell,
+    JoinRequest,
     JournalLine,
     Watch,
     Welcome,
@@ -96,7 +96,7 @@ async def join_job(meeting: Meeting, token: str, host: str, timeout_s: float, sh
     while True:
         try:
             link = Link(*await dial(meeting, token))
-            welcome = await _arrive(link, Arrive(host, uid))
+            welcome = await _arrive(link, JoinRequest(host, uid))
             # from now on by the address that has answered: a name may have several, of which one alone is right
             host = str(link.writer.get_extra_info("peername")[0])
             return Joined(link, msgspec.structs.replace(meeting, host=host, run=welcome.run_id), welcome, uid)
@@ -118,7 +118,7 @@ async def join_job(meeting: Meeting, token: str, host: str, timeout_s: float, sh
         await asyncio.sleep(RETRY_S)
 
 
-async def _arrive(link: Link, message: Arrive) -> Welcome:
+async def _arrive(link: Link, message: JoinRequest) -> Welcome:
     """OSError when the connection ends before there is an answer."""
     link.writer.write(encode(message))
     try:
@@ -271,7 +271,7 @@ class JoinedHost:
     def _say_gone(self) -> None:
         last = self._joined.welcome.incarnation + self._lives * INCARNATIONS - 1
         if self._writer is not None:
-            self._writer.write(encode(Gone(self._name, last, "its guardian was killed")))
+            self._writer.write(encode(DeathProof(self._name, last, "its guardian was killed")))
 
     async def _keep_link(self) -> None:
         """Read the journal; when the connection ends, call again for as long as a controller may be away (R21)."""
@@ -300,7 +300,7 @@ class JoinedHost:
                         self._digest.update(message.line)
                         for line in decode_lines([message.line]):
                             self._hear(line)
-                    case Blow():
+                    case RemoteFault():
                         self._suffer(message)
                     case Farewell():
                         self._end(f"the controller at {self._meeting.endpoint} is gone: {message.reason}")
@@ -316,7 +316,7 @@ class JoinedHost:
         while boot_ns() < until:
             try:
                 link = Link(*await dial(self._meeting, self._token))
-                await _arrive(link, Arrive("", self._joined.uid, self._name))
+                await _arrive(link, JoinRequest("", self._joined.uid, self._name))
                 return link
             except TurnedAway as error:
                 if not error.again:
@@ -353,7 +353,7 @@ class JoinedHost:
                 for held in list(self._held):
                     self._let_go(held)
 
-    def _suffer(self, blow: Blow) -> None:
+    def _suffer(self, blow: RemoteFault) -> None:
         """A fault of the operator's plan, on what runs here: whoever takes part in a job runs its commands as well."""
         guardian = self._guardian
         if blow.node != self._name or guardian is None or guardian.returncode is not None:

@@ -34,7 +34,7 @@ from flowdist.runtime.gpus.devices import share_devices
 from flowdist.runtime.hooks.hooks import Hooks
 from flowdist.runtime.injection.injector import Injector
 from flowdist.runtime.injection.link_faults import Disturb, Heal
-from flowdist.runtime.injection.remote_faults import Blow
+from flowdist.runtime.injection.remote_faults import RemoteFault
 from flowdist.runtime.processes.owned_processes import Offspring
 from flowdist.runtime.processes.reaper import become_subreaper, kill_descendants
 from flowdist.runtime.run_folder.folder import CONTROL, end_leftovers, lock_run, past_of, remove_sockets, socket_dir
@@ -48,7 +48,7 @@ LOOK_S = 0.1  # how often the workers' output is looked at
 WIND_DOWN_S = 5.0
 
 
-class Onlooker(Protocol):
+class Observer(Protocol):
     """Whoever wants to know how the job goes: every record that is new to this process, and its state, often."""
 
     def hear(self, record: Record) -> None: ...
@@ -100,7 +100,7 @@ class Supervisor:
         open_sink: OpenSink | None = None,
         hosting: Hosting | None = None,
         *,
-        onlooker: Onlooker | None = None,
+        onlooker: Observer | None = None,
         metrics: int | None = None,
         seed: int = 0,
         early: EarlyInterrupts | None = None,
@@ -353,16 +353,16 @@ class Supervisor:
     def is_far(self, node: str) -> bool:
         return node not in self._nodes
 
-    def strike_far(self, blow: Blow) -> None:
+    def strike_far(self, blow: RemoteFault) -> None:
         self._outbox.say(blow)  # the controller has a connection to the command of its host
 
     def kill_node(self, name: str, back_after_ns: int | None) -> None:
-        self._take_away(Blow(name, "kill", duration_ns=back_after_ns))
+        self._take_away(RemoteFault(name, "kill", duration_ns=back_after_ns))
 
     def send_away(self, name: str, back_after_ns: int | None) -> None:
-        self._take_away(Blow(name, "leave", duration_ns=back_after_ns))
+        self._take_away(RemoteFault(name, "leave", duration_ns=back_after_ns))
 
-    def _take_away(self, blow: Blow) -> None:
+    def _take_away(self, blow: RemoteFault) -> None:
         guardian = self._guardians.get(blow.node)
         if self.is_far(blow.node):
             self.strike_far(blow)

@@ -14,7 +14,7 @@ from flowdist.runtime.wire.handshake import (
     PATIENCE_S,
     Accepted,
     Answer,
-    Caller,
+    ClientHandshake,
     Refused,
     TurnedAway,
     encode,
@@ -42,7 +42,7 @@ async def dial(meeting: Meeting, token: str) -> tuple[asyncio.StreamReader, asyn
 
 
 async def _greet(meeting: Meeting, token: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    caller = Caller(meeting.job, meeting.run, token)
+    caller = ClientHandshake(meeting.job, meeting.run, token)
     writer.write(encode(caller.hello))
     proof = caller.answer(_answer(await read_frame(reader, FRAME_MAX), meeting))
     writer.write(encode(proof))

@@ -12,14 +12,14 @@ import msgspec
 
 from flowdist.control.protocol.ids import NodeName
 from flowdist.runtime.wire.addresses import Endpoint
-from flowdist.runtime.wire.handshake import CALLING, FRAME_MAX, Accepted, Caller, TurnedAway, encode
+from flowdist.runtime.wire.handshake import CALLING, FRAME_MAX, Accepted, ClientHandshake, TurnedAway, encode
 
 INCARNATIONS = 1000  # of a node's agent, within one life of its guardian
 LAST_WORDS_S = 2.0
 UNACKED_MS = 10_000  # what was sent and nobody has acknowledged for so long ends the connection
 
 
-class Gone(msgspec.Struct, frozen=True, tag=True):
+class DeathProof(msgspec.Struct, frozen=True, tag=True):
     """The guardian of a node on another host: nothing of its incarnations up to this one runs any more."""
 
     node: NodeName
@@ -53,12 +53,12 @@ def keep_alive(connection: socket.socket) -> None:
 def say_gone(meeting: Meeting, token: str, node: str, incarnation: int, cause: str) -> None:
     """The last words of a guardian: nothing of its node runs any more (R19). If nobody hears, the lease will tell."""
     with contextlib.suppress(OSError, TurnedAway, ValueError):
-        _say(meeting, token, Gone(node, incarnation, cause))
+        _say(meeting, token, DeathProof(node, incarnation, cause))
 
 
-def _say(meeting: Meeting, token: str, gone: Gone) -> None:
+def _say(meeting: Meeting, token: str, gone: DeathProof) -> None:
     with socket.create_connection((meeting.host, meeting.port), LAST_WORDS_S) as connection:
-        caller = Caller(meeting.job, meeting.run, token)
+        caller = ClientHandshake(meeting.job, meeting.run, token)
         connection.sendall(encode(caller.hello))
         connection.sendall(encode(caller.answer(CALLING.decode(_frame(connection)))))
         if not isinstance(CALLING.decode(_frame(connection)), Accepted):

@@ -19,8 +19,8 @@ from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.control.protocol.messages import ToAgent, ToController
 from flowdist.graph import RoleGraph
 from flowdist.runtime.injection.link_faults import Disturb, Heal
-from flowdist.runtime.injection.remote_faults import Blow
-from flowdist.runtime.wire.endpoint import Gone
+from flowdist.runtime.injection.remote_faults import RemoteFault
+from flowdist.runtime.wire.endpoint import DeathProof
 from flowdist.runtime.wire.handshake import Refused
 from flowdist.runtime.wire.handshake import encode as encode
 from flowdist.runtime.wire.status_query import Describe
@@ -60,7 +60,7 @@ class Injected(msgspec.Struct, frozen=True, tag=True):
     target: str
 
 
-class Arrive(msgspec.Struct, frozen=True, tag=True):
+class JoinRequest(msgspec.Struct, frozen=True, tag=True):
     """Another host brings a node: `host` is its name, `uid` tells it apart from others of that name.
 
     `node` is set when it comes again and has its name already.
@@ -106,9 +106,19 @@ class JournalLine(msgspec.Struct, frozen=True, tag=True):
 
 
 ToControllerFrame = (
-    ToController | Watch | Operate | Injected | Disturb | Heal | Describe | Arrive | Gone | Evidence | Blow
+    ToController
+    | Watch
+    | Operate
+    | Injected
+    | Disturb
+    | Heal
+    | Describe
+    | JoinRequest
+    | DeathProof
+    | Evidence
+    | RemoteFault
 )
-FromControllerFrame = ToAgent | JournalLine | Welcome | Refused | Farewell | Blow
+FromControllerFrame = ToAgent | JournalLine | Welcome | Refused | Farewell | RemoteFault
 
 _TO_CONTROLLER = msgspec.msgpack.Decoder(ToControllerFrame)
 _FROM_CONTROLLER = msgspec.msgpack.Decoder(FromControllerFrame)

@@ -65,7 +65,7 @@ class TurnedAway(FlowdistError):
         self.again = refused.again
 
 
-class Caller:
+class ClientHandshake:
     """The side that dials."""
 
     def __init__(self, job: str, run: str, token: str) -> None:
@@ -84,7 +84,7 @@ class Caller:
         return Proof(_proof(self._token, "host", self.hello, heard.nonce))
 
 
-class Porter:
+class ServerHandshake:
     """The side that is called, for one call."""
 
     def __init__(self, job: str, run: str, token: str) -> None:

@@ -6,7 +6,7 @@ import socket
 
 import msgspec
 
-from flowdist.record.status import Said, Status
+from flowdist.record.status import Decision, Status
 
 
 class Describe(msgspec.Struct, frozen=True, tag=True):
@@ -21,7 +21,7 @@ class Decided(msgspec.Struct, frozen=True, tag=True):
     """What the controller said about an order of the operator, which is event `n` of the journal."""
 
     n: int
-    said: tuple[Said, ...]
+    said: tuple[Decision, ...]
 
 
 _ANSWER = msgspec.msgpack.Decoder(Decided | Described)

@@ -7,7 +7,7 @@ worlds of theirs that are not what they were. What is wrong elsewhere comes up w
 
 from __future__ import annotations
 
-from flowdist.control.invariants.invariants import check_job, check_node, check_replica, check_shelves, check_world
+from flowdist.control.invariants.invariants import check_candidates, check_job, check_node, check_replica, check_world
 from flowdist.control.job.state import JobState
 from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.graph import format_duration
@@ -69,7 +69,7 @@ class Pace:
         for name in nodes:
             if len(job.nodes[name].replicas) <= SMALL:
                 check_node(job, name, job.nodes[name])
-            check_shelves(job, name)
+            check_candidates(job, name)
 
     def _check_world(self, job: JobState, name: str) -> None:
         """Where it is not what it was: each of its members has changed, too, or is about to."""

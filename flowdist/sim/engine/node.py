@@ -49,7 +49,7 @@ class SimNode:
         self.link = 0  # counts the connections to the controller: what is said on one does not arrive on the next
         self.hung: dict[tuple[ReplicaId, int], None] = {}  # attempts that do nothing any more
         self.workers: dict[tuple[ReplicaId, int], dict[int, None]] = {}  # alive local ranks by attempt
-        self.parked: dict[tuple[ReplicaId, int], None] = {}  # attempts whose workers have left their generation
+        self.suspended: dict[tuple[ReplicaId, int], None] = {}  # attempts whose workers have left their generation
         self._procs: dict[str, int] = {}  # workers of a replica, by role
         self._ports: dict[tuple[ReplicaId, str], int] = {}
         self._stores = 0
@@ -188,7 +188,7 @@ class SimNode:
 
     def running(self) -> list[tuple[ReplicaId, int]]:
         """Attempts whose workers run; those that wait for their next generation do not."""
-        return [key for key, alive in self.workers.items() if alive and key not in self.parked]
+        return [key for key, alive in self.workers.items() if alive and key not in self.suspended]
 
     def go_on(self) -> None:
         """They get it again. The first thing that the agent sees is the time (R19)."""
@@ -238,7 +238,7 @@ class SimNode:
         self._sim.work.collectives.lost(replica, attempt)
         del alive[local_rank]
         if not alive:
-            self.parked.pop((replica, attempt), None)
+            self.suspended.pop((replica, attempt), None)
             self._sim.attempt_ended(replica, attempt)
         if code or signal:
             self._sim.work.worker_failed(replica, attempt)
@@ -319,16 +319,16 @@ class SimNode:
         if self.is_paused:
             self._held.append(lambda: self._leave(order))
             return
-        self.parked[key] = None
+        self.suspended[key] = None
         self._sim.attempt_ended(*key)
         for local_rank in list(self.workers[key]):
-            self.tell(io.WorkerParked(*key, local_rank))
+            self.tell(io.WorkerSuspended(*key, local_rank))
 
     def _spawn(self, output: io.SpawnWorkers) -> None:
         """Whoever is kept belongs to the new attempt at once; the others are there in a moment."""
         start = output.start
-        for key in [key for key in self.parked if key[0] == start.replica and output.kept]:
-            del self.parked[key]
+        for key in [key for key in self.suspended if key[0] == start.replica and output.kept]:
+            del self.suspended[key]
             self.workers[start.replica, start.attempt] = self.workers.pop(key)
         is_fresh = len(output.kept) < self.procs_of(start.replica)
         self._sim.queue.after(SPAWN_NS if is_fresh else RESUME_NS, self._spawned, start, output.kept)

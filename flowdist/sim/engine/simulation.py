@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from flowdist.control.connection.sessions import Links
+from flowdist.control.connection.sessions import Sessions
 from flowdist.control.controller import Controller
 from flowdist.control.invariants.invariants import check_job
 from flowdist.control.job.state import JobState
@@ -100,7 +100,7 @@ class Simulation:
         self._tell = tell
         self._hits: Counter[tuple[str, str]] = Counter()
         self.work = Work(self, seed, play_steps=play_steps)
-        self.links = Links(graph.options)
+        self.sessions = Sessions(graph.options)
         self.is_down = False  # the controller
         self.until: int | None = None  # when the clock stops, if it does
         self._unheard: list[Event] = []
@@ -177,7 +177,7 @@ class Simulation:
         before = self.nodes.get(spec.name)
         node = SimNode(self, spec, before.starts + 1 if before is not None else 0)
         self.nodes[spec.name] = node
-        if self.is_down or self.links.is_watched(spec.name):
+        if self.is_down or self.sessions.is_watched(spec.name):
             self.listen_for(node)  # of any other nothing is awaited before it has joined
         self.queue.after(0, node.connect)
 
@@ -207,12 +207,12 @@ class Simulation:
     def _silent_at(self) -> int | None:
         """When somebody will be overdue, or silent for too long; None while all are sure to be heard."""
         if self.plays_heartbeats:
-            return self.links.deadline()
-        return self.links.deadline_of(self._unwell) if self._unwell else None
+            return self.sessions.deadline()
+        return self.sessions.deadline_of(self._unwell) if self._unwell else None
 
     def listen_for(self, node: SimNode) -> None:
         """Something about the node or its link has changed: is its silence something to wait for?"""
-        node.is_heard = self.links.is_heard(node.spec.name)
+        node.is_heard = self.sessions.is_heard(node.spec.name)
         if self.nodes.get(node.spec.name) is not node:
             return  # another took its place
         if node.is_well:
@@ -222,7 +222,7 @@ class Simulation:
 
     def hear(self, message: ToController) -> None:
         """A message of an agent arrives at the controller."""
-        heard = self.links.hear(message, self.queue.now)
+        heard = self.sessions.hear(message, self.queue.now)
         if type(message) is not Report:  # which is heard of a node that is watched, and makes it no better heard
             self.listen_for(self.nodes[message.node])
         for answer in heard.answers:
@@ -234,11 +234,11 @@ class Simulation:
 
     def heard(self, node: NodeName, at: int) -> None:
         """Heartbeats that were not played: the last of them arrived then."""
-        self.links.heard(node, at)
+        self.sessions.heard(node, at)
 
     def _note_heard(self, node: NodeName) -> None:
         """Its heartbeats may have become news, or be none any more."""
-        self.nodes[node].is_heard = self.links.is_heard(node)
+        self.nodes[node].is_heard = self.sessions.is_heard(node)
 
     def handle(self, event: Event) -> None:
         """One event for the controller: record it, check, carry out what follows."""
@@ -251,7 +251,7 @@ class Simulation:
         now = self.queue.now
         if self._watch is not None and now > job.now + MOMENT_NS:
             self._check(self._watch.check)  # the moment before is over
-        self.links.note(event)
+        self.sessions.note(event)
         if type(event) is NodeGone:
             self._note_heard(event.node)
         effects = self.controller.handle(event, now)
@@ -299,9 +299,9 @@ class Simulation:
         fresh = self._replayed()
         if fresh.state != self.job:
             raise Violation("replay", "a controller that replays the record is not where the last one was")
-        self.controller, self.links, self.is_down = fresh, Links(self.graph.options), False
+        self.controller, self.sessions, self.is_down = fresh, Sessions(self.graph.options), False
         self._pace = Pace() if self._pace is not None else None
-        started = self.links.take_over(fresh.state, self.queue.now)
+        started = self.sessions.take_over(fresh.state, self.queue.now)
         for name in self.nodes:
             self._note_heard(name)
         self.handle(started)
@@ -360,10 +360,10 @@ class Simulation:
         if is_order(effect):
             if type(effect) is StartReplica:
                 self.work.leave_behind(effect)
-            self._send(self.nodes[effect.node], self.links.order(effect))
+            self._send(self.nodes[effect.node], self.sessions.order(effect))
         elif type(effect) is FinishJob:
             for node in self.nodes.values():
-                self._send(node, self.links.dismiss(node.spec.name))
+                self._send(node, self.sessions.dismiss(node.spec.name))
 
     def _send(self, node: SimNode, message: ToAgent) -> None:
         if node.net.is_quiet:
@@ -398,7 +398,7 @@ class Simulation:
     def _pass_time(self) -> None:
         for node in self.nodes.values():
             node.renew()
-        for silent in self.links.expire(self.queue.now):
+        for silent in self.sessions.expire(self.queue.now):
             self._note_heard(silent.node)
             self.nodes[silent.node].replan()  # its heartbeats are news now
             self.handle(silent)

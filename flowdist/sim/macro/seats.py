@@ -27,7 +27,7 @@ class Seats:
         self.vacant = list(range(role.max_replicas))  # replicas without a seat, sorted
         self.taken = 0
         self.free = 0
-        self.shelf: list[tuple[int, int]] = []
+        self.candidates: list[tuple[int, int]] = []
         self.losses: dict[int, list[int]] = {}
         self.flapping: dict[int, None] = {}  # nodes that may be used no more when they come back
         self.failures: list[
@@ -42,7 +42,7 @@ class Seats:
     def _offer(self, node: int) -> None:
         left = self.room[node] - len(self.on[node])
         if left > 0 and self.usable[node] and node not in self.cordoned:
-            heapq.heappush(self.shelf, (self.sign * left, node))
+            heapq.heappush(self.candidates, (self.sign * left, node))
 
     def _is_open(self, node: int) -> bool:
         return self.usable[node] and node not in self.cordoned
@@ -50,8 +50,8 @@ class Seats:
     def _best(self, avoid: list[int]) -> int | None:
         """The node for one more replica: entries that are no longer so are dropped as they come up."""
         put_back, found = [], None
-        while self.shelf and found is None:
-            entry = heapq.heappop(self.shelf)
+        while self.candidates and found is None:
+            entry = heapq.heappop(self.candidates)
             node = entry[1]
             if not self._is_open(node) or self.sign * (self.room[node] - len(self.on[node])) != entry[0]:
                 continue
@@ -60,7 +60,7 @@ class Seats:
             else:
                 found = node
         for entry in put_back:
-            heapq.heappush(self.shelf, entry)
+            heapq.heappush(self.candidates, entry)
         return found
 
     def fill(self, now: int, most: int | None = None) -> int:

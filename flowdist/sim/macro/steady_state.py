@@ -146,7 +146,7 @@ class Sprint:
         later, nodes, alive, met, message = macro.later, self.nodes, macro.alive, macro.met, macro.times.message
         arrivals, drawn, entities = macro.arrivals, macro.arrivals.heap, macro.arrivals.entities
         advance, bits, mask = arrivals.advance, arrivals.bits, arrivals.mask
-        on, usable, shelf, room, flapping = seats.on, seats.usable, seats.shelf, seats.room, seats.flapping
+        on, usable, candidates, room, flapping = seats.on, seats.usable, seats.candidates, seats.room, seats.flapping
         while True:
             at, strike = later[0][0] if later else NEVER, (drawn[0] >> bits) * MS
             if strike < at or not later:
@@ -188,7 +188,7 @@ class Sprint:
             if node >= 0:
                 alive[node] = usable[node] = True
                 self.free += 1
-                heappush(shelf, (seats.sign, node))
+                heappush(candidates, (seats.sign, node))
             if grows > at:
                 macro.serial += 1
                 heappush(later, (grows, macro.serial, None, -2 - self.generation))
@@ -313,10 +313,10 @@ class Sprint:
     def _seat(self, replica: int) -> None:
         """As `Seats.fill`, where a node has room for one and none is to be avoided."""
         seats = self.macro.seats
-        on, usable, shelf, cordoned = seats.on, seats.usable, seats.shelf, seats.cordoned
-        node = heappop(shelf)[1]
+        on, usable, candidates, cordoned = seats.on, seats.usable, seats.candidates, seats.cordoned
+        node = heappop(candidates)[1]
         while not usable[node] or on[node] or node in cordoned:
-            node = heappop(shelf)[1]
+            node = heappop(candidates)[1]
         on[node].append(replica)
         seats.node_of[replica] = node
         self.free -= 1

@@ -139,7 +139,7 @@ class Collectives:
 
     def _fail(self, start: StartReplica, rank: int, why: str, aborts: bool) -> None:
         node, key = self._sim.nodes[start.node], (start.replica, start.attempt)
-        if key in node.parked or key in node.hung:  # it has left in time, or does not move at all
+        if key in node.suspended or key in node.hung:  # it has left in time, or does not move at all
             return
         if aborts:
             node.exit_worker(*key, rank, signal="ABRT", detail=why)
