@@ -28,7 +28,7 @@ from flowdist.runtime.processes.spawning import (
 
 PROGRAM = """
 import socket
-from flowdist.runtime import fork_servers, spawner
+from flowdist.runtime.processes import fork_servers, spawner
 fork_servers.PATIENCE_S = {patience_s}
 spawner.Spawner(socket.socket(fileno={fd})).run()
 """
@@ -122,6 +122,7 @@ class Spawning:
         end = time.monotonic() + seconds
         while text not in (output := self._output(id, "stdout.log")):
             assert time.monotonic() < end, f"{text!r} never came: {output}{self._output(id, 'stderr.log')}"
+            assert self.process.poll() is None, "the spawner has ended"
             time.sleep(0.01)
         return output
 

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.real
 # `spawner` and `agent` are code that they run; the agent knows the spawner by its pid.
 GUARDIAN = """
 import os, select, signal, sys, time
-from flowdist.runtime import guardian
+from flowdist.runtime.agent import guardian
 
 def fork(code):
     pid = os.fork()
