@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
-from flowdist.dsl import topology as words
+from flowdist import dsl
 from flowdist.dsl.compile import compile_topology
 from flowdist.dsl.overrides import apply_nodes, apply_sets
 from flowdist.dsl.problems.places import CLI, Place, place_of_bytes
@@ -178,7 +178,7 @@ def _refuse_exception(path: Path, error: BaseException) -> NoReturn:
 def _arguments(name: str) -> list[str]:
     """The arguments of a callable of the DSL, by its qualified name; none for one of the user's."""
     owner, _, method = name.partition(".")
-    word = vars(words).get(owner)
+    word = vars(dsl).get(owner)
     called = vars(word).get(method) if isinstance(word, type) else None
     return [arg for arg in inspect.signature(called).parameters if arg != "self"] if called is not None else []
 

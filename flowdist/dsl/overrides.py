@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from itertools import count, islice
 from typing import Any
 
-from flowdist.dsl.compile import MOST
 from flowdist.dsl.problems.places import CLI, COMMAND_LINE, CallSite
 from flowdist.dsl.problems.problem import Problems, did_you_mean
-from flowdist.dsl.topology import ROLE_DEFAULTS, Gate, Node, Restart, Role, Topology, Workload, replaced_by
+from flowdist.dsl.read.fields import MOST
+from flowdist.dsl.topology import ROLE_DEFAULTS, Gate, Role, Topology, replaced_by
+from flowdist.dsl.words import Node, Restart, Workload
 
 HERE = CallSite(COMMAND_LINE, 1, ())
 NESTED = {"restart": Restart, "workload": Workload}

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import msgspec
 from hypothesis import strategies as st
 
-from flowdist.dsl.topology import Topology
+from flowdist.dsl import Topology
 from flowdist.faults.grammar import Drain, Fault, Plan, Scale, parse_fault
 from flowdist.graph import (
     MINUTE,

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from flowdist.dsl.problems.problem import did_you_mean
 from flowdist.dsl.read.fields import Fields
-from flowdist.dsl.topology import FailureWord, On, Restart
+from flowdist.dsl.words import FailureWord, On, Restart
 from flowdist.graph import MINUTE, SECOND, RestartPolicy, Rule, format_duration
 from flowdist.graph.policies import Then
 
