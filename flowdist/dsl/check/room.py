@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from heapq import heapify, heappop, heapreplace
 
 from flowdist.dsl.problems.problem import Problems
@@ -50,31 +50,53 @@ def check_fits(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
 
 
 def check_minima(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
-    """The minima of the roles that are alive together have seats on the nodes, chosen as control chooses them."""
+    """Check that the minima of roles that are alive together have seats, chosen as the controller chooses them."""
     if not graph.cluster.given or problems.codes() & set(_NO_SIZE):
         return
     before = _before_success(graph)
-    needs = {spec.name: needed(spec.resources) for spec in graph.roles}
-    at_first = {node.name: offered(node) for node in graph.cluster.nodes}  # what those leave that wait for no success
-    seats: dict[str, list[Seat]] = {}
+    rooms = _Rooms(graph)
     for gone in moments(before):
-        free = at_first
-        if gone:
-            free = dict(at_first)
-            for name in seats:
-                for node, devices in seats[name] if name in gone else ():
-                    free[node] = add(free[node], needs[name], devices)
-        for role, spec in zip(topology.roles, graph.roles, strict=True):
-            if spec.name in gone or spec.name in seats or not before[spec.name].keys() <= gone:
+        short = rooms.seat_all(gone, before)
+        if short is not None:
+            role = next(role for role, spec in zip(topology.roles, graph.roles, strict=True) if spec is short)
+            message = f"its minimum of {short.min_replicas} has no room beside the roles that are alive with it"
+            fields = Fields.of_role(role, problems)
+            fields.error("FD113", "replicas", message, "lower a minimum, or add nodes")
+            return
+
+
+class _Rooms:
+    """Seats of the roles that start first, and the room that these leave on the nodes."""
+
+    def __init__(self, graph: RoleGraph) -> None:
+        self._graph = graph
+        self._needs = {spec.name: needed(spec.resources) for spec in graph.roles}
+        self._free = {node.name: offered(node) for node in graph.cluster.nodes}
+        self._seats: dict[str, list[Seat]] = {}
+
+    def seat_all(self, gone: frozenset[str], before: Mapping[str, Mapping[str, None]]) -> RoleSpec | None:
+        """Seat the minimum of each role that can run once the roles `gone` have succeeded; return the first that fails.
+
+        Seats of the moment at which nothing has succeeded are kept: the roles of later moments get what is left.
+        """
+        free = self._free if not gone else self._without(gone)
+        for spec in self._graph.roles:
+            if spec.name in gone or spec.name in self._seats or not before[spec.name].keys() <= gone:
                 continue
-            seated = _seat(spec, needs[spec.name], free, _allowed(spec, graph, seats))
-            if len(seated) < spec.min_replicas:
-                fields = Fields.of_role(role, problems)
-                message = f"its minimum of {spec.min_replicas} has no room beside the roles that are alive with it"
-                fields.error("FD113", "replicas", message, "lower a minimum, or add nodes")
-                return
+            seats = _seat(spec, self._needs[spec.name], free, _allowed(spec, self._graph, self._seats))
+            if len(seats) < spec.min_replicas:
+                return spec
             if not gone:
-                seats[spec.name] = seated
+                self._seats[spec.name] = seats
+        return None
+
+    def _without(self, gone: frozenset[str]) -> dict[str, Capacity]:
+        """Return the room on the nodes after the roles `gone` have left their seats."""
+        free = dict(self._free)
+        for name in self._seats:
+            for node, devices in self._seats[name] if name in gone else ():
+                free[node] = add(free[node], self._needs[name], devices)
+        return free
 
 
 def _allowed(spec: RoleSpec, graph: RoleGraph, seats: dict[str, list[Seat]]) -> set[str]:
