@@ -9,9 +9,9 @@ from click.testing import CliRunner, Result
 
 from flowdist.cli.main import cli
 from flowdist.components import ddp, names_of, parse_j, spmd
+from flowdist.dsl import Topology
 from flowdist.dsl.load import compile_loaded, load_topology
 from flowdist.dsl.problems.problem import Problem, TopologyProblems
-from flowdist.dsl.topology import Topology
 from flowdist.graph import RoleGraph, encode_graph
 from tests.runtime.harness import Job
 

@@ -16,7 +16,8 @@ from typing import NamedTuple, NoReturn
 from flowdist.dsl.oneline import name_from, written_at
 from flowdist.dsl.problems.places import CallSite, call_site
 from flowdist.dsl.problems.problem import Problem, TopologyProblems
-from flowdist.dsl.topology import Node, Restart, Topology
+from flowdist.dsl.topology import Topology
+from flowdist.dsl.words import Node, Restart
 
 DEBUG = {
     "CUDA_LAUNCH_BLOCKING": "1",

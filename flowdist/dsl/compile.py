@@ -6,46 +6,40 @@ Roles are compiled one by one here; what concerns several of them is in `checks.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from flowdist.dsl.between_roles import check_graph
-from flowdist.dsl.problems.places import COMMAND_LINE
+from flowdist.dsl.check.graph import check_graph
+from flowdist.dsl.check.worlds import check_worlds
 from flowdist.dsl.problems.problem import Problems, did_you_mean
+from flowdist.dsl.read.cluster import read_cluster, read_heartbeat_and_lease
 from flowdist.dsl.read.commands import MACROS, check_found, macros_of, read_command, read_hook, way_of
 from flowdist.dsl.read.env import read_env
-from flowdist.dsl.read.fields import NAME, Fields
+from flowdist.dsl.read.fields import MOST, NAME, RESERVED, Fields
 from flowdist.dsl.read.models import check_model, model_of
 from flowdist.dsl.read.parallel import check_parallel, read_parallel
-from flowdist.dsl.read.placing import read_placement
+from flowdist.dsl.read.placement import read_placement
 from flowdist.dsl.read.policy import compile_restart
 from flowdist.dsl.read.preload import read_preload, warn_if_cold
 from flowdist.dsl.read.resources import NamedResources
-from flowdist.dsl.read.settings import load_settings
+from flowdist.dsl.read.sizes import parse_sizes
 from flowdist.dsl.read.workload import read_workload
-from flowdist.dsl.read.worlds import check_worlds
-from flowdist.dsl.replica_counts import parse_sizes
-from flowdist.dsl.topology import ROLE_DEFAULTS, Gate, Node, Role, Topology
+from flowdist.dsl.settings import load_settings
+from flowdist.dsl.topology import ROLE_DEFAULTS, Gate, Role, Topology
 from flowdist.graph import (
     MINUTE,
-    MS,
     SECOND,
     Cluster,
     Domain,
     JobOptions,
     JointWorld,
-    NodeSpec,
     Readiness,
     Resources,
     RoleGraph,
     RoleSpec,
-    format_duration,
 )
 from flowdist.graph import Gate as GateSpec
-
-RESERVED = ("all", "controller")
-MOST = 100_000  # nodes of a job, replicas of a role, workers of a replica: more is a slip of the pen
 
 DEFAULTS = {
     "grace": 10 * SECOND,
@@ -63,13 +57,13 @@ def compile_topology(topology: Topology, problems: Problems) -> RoleGraph:
     """The graph; whether it may be used is for `problems` to say."""
     top = Fields(f"topology {topology.name!r}", topology.fields, topology.site, problems, topology.overridden)
     folder = Path(topology.site.file).resolve().parent
-    cluster = _cluster(top, problems)
+    cluster = read_cluster(top, problems)
     shared = {name: top.duration(name, default) for name, default in DEFAULTS.items()}
     if not NAME.fullmatch(topology.name):
         top.error("FD102", "name", "its name cannot name a folder", "use lower case letters, digits and hyphens")
     compiler = _RoleCompiler(topology, folder, shared, cluster, problems)
     roles = tuple(compiler.compile(role) for role in topology.roles)
-    beat_ns, lease_ns = _beat_and_lease(top)
+    beat_ns, lease_ns = read_heartbeat_and_lease(top)
     graph = RoleGraph(
         name=topology.name,
         roles=roles,
@@ -96,76 +90,6 @@ def compile_topology(topology: Topology, problems: Problems) -> RoleGraph:
     check_parallel(topology, graph, problems)
     check_graph(topology, graph, problems)
     return graph
-
-
-def _beat_and_lease(top: Fields) -> tuple[int, int]:
-    """`heartbeat=` and `lease=`. An agent fences a margin before the end of its lease: by then it has to be heard."""
-    usual = JobOptions()
-    margin = usual.lease_margin_ns
-    given = [top.duration(name, 0, zero=False) for name in ("heartbeat", "lease")]
-    beat, lease = given[0] or usual.heartbeat_ns, given[1] or usual.lease_ns
-    is_read = all(ns or top.values.get(name) is None for ns, name in zip(given, ("heartbeat", "lease"), strict=True))
-    if not is_read or lease - margin > beat:
-        return beat, lease
-    words = {"lease": format_duration(lease), "heartbeat": format_duration(beat)}
-    words |= {name: top.values[name] for name in words if top.values.get(name) is not None}
-    message = (
-        f"lease={words['lease']!r} and heartbeat={words['heartbeat']!r}: "
-        f"a node stops its workers {format_duration(margin)} before its lease is over, "
-        "and no heartbeat would renew it before that"
-    )
-    help = f'write lease="{format_duration(margin + 2 * beat)}" or more'
-    if (most := (lease - margin) // 2) >= MS:
-        help += f', or heartbeat="{format_duration(most)}" or less'
-    on_command_line = [top.place(name).file == COMMAND_LINE for name in ("heartbeat", "lease")]
-    is_of_beat = lease == usual.lease_ns or on_command_line == [True, False]
-    top.error("FD156", "heartbeat" if is_of_beat else "lease", message, help)
-    return usual.heartbeat_ns, usual.lease_ns
-
-
-def _cluster(top: Fields, problems: Problems) -> Cluster:
-    nodes = top.values.get("nodes")
-    if nodes is None:
-        return Cluster(given=False)
-    if isinstance(nodes, int | str):
-        try:
-            sizes = parse_sizes(nodes)
-            if sizes.procs is not None:
-                raise ValueError("nodes have no procs")
-        except ValueError:
-            top.error(
-                "FD104", "nodes", f"nodes={nodes!r} cannot be read", 'write nodes=4, nodes="2:4" or a list of Node'
-            )
-            return Cluster(given=False)
-        if sizes.high > MOST:
-            top.error("FD105", "nodes", f"nodes={nodes!r} is more than {MOST:,}", "write fewer nodes")
-            return Cluster(given=False)
-        if sizes.low < 1:
-            top.error("FD105", "nodes", f"nodes={nodes!r} has a zero", "write nodes=1, or leave it out")
-            return Cluster(given=False)
-        if sizes.low > sizes.high:
-            top.error("FD103", "nodes", f"nodes={nodes!r} is no range", f'write nodes="{sizes.high}:{sizes.low}"')
-            return Cluster(given=False)
-        return Cluster(tuple(NodeSpec(f"node{i}") for i in range(sizes.high)), sizes.low)
-    specs: dict[str, NodeSpec] = {}
-    for i, node in enumerate(top.items("nodes", Node, help='write nodes=4, nodes="2:4" or a list of Node')):
-        if not isinstance(node, Node):
-            place = top.element("nodes", i)
-            top.error_at(place, "FD134", f"nodes[{i}] is no Node", "write nodes=[Node(cpu=8), ...]")
-            continue
-        name = f"node{i}" if node.name is None else str(node.name)
-        fields = Fields(f"node {name!r}", vars(node), node.site, problems)
-        if not NAME.fullmatch(name) or name in RESERVED:
-            fields.error("FD102", "name", "its name cannot be used", "use lower case letters, digits and hyphens")
-        if name in specs:
-            fields.error("FD137", "name", "there are two nodes of that name", "give each node its own name")
-        cpu, gpu, memory = fields.number("cpu", 8), fields.devices("gpu"), fields.memory("memory")
-        specs[name] = NodeSpec(name, cpu, gpu, memory, fields.pairs("labels"))
-    if isinstance(nodes, Sequence) and not nodes:
-        top.error("FD105", "nodes", "nodes= is empty", "write nodes=1, or leave it out")
-    if not specs:
-        return Cluster(given=False)
-    return Cluster(tuple(specs.values()), len(specs))
 
 
 def _domains(topology: Topology, problems: Problems) -> tuple[Domain, ...]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
-from flowdist.dsl import topology as words
+from flowdist import dsl
 from flowdist.dsl.compile import compile_topology
 from flowdist.dsl.overrides import apply_nodes, apply_sets
 from flowdist.dsl.problems.places import CLI, Place, place_of_bytes
@@ -178,31 +178,14 @@ def _refuse_exception(path: Path, error: BaseException) -> NoReturn:
 def _arguments(name: str) -> list[str]:
     """The arguments of a callable of the DSL, by its qualified name; none for one of the user's."""
     owner, _, method = name.partition(".")
-    word = vars(words).get(owner)
+    word = vars(dsl).get(owner)
     called = vars(word).get(method) if isinstance(word, type) else None
     return [arg for arg in inspect.signature(called).parameters if arg != "self"] if called is not None else []
 
 
 def _pick(module: ModuleType, name: str, path: Path, params: dict[str, str]) -> Topology:
-    """The one Topology, or what the function `topology` returns for the parameters."""
-    found: Any
-    if name:
-        found = getattr(module, name, None)
-        if found is None:
-            known = [key for key, value in vars(module).items() if isinstance(value, Topology) or key == "topology"]
-            _refuse("FD140", f"{path} has no {name!r}", did_you_mean(name, known))
-    else:
-        function = vars(module).get("topology")
-        values = [value for value in vars(module).values() if isinstance(value, Topology)]
-        found = function if inspect.isfunction(function) else None
-        unique = list({id(value): value for value in values}.values())
-        if found is None and len(unique) > 1:
-            names = ", ".join(f"{path}:{key}" for key, value in vars(module).items() if isinstance(value, Topology))
-            _refuse("FD140", f"{path} has several topologies", f"name one of {names}")
-        if found is None and not unique:
-            help = 'write t = Topology("name") or def topology() -> Topology'
-            _refuse("FD140", f"{path} has no topology", help)
-        found = found or unique[0]
+    """Return the topology that the target names, or what the chosen function returns for the parameters."""
+    found = _named(module, name, path) if name else _only_one(module, path)
     if inspect.isfunction(found):
         found = _call(found, path, params)
     elif params:
@@ -211,6 +194,28 @@ def _pick(module: ModuleType, name: str, path: Path, params: dict[str, str]) -> 
     if not isinstance(found, Topology):
         _refuse("FD140", f"{path}: {name or 'topology'} is no Topology", "return the Topology from the function")
     return found
+
+
+def _named(module: ModuleType, name: str, path: Path) -> Any:
+    found = getattr(module, name, None)
+    if found is None:
+        known = [key for key, value in vars(module).items() if isinstance(value, Topology) or key == "topology"]
+        _refuse("FD140", f"{path} has no {name!r}", did_you_mean(name, known))
+    return found
+
+
+def _only_one(module: ModuleType, path: Path) -> Any:
+    """Return the function `topology` of the file, else its only Topology."""
+    function = vars(module).get("topology")
+    if inspect.isfunction(function):
+        return function
+    found = {key: value for key, value in vars(module).items() if isinstance(value, Topology)}
+    if not found:
+        _refuse("FD140", f"{path} has no topology", 'write t = Topology("name") or def topology() -> Topology')
+    if len({id(value) for value in found.values()}) > 1:
+        names = ", ".join(f"{path}:{key}" for key in found)
+        _refuse("FD140", f"{path} has several topologies", f"name one of {names}")
+    return next(iter(found.values()))
 
 
 def _call(function: Any, path: Path, params: dict[str, str]) -> Any:

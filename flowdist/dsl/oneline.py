@@ -8,7 +8,8 @@ from pathlib import Path
 
 from flowdist.dsl.load import Loaded, compile_loaded
 from flowdist.dsl.problems.places import COMMAND_LINE, CallSite
-from flowdist.dsl.topology import Restart, Topology
+from flowdist.dsl.topology import Topology
+from flowdist.dsl.words import Restart
 
 
 def one_role_graph(

@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from itertools import count, islice
 from typing import Any
 
-from flowdist.dsl.compile import MOST
 from flowdist.dsl.problems.places import CLI, COMMAND_LINE, CallSite
 from flowdist.dsl.problems.problem import Problems, did_you_mean
-from flowdist.dsl.topology import ROLE_DEFAULTS, Gate, Node, Restart, Role, Topology, Workload, replaced_by
+from flowdist.dsl.read.fields import MOST
+from flowdist.dsl.topology import ROLE_DEFAULTS, Gate, Role, Topology, replaced_by
+from flowdist.dsl.words import Node, Restart, Workload
 
 HERE = CallSite(COMMAND_LINE, 1, ())
 NESTED = {"restart": Restart, "workload": Workload}
@@ -165,24 +166,33 @@ class _Override:
             role.overridden[f"env.{name}"] = CLI
 
     def _set_placement(self, role: Role, field: str) -> None:
-        """`near=ps,data`, `apart=true`, `where=zone=a,rack=7`."""
-        words = [word.strip() for word in self._value.split(",") if word.strip()]
-        roles = {other.name: other for other in self._topology.roles}
+        """Set `near=ps,data`, `apart=true` or `where=zone=a,rack=7`."""
         if self._is_none:
-            role.fields[field] = ROLE_DEFAULTS[field]
-        elif field == "where" and any("=" not in word for word in words):
-            self._error("FD133", "a label is NAME=VALUE", f"write --set {role.name}.where=zone=a")
-            return
-        elif field == "where":
-            role.fields[field] = dict(word.partition("=")[::2] for word in words)
+            value: Any = ROLE_DEFAULTS[field]
         elif field == "apart" and self._value.lower() in ("true", "false"):
-            role.fields[field] = self._value.lower() == "true"
-        elif unknown := [word for word in words if word not in roles]:
-            self._error("FD133", f"no role {unknown[0]!r}", did_you_mean(unknown[0], roles))
-            return
+            value = self._value.lower() == "true"
         else:
-            role.fields[field] = [roles[word] for word in words]
-        role.overridden[field] = CLI
+            value = self._labels(role) if field == "where" else self._roles()
+        if value is not None or self._is_none:
+            role.fields[field] = value
+            role.overridden[field] = CLI
+
+    def _labels(self, role: Role) -> dict[str, str] | None:
+        if any("=" not in word for word in self._words()):
+            self._error("FD133", "a label is NAME=VALUE", f"write --set {role.name}.where=zone=a")
+            return None
+        return dict(word.partition("=")[::2] for word in self._words())
+
+    def _roles(self) -> list[Role] | None:
+        roles = {other.name: other for other in self._topology.roles}
+        for word in self._words():
+            if word not in roles:
+                self._error("FD133", f"no role {word!r}", did_you_mean(word, roles))
+                return None
+        return [roles[word] for word in self._words()]
+
+    def _words(self) -> list[str]:
+        return [word.strip() for word in self._value.split(",") if word.strip()]
 
     def _set_gates(self, role: Role) -> None:
         """`ps.ready,data.succeeded`: gates on roles, `started` where nothing is said."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from flowdist.graph.model import NodeSpec, Resources
+from flowdist.graph.nodes import NodeSpec
+from flowdist.graph.roles import Resources
 
 WHOLE = 1000  # thousandths of a device
 UNLIMITED = 1000  # so often something fits that needs nothing

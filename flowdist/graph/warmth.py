@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from flowdist.graph.model import RoleSpec
+from flowdist.graph.roles import RoleSpec
 
 NOTHING_TO_PRELOAD = "it has nothing to preload"
 PLAIN_FLAGS = ("-u", "-B", "-O", "-OO")  # the fork server gets the same; other flags change more than we know of

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import IO, Any, Literal, TypeVar
 
 from flowdist import __version__
+from flowdist.dsl import Restart, Topology
 from flowdist.dsl.load import compile_loaded
 from flowdist.dsl.oneline import name_from, written_at
 from flowdist.dsl.problems.places import call_site
-from flowdist.dsl.topology import Restart, Topology
 from flowdist.errors import FlowdistError, JobFailed
 from flowdist.launching.worker_main import CALL, RESULT, Call, Result
 from flowdist.runtime.gpus.devices import machine_gpus, settle_cluster

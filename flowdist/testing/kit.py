@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
+from flowdist.dsl import Topology
 from flowdist.dsl.load import compile_loaded, load_topology
-from flowdist.dsl.topology import Topology
 from flowdist.errors import FlowdistError, did_you_mean
 from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import Plan

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import msgspec
 from hypothesis import strategies as st
 
-from flowdist.dsl.topology import Topology
+from flowdist.dsl import Topology
 from flowdist.faults.grammar import Drain, Fault, Plan, Scale, parse_fault
 from flowdist.graph import (
     MINUTE,
@@ -36,7 +36,7 @@ from flowdist.graph import (
     Rule,
     WorkloadSpec,
 )
-from flowdist.graph.model import GateCondition
+from flowdist.graph.roles import GateCondition
 from flowdist.testing.kit import graph_of
 from flowdist.testing.tracing import untraced
 

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from flowdist.dsl.compile import RESERVED
 from flowdist.dsl.oneline import name_from, written_on_the_command_line
 from flowdist.dsl.problems.places import CLI
 from flowdist.dsl.problems.problem import Problems, TopologyProblems, did_you_mean
 from flowdist.dsl.read.commands import INTERPRETERS
-from flowdist.dsl.read.fields import NAME
-from flowdist.dsl.topology import Node, Restart, Topology
+from flowdist.dsl.read.fields import NAME, RESERVED
+from flowdist.dsl.topology import Topology
+from flowdist.dsl.words import Node, Restart
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph
 from flowdist.torchrun.hosts import host_of, is_this_machine

@@ -8,7 +8,7 @@ import pytest
 from flowdist.control.membership.waiting import waiting_for
 from flowdist.control.protocol import events as ev
 from flowdist.graph import MS, SECOND, Domain, FailureKind, Gate, JointWorld, RestartPolicy, Rule
-from flowdist.graph.model import Action
+from flowdist.graph.policies import Action
 from tests.control.harness import Talk, graph, r, restart, role
 
 BUDGET = restart()

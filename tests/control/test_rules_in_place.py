@@ -5,7 +5,7 @@ from __future__ import annotations
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import FinishJob, StartReplica, StopReplica
 from flowdist.graph import SECOND, Domain
-from flowdist.graph.model import RestartPolicy
+from flowdist.graph.policies import RestartPolicy
 from tests.control.harness import Gate, Talk, graph, node, r, restart, role
 
 

@@ -12,18 +12,8 @@ import pytest
 
 from flowdist.dsl.compile import compile_topology
 from flowdist.dsl.problems.problem import Problems
-from flowdist.dsl.topology import (
-    Node,
-    On,
-    Resources,
-    Restart,
-    Role,
-    RoleFields,
-    Secret,
-    Template,
-    Topology,
-    Workload,
-)
+from flowdist.dsl.topology import Role, RoleFields, Template, Topology
+from flowdist.dsl.words import Node, On, Resources, Restart, Secret, Workload
 from flowdist.graph import decode_graph, encode_graph
 
 ODD: list[Any] = [

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from flowdist.dsl.compile import compile_topology
 from flowdist.dsl.problems.problem import Problems
-from flowdist.dsl.topology import Node, Role, Topology
+from flowdist.dsl.topology import Role, Topology
+from flowdist.dsl.words import Node
 from flowdist.graph import RoleGraph
 from tests.control.harness import Talk
 

@@ -8,7 +8,8 @@ import pytest
 
 from flowdist.dsl.compile import compile_topology
 from flowdist.dsl.problems.problem import Problems
-from flowdist.dsl.topology import On, Restart, Topology
+from flowdist.dsl.topology import Topology
+from flowdist.dsl.words import On, Restart
 from flowdist.graph import MINUTE, SECOND, RestartPolicy, Rule
 
 

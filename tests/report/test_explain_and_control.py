@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import StopReplica
 from flowdist.graph import Cluster, Domain, Gate, JointWorld, NodeSpec, RestartPolicy, RoleGraph, RoleSpec, Rule
-from flowdist.graph.model import Then
+from flowdist.graph.policies import Then
 from flowdist.report.static.explain import explanation_of
 from flowdist.report.static.failing import Failing, parse_failing
 from flowdist.report.static.plan import plan_of

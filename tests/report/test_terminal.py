@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from flowdist.cli.inspect.timeline import command
-from flowdist.dsl.topology import Node, Topology, Workload
+from flowdist.dsl import Node, Topology, Workload
 from flowdist.record.journal import Header, encode_line
 from flowdist.report.record.terminal import LOOKS, terminal_timeline
 from flowdist.report.record.timeline import Timeline, timeline_of

@@ -13,11 +13,11 @@ from flowdist import components
 from flowdist.cli.run.console import Shown
 from flowdist.cli.run.run import carry_out, needs_linux
 from flowdist.cli.shared.common import guarded, show_problems
+from flowdist.dsl import Topology
 from flowdist.dsl.load import compile_loaded
 from flowdist.dsl.oneline import written_on_the_command_line
 from flowdist.dsl.problems.places import CLI
 from flowdist.dsl.problems.problem import Problem, TopologyProblems
-from flowdist.dsl.topology import Topology
 from flowdist.faults.files import parse_plan
 
 OF_TORCHX = (

@@ -14,7 +14,7 @@ from flowdist.control.job.deadlines import INCIDENT_DUES, Due
 from flowdist.control.job.state import Charge, Failure, Held, Incident, JobState, Replica, Role
 from flowdist.control.placement.bad_nodes import forget_failure
 from flowdist.control.protocol.ids import NodeName, ReplicaId
-from flowdist.graph.model import FailureKind
+from flowdist.graph.policies import FailureKind
 
 # What a peer makes of it when a member of its world dies, and a dependent when what it depends on does.
 PEER_KINDS: frozenset[FailureKind] = frozenset({"exit", "signal"})

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from flowdist.control.job.state import Failure, JobState, Role
 from flowdist.graph import RestartPolicy, Rule, format_duration
-from flowdist.graph.model import Action, Scope
+from flowdist.graph.policies import Action, Scope
 
 # Nobody's code is at fault: without a rule these re-form without counting, in roles with no policy too (R8).
 FREE_KINDS: frozenset[str] = frozenset({"node_lost", "gpu_lost", "preempted", "store_lost", "unkillable"})

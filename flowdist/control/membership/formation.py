@@ -19,7 +19,7 @@ from flowdist.control.placement.placement import admit, before_success, explain,
 from flowdist.control.protocol.effects import OpenStore, StartReplica
 from flowdist.control.protocol.ids import ReplicaId, WorldName
 from flowdist.graph import format_duration
-from flowdist.graph.model import GateCondition
+from flowdist.graph.roles import GateCondition
 
 
 def form_worlds(job: JobState, names: Iterable[WorldName]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from flowdist.dsl.read.fields import Fields
-from flowdist.dsl.topology import Secret
+from flowdist.dsl.words import Secret
 from flowdist.graph import SecretRef
 
 Env = tuple[tuple[tuple[str, str], ...], tuple[SecretRef, ...]]

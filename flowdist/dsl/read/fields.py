@@ -17,6 +17,8 @@ from flowdist.dsl.topology import Role
 from flowdist.graph import MINUTE, WHOLE, Resources, parse_duration, parse_memory
 
 T = TypeVar("T")
+RESERVED = ("all", "controller")  # names that mean something else in faults
+MOST = 100_000  # nodes of a job, replicas of a role, workers of a replica: more is a slip of the pen
 GPUS_MAX = 1024  # of a node
 NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")  # usable as a host name
 

@@ -89,29 +89,39 @@ class Source(NamedTuple):
 
 
 def read_source(fields: Fields, wanted: Wanted, text: str, folder: Path) -> Source | None:
-    """None when it is refused, or in a module of which nothing can be read."""
-    module, colon, name = text.partition(":")
+    """Read the module of `module:name` without importing it.
+
+    Returns:
+        None if the text is refused, or if the module has no source that could be read.
+    """
+    module, _, name = text.partition(":")
     if not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
-        start, dot, last = text.rpartition(".")
-        is_dotted = dot and not colon and text.replace(".", "").isidentifier()
-        help = f'did you mean "{start}:{last}"?' if is_dotted else wanted.help
-        fields.error(wanted.code, wanted.argument, f"{wanted.argument}={text!r} cannot be read", help)
+        _refuse_text(fields, wanted, text)
         return None
     if module in sys.builtin_module_names:
         return None
     spec = _spec_of(module, folder)
-    if spec is None and module.partition(".")[0] in sys.stdlib_module_names and module in sys.modules:
+    if spec is not None and spec.origin is not None:
+        path = Path(spec.origin)
+        return _parse(fields, wanted, module, name, path) if path.suffix == ".py" and path.is_file() else None
+    if spec is not None:
+        message = f"{module!r} is a folder without code"
+        fields.error("FD109", wanted.argument, message, f'write "{module}.MODULE:{name}"')
+    elif module.partition(".")[0] in sys.stdlib_module_names and module in sys.modules:
         _check_made(fields, wanted, module, name)
-    elif spec is None:
+    else:
         near = did_you_mean(module, sorted(path.stem for path in folder.glob("*.py")))
         help = near if "mean" in near else "check its spelling, or install it"
         fields.error("FD109", wanted.argument, f"module {module!r} is not found", help)
-    elif spec.origin is None:
-        message = f"{module!r} is a folder without code"
-        fields.error("FD109", wanted.argument, message, f'write "{module}.MODULE:{name}"')
-    elif spec.origin.endswith(".py") and Path(spec.origin).is_file():  # of others nothing can be read
-        return _parse(fields, wanted, module, name, Path(spec.origin))
     return None
+
+
+def _refuse_text(fields: Fields, wanted: Wanted, text: str) -> None:
+    """Refuse a text that is no `module:name`; `a.b.c` gets the help to write `a.b:c`."""
+    start, dot, last = text.rpartition(".")
+    is_dotted = dot and ":" not in text and text.replace(".", "").isidentifier()
+    help = f'did you mean "{start}:{last}"?' if is_dotted else wanted.help
+    fields.error(wanted.code, wanted.argument, f"{wanted.argument}={text!r} cannot be read", help)
 
 
 def _check_made(fields: Fields, wanted: Wanted, module: str, name: str) -> None:

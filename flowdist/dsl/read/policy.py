@@ -6,9 +6,9 @@ from typing import Any, get_args
 
 from flowdist.dsl.problems.problem import did_you_mean
 from flowdist.dsl.read.fields import Fields
-from flowdist.dsl.topology import FailureWord, On, Restart
+from flowdist.dsl.words import FailureWord, On, Restart
 from flowdist.graph import MINUTE, SECOND, RestartPolicy, Rule, format_duration
-from flowdist.graph.model import Then
+from flowdist.graph.policies import Then
 
 KINDS: tuple[str, ...] = get_args(FailureWord)
 SCOPES = ("replica", "role", "domain", "job")  # from narrow to wide

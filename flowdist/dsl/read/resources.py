@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flowdist.dsl import topology as dsl
+from flowdist import dsl
 from flowdist.dsl.problems.problem import Problems, did_you_mean
 from flowdist.dsl.read.fields import Fields
-from flowdist.dsl.read.settings import Settings
+from flowdist.dsl.settings import Settings
 from flowdist.graph import Resources
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flowdist.dsl.read.fields import Fields
-from flowdist.dsl.topology import Workload
+from flowdist.dsl.words import Workload
 from flowdist.graph import MINUTE, SECOND, WorkloadSpec, format_duration
 
 MOST_SPREAD = 100  # a worker that takes a hundred times longer hangs

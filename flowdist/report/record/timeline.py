@@ -23,7 +23,7 @@ from flowdist.control.protocol.effects import (
     StopReplica,
 )
 from flowdist.control.protocol.ids import NodeName, ReplicaId, WorldName
-from flowdist.graph.model import RoleKind
+from flowdist.graph.roles import RoleKind
 from flowdist.record.journal import FaultLine, Header, Line, Record, UnsavedLine
 from flowdist.report.record.trace import event_text
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from flowdist.graph import RestartPolicy, RoleGraph, RoleSpec, Rule, format_duration
-from flowdist.graph.model import Action, Scope
+from flowdist.graph.policies import Action, Scope
 from flowdist.report.static.failing import Failing
 from flowdist.report.static.restarts import restart_set
 

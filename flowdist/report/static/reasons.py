@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping
 
 from flowdist.graph import RoleGraph, RoleSpec
-from flowdist.graph.model import Scope
+from flowdist.graph.policies import Scope
 from flowdist.report.static.restarts import Cause, Extent, restart_set
 
 Scopes = Mapping[str, Scope]  # by role that restarts by itself, the scope of the policy that decided

@@ -10,7 +10,7 @@ from typing import Literal
 import networkx as nx
 
 from flowdist.graph import RoleGraph
-from flowdist.graph.model import Scope
+from flowdist.graph.policies import Scope
 
 Cause = Literal["failure", "node_lost"]
 Extent = Literal["replica", "role"]

@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from heapq import heapify, heappop, heapreplace
-
+from flowdist.dsl.check.room import check_fits, check_minima
 from flowdist.dsl.problems.problem import Problems, did_you_mean
 from flowdist.dsl.read.commands import macros_of
 from flowdist.dsl.read.fields import Fields
-from flowdist.dsl.read.placing import allowed_nodes, check_placement
+from flowdist.dsl.read.placement import check_placement
 from flowdist.dsl.topology import Gate, Role, Topology
+from flowdist.graph import Gate as GateSpec
 from flowdist.graph import (
-    Capacity,
-    Need,
     RoleGraph,
     RoleSpec,
-    add,
-    fits,
     format_duration,
-    format_memory,
-    moments,
-    needed,
-    offered,
-    pick,
-    slots,
-    subtract,
 )
-from flowdist.graph import Gate as GateSpec
-
-Seat = tuple[str, tuple[int, ...]]  # a node, and devices of it
-
-# after these, sizes or the order of the roles are unknown: no room would be a guess
-_NO_SIZE = ("FD103", "FD104", "FD105", "FD112", "FD114", "FD117", "FD146")
 
 
 def check_graph(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
@@ -44,10 +26,10 @@ def check_graph(topology: Topology, graph: RoleGraph, problems: Problems) -> Non
         _check_addresses(fields, spec, specs)
         _check_scope(fields, spec, graph)
         _check_ignore(fields, spec)
-        _check_fits(fields, spec, graph)
+        check_fits(fields, spec, graph)
         check_placement(fields, spec, graph)
         _check_hang(fields, spec)
-    _check_minima(topology, graph, problems)
+    check_minima(topology, graph, problems)
     _check_can_end(topology, graph, problems)
 
 
@@ -132,103 +114,6 @@ def _check_hang(fields: Fields, spec: RoleSpec) -> None:
         message = "it waits for a first progress(): a service that never reports one is held to hang, ready or not"
         instead = "ready_timeout=" if spec.ready is not None else "ready_when= and ready_timeout="
         fields.warn("FD307", "start_timeout", message, f"write {instead} instead, or call it")
-
-
-def _check_fits(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
-    need = needed(spec.resources)
-    nodes = graph.cluster.nodes
-    if not graph.cluster.given:
-        if need.gpu:
-            help = f"write Topology(..., nodes=[Node(gpu={need.gpu})])"
-            fields.error("FD114", "gpu", f"it asks for {spec.resources.gpu_words}, but the nodes have no sizes", help)
-        return
-    if need.gpu and not any(node.gpu for node in nodes):
-        help = f"write nodes={len(nodes)} * [Node(gpu={need.gpu})]"
-        fields.error("FD114", "gpu", f"it asks for {spec.resources.gpu_words}, but no node has one", help)
-    elif not any(fits(need, offered(node)) for node in nodes):
-        largest = max(nodes, key=lambda node: (node.gpu, node.cpu, node.memory))
-        size = f"{largest.cpu:g} cpu, {largest.gpu} gpu, {format_memory(largest.memory)}"
-        argument = next((name for name in ("cpu", "gpu", "memory") if fields.values.get(name) is not None), "resources")
-        fields.error("FD112", argument, f"a replica is larger than any node ({size})", "ask for less, or larger nodes")
-
-
-def _check_minima(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
-    """The minima of the roles that are alive together have seats on the nodes, chosen as control chooses them."""
-    if not graph.cluster.given or problems.codes() & set(_NO_SIZE):
-        return
-    before = _before_success(graph)
-    needs = {spec.name: needed(spec.resources) for spec in graph.roles}
-    at_first = {node.name: offered(node) for node in graph.cluster.nodes}  # what those leave that wait for no success
-    seats: dict[str, list[Seat]] = {}
-    for gone in moments(before):
-        free = at_first
-        if gone:
-            free = dict(at_first)
-            for name in seats:
-                for node, devices in seats[name] if name in gone else ():
-                    free[node] = add(free[node], needs[name], devices)
-        for role, spec in zip(topology.roles, graph.roles, strict=True):
-            if spec.name in gone or spec.name in seats or not before[spec.name].keys() <= gone:
-                continue
-            seated = _seat(spec, needs[spec.name], free, _allowed(spec, graph, seats))
-            if len(seated) < spec.min_replicas:
-                fields = Fields.of_role(role, problems)
-                message = f"its minimum of {spec.min_replicas} has no room beside the roles that are alive with it"
-                fields.error("FD113", "replicas", message, "lower a minimum, or add nodes")
-                return
-            if not gone:
-                seats[spec.name] = seated
-
-
-def _allowed(spec: RoleSpec, graph: RoleGraph, seats: dict[str, list[Seat]]) -> set[str]:
-    """The nodes that the role's placement allows, when those before it sit where they do."""
-    names = {node.name for node in allowed_nodes(spec, graph.cluster.nodes)}
-    for near in spec.placement.near:
-        names &= _nodes_of(seats[near]) if near in seats else names  # one that is gone by then is for control to judge
-    for apart in spec.placement.apart:
-        names -= _nodes_of(seats.get(apart, ()))
-    return names
-
-
-def _nodes_of(seats: Iterable[Seat]) -> set[str]:
-    return {node for node, _ in seats}
-
-
-def _seat(spec: RoleSpec, need: Need, free: dict[str, Capacity], allowed: set[str]) -> list[Seat]:
-    """Takes the minimum of seats from `free`, each where control would: the first of the nodes with most, or fewest."""
-    sign = 1 if spec.placement.strategy == "pack" else -1
-    left = [
-        (sign * slots(need, capacity), i, name)
-        for i, (name, capacity) in enumerate(free.items())
-        if name in allowed and fits(need, capacity)
-    ]
-    heapify(left)
-    seats: list[Seat] = []
-    while left and len(seats) < spec.min_replicas:
-        _, i, name = left[0]
-        seats.append((name, pick(need, free[name])))
-        free[name] = subtract(free[name], need)
-        if fits(need, free[name]) and spec.name not in spec.placement.apart:
-            heapreplace(left, (sign * slots(need, free[name]), i, name))
-        else:
-            heappop(left)
-    return seats
-
-
-def _before_success(graph: RoleGraph) -> dict[str, dict[str, None]]:
-    """For each role, the roles that have succeeded before it starts. A joint world starts, and succeeds, as one."""
-    mates: dict[str, tuple[str, ...]] = {spec.name: (spec.name,) for spec in graph.roles}
-    mates |= {name: world.roles for world in graph.worlds for name in world.roles}
-    found: dict[str, dict[str, None]] = {spec.name: {} for spec in graph.roles}
-    before, count = -1, 0
-    while count > before:  # a joint world can hold up what was there before it
-        for spec in graph.roles:
-            for gate in spec.gates:
-                more = found[gate.role] | dict.fromkeys(mates[gate.role] if gate.condition == "succeeded" else ())
-                for mate in mates[spec.name]:
-                    found[mate] |= more
-        before, count = count, sum(map(len, found.values()))
-    return found
 
 
 def _check_can_end(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
