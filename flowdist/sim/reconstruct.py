@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from flowdist.control.controller import Controller
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import NodeName, ReplicaId
@@ -23,6 +22,7 @@ from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import Plan
 from flowdist.graph import SECOND, RoleGraph, RoleSpec, WorkloadSpec
 from flowdist.record.journal import FaultLine, Header, Line, Record
+from flowdist.record.replay import Replay
 from flowdist.sim.engine.network import LATENCY_NS
 from flowdist.sim.engine.simulation import PROOF_NS, TAKE_OVER_NS, Simulation
 
@@ -84,7 +84,7 @@ class _Teller:
 
     def __init__(self, header: Header) -> None:
         self._graph = header.graph
-        self._controller = Controller(header.graph, header.known_nodes)
+        self._replay = Replay(header)  # of the record only the events count here
         self._away: dict[str, tuple[int, str]] = {}  # nodes that are gone: since when, and how it is spelled
         self._failures = 0
         self._stalled: dict[str, int] = {}  # replicas of which there is no sign: since when
@@ -101,13 +101,13 @@ class _Teller:
     def hear(self, line: Line) -> None:
         if isinstance(line, FaultLine):
             self._hit[line.target or line.spec.partition("@")[0]] = line.t_ns
-        job = self._controller.state
+        job = self._replay.job
         if not isinstance(line, Record) or job.outcome is not None:
             return
         before = len(job.incidents), job.ending
         if isinstance(line.event, ev.ReplicaStalled):
             self._stalled[str(line.event.replica)] = line.t_ns - line.event.for_ns
-        self._controller.handle(line.event, line.t_ns)
+        self._replay.hear(line)
         is_cause = (len(job.incidents), job.ending) != before
         for incident in job.incidents[before[0] :]:
             if incident.kind == "hang" and incident.root in self._stalled:

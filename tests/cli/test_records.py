@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,13 @@ def test_timeline_tells_where_it_is_decided_otherwise_by_now(trace: Path) -> Non
     assert done.exit_code == 3 and "event 20 is decided otherwise by now" in done.stderr
     assert replay(str(trace), "--step", "19").exit_code == 0
     assert replay(str(trace), "--step", "20").exit_code == 3
+
+
+def test_a_what_if_of_a_record_that_does_not_replay_is_refused(trace: Path) -> None:
+    trace.write_text(re.sub(r'"grace_ns":\d+', '"grace_ns":7', trace.read_text(), count=1))
+    done = replay(str(trace), "--fail", "node1@3m")
+    assert done.exit_code == 2 and "does not replay: the record says StopReplica" in done.stderr
+    assert "use the version of flowdist that wrote the record" in done.stderr
 
 
 def test_diff_is_0_for_the_same_and_1_for_others(trace: Path, tmp_path: Path) -> None:
@@ -210,6 +218,10 @@ def test_a_users_mistake_is_told_in_words(trace: Path, verb, arguments: list[str
         (lambda lines: [*lines[:5], lines[5].replace(b'"t_ns":1700000', b'"t_ns":17'), *lines[6:]], "runs backwards"),
         (lambda lines: [*lines, *lines], "a second header, after event 78"),
         (lambda lines: lines[1:], "has no header"),
+        (
+            lambda lines: [lines[0].replace(b'"format":2}', b'"format":9}'), *lines[1:]],
+            "format is 9, and this version of",
+        ),
         (lambda lines: [*lines[:3], b"\xff\n", *lines[3:]], "is no journal: line 4"),
         (lambda lines: [], "has no header"),
     ],

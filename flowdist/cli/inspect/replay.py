@@ -10,12 +10,10 @@ import click
 from flowdist.cli.inspect.whatif import answer, read_question
 from flowdist.cli.shared.common import guarded, print_json
 from flowdist.cli.shared.records import find_record, read_journal, refuse_macro
-from flowdist.control.controller import Controller
-from flowdist.control.job.state import JobState
 from flowdist.errors import FlowdistError
 from flowdist.graph import parse_duration
 from flowdist.record.journal import Header, Line, Record, digest
-from flowdist.record.timesheet import Timesheet
+from flowdist.record.replay import Replay
 from flowdist.report.record.spending import time_of_run
 from flowdist.report.record.summary import summary_of, summary_text
 from flowdist.report.record.trace import event_lines, event_text
@@ -78,46 +76,26 @@ def command(
         answer(header, lines, journal, question, as_json)
     lines = list(_chosen(lines, step, until))
     raw = raw[: len(lines) + 1]  # with the header
-    play = _Play(Controller(header.graph, header.known_nodes))
+    play = Replay(header)
     if step is not None or wants_state:
         for line in lines:
-            play.hear(line)
+            _hear(play, line)
         _show_state(play, as_json)
     elif as_log:
         _show_log(play, lines)
     else:
         _show_all(play, lines, raw, as_json)
-    if play.different is not None:
-        text = event_text(play.different)
-        click.echo(f"the first difference is at event {play.different.n}: {text}", err=True)
-    sys.exit(3 if play.different is not None else 0)
+    if play.difference is not None:
+        click.echo(f"the first difference is at event {play.n_different}: {event_text(play.difference.line)}", err=True)
+        click.echo(play.difference.text, err=True)
+    sys.exit(3 if play.difference is not None else 0)
 
 
-class _Play:
-    """A controller that is fed, and the first event at which it does not decide what is recorded."""
-
-    def __init__(self, controller: Controller) -> None:
-        self._controller = controller
-        self.sheet = Timesheet(controller.state)
-        self.different: Record | None = None
-        self.last: Record | None = None
-        self.heard = 0
-
-    @property
-    def job(self) -> JobState:
-        return self._controller.state
-
-    def hear(self, line: Line) -> None:
-        if not isinstance(line, Record):
-            self.sheet.hear(line)
-            return
-        effects = tuple(self._controller.handle(line.event, line.t_ns))
-        self.sheet.hear(line)
-        self.heard, self.last = self.heard + 1, line
-        if effects != line.effects and self.different is None:
-            self.different = line
-        if self.different is None:
-            self.job.check()
+def _hear(play: Replay, line: Line) -> None:
+    """Feed one line, and check the state while it means something."""
+    play.hear(line)
+    if play.difference is None and isinstance(line, Record):
+        play.job.check()
 
 
 def _refuse_mixtures(step: int | None, until: str | None, wants_state: bool, as_log: bool, as_json: bool) -> None:
@@ -146,37 +124,35 @@ def _chosen(lines: list[Line], step: int | None, until: str | None) -> Iterator[
         yield line
 
 
-def _show_state(play: _Play, as_json: bool) -> None:
+def _show_state(play: Replay, as_json: bool) -> None:
     from flowdist.report.record.state import state_of, state_text
 
     if as_json:
-        where = play.different.n if play.different is not None else None
-        print_json("state", differs_at=where, **state_of(play.job, play.last))
+        print_json("state", format=2, differs_at=play.n_different, **state_of(play.job, play.last))
     else:
         click.echo(state_text(play.job, play.last), nl=False)
 
 
-def _show_log(play: _Play, lines: Iterable[Line]) -> None:
+def _show_log(play: Replay, lines: Iterable[Line]) -> None:
     from flowdist.report.record.statuslog import LEGEND, log_heading, log_line
 
     click.echo(f"{LEGEND}\n{log_heading(play.job)}")
     for line in lines:
-        play.hear(line)
+        _hear(play, line)
         for text in log_line(play.job, line):
             click.echo(text)
 
 
-def _show_all(play: _Play, lines: list[Line], raw: list[bytes], as_json: bool) -> None:
+def _show_all(play: Replay, lines: list[Line], raw: list[bytes], as_json: bool) -> None:
     for line in lines:
-        play.hear(line)
+        _hear(play, line)
         for text in () if as_json else event_lines(line):
             click.echo(text)
     summary = {**summary_of(play.job, lines), **time_of_run(play.job.graph, play.sheet)}
     if as_json:
-        where = play.different.n if play.different is not None else None
-        print_json("replay", events=play.heard, differs_at=where, digest=digest(raw), **summary)
+        print_json("replay", events=play.n, differs_at=play.n_different, digest=digest(raw), **summary)
         return
     click.echo("\n" + summary_text(summary), nl=False)
     click.echo(f"\ndigest {digest(raw)}")
-    same = "the same effects at each" if play.different is None else "NOT the same"
-    click.echo(f"{play.heard} events replayed: {same}")
+    same = "the same effects at each" if play.difference is None else "NOT the same"
+    click.echo(f"{play.n} events replayed: {same}")

@@ -76,22 +76,18 @@ def _as_it_was_written(run_dir: Path) -> dict[str, Any] | None:
 def _from_journal(run_dir: Path) -> dict[str, Any]:
     """In one pass: it may be that of days."""
     from flowdist.cli.shared.records import stream_journal  # as above
-    from flowdist.control.controller import Controller
     from flowdist.record.journal import Line, Record
-    from flowdist.record.timesheet import Timesheet
+    from flowdist.record.replay import Replay
     from flowdist.report.record.spending import time_of_run
     from flowdist.report.record.summary import summary_of
     from flowdist.runtime.run_folder.root_cause import root_cause_text
 
     header, lines = stream_journal(run_dir / "journal.jsonl")
-    controller = Controller(header.graph, header.known_nodes)
-    sheet, faults = Timesheet(controller.state), list[Line]()
+    replay, faults = Replay(header, strict=True), list[Line]()
     for line in lines:
-        if isinstance(line, Record):
-            controller.handle(line.event, line.t_ns)
-        else:
+        replay.hear(line)
+        if not isinstance(line, Record):
             faults.append(line)
-        sheet.hear(line)
-    job = controller.state
+    job = replay.job
     cause = root_cause_text(job, run_dir) if job.outcome == "failed" else ""
-    return {**summary_of(job, faults), **time_of_run(job.graph, sheet), "root_cause": cause}
+    return {**summary_of(job, faults), **time_of_run(job.graph, replay.sheet), "root_cause": cause}

@@ -160,19 +160,12 @@ def _counted_alike(run: SimResult, was: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_it_was(header: Header, lines: list[Line]) -> dict[str, Any]:
-    from flowdist.control.controller import Controller
-    from flowdist.record.journal import Record
-    from flowdist.record.timesheet import Timesheet
+    from flowdist.record.replay import Replay
     from flowdist.report.record.spending import time_of_run
     from flowdist.report.record.summary import summary_of
 
-    controller = Controller(header.graph, header.known_nodes)
-    sheet = Timesheet(controller.state)
-    for line in lines:
-        if isinstance(line, Record):
-            controller.handle(line.event, line.t_ns)
-        sheet.hear(line)
-    return {**summary_of(controller.state, lines), **time_of_run(header.graph, sheet)}
+    replay = Replay(header, strict=True).follow(lines)
+    return {**summary_of(replay.job, lines), **time_of_run(header.graph, replay.sheet)}
 
 
 def _show(

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from flowdist.errors import FlowdistError
-from flowdist.record.journal import Header, Line, Record, decode_lines
+from flowdist.record.journal import Header, Line, Record, UnknownFormat, decode_lines
 
 JOURNAL = "journal.jsonl"
 RUNS = Path("runs")
@@ -80,6 +80,8 @@ def _decoded(path: Path, raw: list[bytes] | None) -> Iterator[Line]:
                 yield from decode_lines([data])
     except OSError as error:
         raise FlowdistError(f"{path} cannot be read: {error.strerror}", help=HELP) from None
+    except UnknownFormat as error:
+        raise FlowdistError(f"{path} cannot be read: {error}", help=HELP) from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         text = str(error) or type(error).__name__
         raise FlowdistError(f"{path} is no journal: line {number}: {text}", help=HELP) from None

@@ -11,11 +11,10 @@ from typing import Any
 
 import msgspec
 
-from flowdist.control.controller import Controller
 from flowdist.control.protocol.events import CheckpointOffered, ReplicaProgressed, TimePassed
 from flowdist.record.accounts import Spent
 from flowdist.record.journal import Header, Line, Record
-from flowdist.record.timesheet import Timesheet
+from flowdist.record.replay import Replay
 from flowdist.report.record.spending import time_of
 
 
@@ -39,13 +38,10 @@ def count_alike(
     silent = [name for name in silent_roles(not_reported) if name in spent]
     if not silent:
         return
-    controller = Controller(header.graph, header.known_nodes)
-    sheet = Timesheet(controller.state)
+    replay = Replay(header, strict=True)
     for line in lines:
-        if isinstance(line, Record):
-            controller.handle(line.event, line.t_ns)
-        sheet.hear(_as_told(line, not_reported))
-    counted = sheet.spent()
+        replay.hear(line, counted_as=_as_told(line, not_reported))
+    counted = replay.sheet.spent()
     told = {name: counted[name] if name in silent else buckets for name, buckets in spent.items()}
     summary |= {**time_of(header.graph, told), "not_reported": {name: not_reported[name] for name in silent}}
     for name in silent:

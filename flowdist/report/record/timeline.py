@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from flowdist.control.controller import Controller
 from flowdist.control.job.state import JobState, Replica
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import (
@@ -25,6 +24,7 @@ from flowdist.control.protocol.effects import (
 from flowdist.control.protocol.ids import NodeName, ReplicaId, WorldName
 from flowdist.graph.roles import RoleKind
 from flowdist.record.journal import FaultLine, Header, Line, Record, UnsavedLine
+from flowdist.record.replay import Replay
 from flowdist.report.record.trace import event_text
 
 How = Literal["alive", "succeeded", "failed", "stopped", "lost"]
@@ -165,8 +165,8 @@ class _Watcher:
     """Feeds a controller and writes down what has changed."""
 
     def __init__(self, header: Header) -> None:
-        self._controller = Controller(header.graph, header.known_nodes)
-        self._job = self._controller.state
+        self._replay = Replay(header)
+        self._job = self._replay.job
         self.timeline = Timeline(header, self._job)
         self._alive: dict[ReplicaId, Attempt] = {}
         self._generations: dict[WorldName, Generation] = {}
@@ -179,14 +179,14 @@ class _Watcher:
 
     def hear(self, line: Record) -> bool:
         """Whether the controller decided as it did then."""
-        effects = tuple(self._controller.handle(line.event, line.t_ns))
+        difference = self._replay.hear(line)
         self.timeline.end_ns = line.t_ns
-        if effects != line.effects:
+        if difference is not None:
             self.timeline.differs_at = line.n
             return False
         for number in range(len(self.timeline.opened_by) + 1, len(self._job.incidents) + 1):
             self.timeline.opened_by[number] = line.n
-        for effect in effects:
+        for effect in line.effects:
             if isinstance(effect, OpenStore):
                 self._form(line, effect)
             elif isinstance(effect, CloseStore):
@@ -198,7 +198,7 @@ class _Watcher:
         for replica in self._changed(line):
             self._look(line, self._job.replicas[replica])
         self._note(line)
-        if line.reason or line.n in self._because or any(isinstance(effect, _TELLING) for effect in effects):
+        if line.reason or line.n in self._because or any(isinstance(effect, _TELLING) for effect in line.effects):
             self.timeline.decisions.append(Decision(line.n, line.t_ns, event_text(line), line.reason))
         return True
 

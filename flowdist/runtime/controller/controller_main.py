@@ -18,15 +18,14 @@ from typing import Any, assert_never
 import msgspec
 
 from flowdist.control.connection.sessions import Sessions
-from flowdist.control.controller import Controller
 from flowdist.control.protocol.effects import Effect, FinishJob, Notify, OpenStore
 from flowdist.control.protocol.events import ControllerStarted, Event, TimePassed
 from flowdist.control.protocol.ids import NodeName
 from flowdist.control.protocol.messages import Heartbeat, Join, Leave, Preempted, Report, ToAgent, ToController
 from flowdist.graph import RoleGraph, decode_graph
-from flowdist.record.journal import FaultLine, Header, Line, Record, encode_line, read_whole_lines, record
-from flowdist.record.status import Decision, RecentDecisions, Status, status_of
-from flowdist.record.timesheet import Timesheet
+from flowdist.record.journal import FaultLine, Header, Line, Record, encode_line, read_whole_lines
+from flowdist.record.replay import Replay
+from flowdist.record.status import Decision, Status, status_of
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.controller.alarm import Alarm
 from flowdist.runtime.controller.metrics import serve_metrics
@@ -109,32 +108,26 @@ class _ControllerProcess:
         job = config.listening.door.job if config.listening is not None else ""
         self._reception = Reception(graph, job, config.run_id, token, config.known_nodes)
         self._far: dict[asyncio.StreamWriter, None] = {}  # connections of other hosts
-        self._controller = Controller(graph, config.known_nodes)
+        header = Header(graph, config.known_nodes, config.run_id)
+        self._replay = Replay(header)
+        self._controller = self._replay.controller
         self._links = Sessions(graph.options)
         self._journal = Journal(Path(config.run_dir, "journal.jsonl"))
-        self._n = 0
         self._last_ns = 0
         self._agents: dict[NodeName, asyncio.StreamWriter] = {}
         self._disturbances = Disturbances(config.disturbed)
         self._watchers: list[asyncio.StreamWriter] = []
         self._alarm = Alarm(self._now, self._time_passed)
-        self._lately = RecentDecisions()
-        self._sheet = Timesheet(self._controller.state)
         self._heard_ns: dict[NodeName, int] = {}
         self._took_over: ControllerStarted | None = None
         if self._journal.lines:
             self._take_over()
         else:
-            self._write(Header(graph, config.known_nodes, config.run_id), force=True)
+            self._write(header, force=True)
 
     def _take_over(self) -> None:
         """Be where the last controller was: the journal holds all that it ever decided (R21)."""
-        for line in self._journal.lines:
-            if isinstance(line, Record):
-                self._controller.handle(line.event, line.t_ns)
-                self._lately.hear(line)
-                self._n, self._last_ns = line.n, line.t_ns
-            self._sheet.hear(line)
+        self._last_ns = self._replay.follow(self._journal.lines).t_ns
         self._journal.lines.clear()
         state = self._controller.state
         near = [node.name for node in state.graph.cluster.nodes]
@@ -223,8 +216,8 @@ class _ControllerProcess:
 
     def _status(self) -> Status:
         now = self._now()
-        spent = self._sheet.spent(now)
-        status = status_of(self._controller.state, self._lately, self._config.run_id, now, spent)
+        spent = self._replay.sheet.spent(now)
+        status = status_of(self._controller.state, self._replay.decisions, self._config.run_id, now, spent)
         nodes = [
             msgspec.structs.replace(node, heard_s_ago=(now - self._heard_ns[node.name]) / 1e9)
             if node.name in self._heard_ns
@@ -252,7 +245,9 @@ class _ControllerProcess:
             case Describe():
                 self._send(writer, Described(self._status()))
             case Injected():
-                self._write(FaultLine(self._now(), message.spec, message.target), force=False)
+                fault = FaultLine(self._now(), message.spec, message.target)
+                self._write(fault, force=False)
+                self._replay.hear(fault)
             case Disturb():
                 self._disturbances.disturb(message)
             case Heal():
@@ -285,14 +280,10 @@ class _ControllerProcess:
             self._handle(event)
 
     def _handle(self, event: Event) -> Record:
-        now = self._now()
-        effects = self._controller.handle(event, now)
-        self._n += 1
-        force = any(isinstance(effect, OpenStore | FinishJob) for effect in effects)
-        line = record(self._n, now, event, effects)
+        line = self._replay.decide(event, self._now())
+        force = any(isinstance(effect, OpenStore | FinishJob) for effect in line.effects)
         self._write(line, force=force)
-        self._lately.hear(line)
-        for effect in effects:
+        for effect in line.effects:
             self._carry_out(effect)
         self._set_timer()
         return line
@@ -300,7 +291,6 @@ class _ControllerProcess:
     def _write(self, line: Line, *, force: bool) -> None:
         data = encode_line(line)
         self._journal.write(data, force=force)
-        self._sheet.hear(line)
         for watcher in self._watchers:
             self._send(watcher, JournalLine(data))
 

@@ -172,19 +172,12 @@ def resume_help(run_dir: Path) -> str:
 
 def replayed(run_dir: Path, lines: list[Line]) -> Status:
     """How the job was when its journal ended, for one that cannot be asked."""
-    from flowdist.control.controller import Controller  # all decisions: who only asks does without
-    from flowdist.record.timesheet import Timesheet
+    from flowdist.record.replay import Replay  # all decisions: who only asks does without
 
     header = lines[0]
     assert isinstance(header, Header)
-    controller, lately = Controller(header.graph, header.known_nodes), RecentDecisions()
-    sheet = Timesheet(controller.state)
-    for line in lines[1:]:
-        if isinstance(line, Record):
-            controller.handle(line.event, line.t_ns)
-            lately.hear(line)
-        sheet.hear(line)
-    return status_of(controller.state, lately, header.run_id or run_dir.name, spent=sheet.spent())
+    replay = Replay(header, strict=True).follow(lines[1:])
+    return status_of(replay.job, replay.decisions, header.run_id or run_dir.name, spent=replay.sheet.spent())
 
 
 def write_status(run_dir: Path, job: JobState, sheet: Timesheet) -> None:

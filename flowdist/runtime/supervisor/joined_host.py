@@ -20,14 +20,13 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from flowdist.control.controller import Controller
 from flowdist.control.process_restarts import AgentUpkeep
 from flowdist.control.protocol.effects import FinishJob
 from flowdist.control.protocol.events import NodeJoined
 from flowdist.errors import JobFailed
 from flowdist.graph import NodeSpec, RoleGraph, format_duration
-from flowdist.record.journal import FaultLine, Line, Record, decode_lines
-from flowdist.record.timesheet import Timesheet
+from flowdist.record.journal import FaultLine, Header, Line, Record, decode_lines
+from flowdist.record.replay import Replay
 from flowdist.runtime.agent.guardian import KILL_NODE, NodeConfig
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.injection.remote_faults import Held, RemoteFault, strike, workers_hit
@@ -168,8 +167,7 @@ class JoinedHost:
         self._meeting, self._name, self._show, self._run_dir = joined.meeting, welcome.node, show, run_dir
         self._lock = lock_run(run_dir)
         self._sockets = socket_dir(run_dir, [self._name])
-        self._mirror = Controller(welcome.graph, welcome.known_nodes)
-        self._sheet = Timesheet(self._mirror.state)
+        self._mirror = Replay(Header(welcome.graph, welcome.known_nodes))
         self._follower = Follower(run_dir, show, open_sink)
         self._teller = Teller(graph, self._follower, (self._name,), show)
         self._writer: asyncio.StreamWriter | None = joined.link.writer
@@ -211,8 +209,10 @@ class JoinedHost:
             raise LeftInOrder
         if self._finished is None:
             raise JobFailed(self._lost)
-        finished, job = self._finished, self._mirror.state
-        return RunResult(finished.outcome, finished.reason, str(self._run_dir), job, self._fault_lines, [], self._sheet)
+        finished, job = self._finished, self._mirror.job
+        return RunResult(
+            finished.outcome, finished.reason, str(self._run_dir), job, self._fault_lines, [], self._mirror.sheet
+        )
 
     async def _keep_guardian(self) -> None:
         """A guardian that ends has left nothing of its node; another takes its place while the job goes on."""
@@ -310,7 +310,7 @@ class JoinedHost:
 
     async def _call_again(self) -> Link | None:
         """None when it has been away for too long, or does not know us any more."""
-        outage_ns = self._mirror.state.graph.options.controller_outage_ns
+        outage_ns = self._mirror.job.graph.options.controller_outage_ns
         until = boot_ns() + outage_ns
         why = ""
         while boot_ns() < until:
@@ -331,14 +331,12 @@ class JoinedHost:
 
     def _hear(self, line: Line) -> None:
         self._seen += 1
+        if (difference := self._mirror.hear(line)) is not None:
+            self._show("error", f"{difference.text}: please report this as a bug")
         if isinstance(line, FaultLine):
             self._fault_lines.append(line)
-            self._sheet.hear(line)
         if not isinstance(line, Record):
             return
-        if tuple(self._mirror.handle(line.event, line.t_ns)) != line.effects:
-            self._show("error", f"line {line.n} of the journal does not replay: please report this as a bug")
-        self._sheet.hear(line)
         if isinstance(line.event, NodeJoined) and line.event.node == self._name:
             self._skip &= line.event.incarnation < self._joined.welcome.incarnation
         if self._skip:
@@ -360,7 +358,7 @@ class JoinedHost:
             return
         self._show("warning", f"a fault hits {blow.target}: {blow.kind}")
         if blow.replica is not None:
-            if blow.replica in self._mirror.state.replicas:
+            if blow.replica in self._mirror.job.replicas:
                 for folder in workers_hit(self._run_dir, blow):
                     if (held := strike(folder, blow)) is not None:
                         self._hold(held, blow.duration_ns if blow.kind != "hang" else None)

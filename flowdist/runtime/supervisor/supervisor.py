@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from flowdist.control.controller import Controller
 from flowdist.control.job.state import JobState
 from flowdist.control.process_restarts import AgentUpkeep, ControllerUpkeep
 from flowdist.control.protocol.effects import FinishJob
@@ -25,6 +24,7 @@ from flowdist.errors import JobFailed
 from flowdist.faults.grammar import Fault, Plan, added_node
 from flowdist.graph import NodeSpec, RoleGraph
 from flowdist.record.journal import FaultLine, Header, Line, Record, UnsavedLine, decode_lines
+from flowdist.record.replay import Replay
 from flowdist.record.timesheet import Timesheet
 from flowdist.runtime.agent.guardian import KILL_NODE, NodeConfig
 from flowdist.runtime.clock import boot_ns
@@ -122,8 +122,7 @@ class Supervisor:
         self._hosting = hosting
         more = unnamed_nodes(len(self._nodes) + 1, hosting.listening.hosts) if hosting is not None else ()
         self._known_nodes = self._past.known or (*(node.name for node in graph.cluster.nodes), *more)
-        self._mirror = Controller(graph, self._known_nodes)
-        self._sheet = Timesheet(self._mirror.state)
+        self._mirror = Replay(Header(graph, self._known_nodes))
         self._start_ns = 0  # by the clock of the runtime, when it has begun
         self._seen = 0  # lines of the journal
         self._follower = Follower(self._run_dir, show, open_sink)
@@ -181,10 +180,10 @@ class Supervisor:
             outcome=self._finished.outcome,
             reason=self._finished.reason,
             run_dir=str(self._run_dir),
-            job=self._mirror.state,
+            job=self._mirror.job,
             faults=self._fault_lines,
             unfired=self._injector.never_fired(),
-            sheet=self._sheet,
+            sheet=self._mirror.sheet,
         )
 
     async def _start_controller(self) -> None:
@@ -298,10 +297,10 @@ class Supervisor:
                 wait_s = min(wait_s, max(0.0, (next_ns - self.now_ns()) / 1e9))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._over.wait(), wait_s)
-            self._injector.fire(self._mirror.state, self.now_ns())
+            self._injector.fire(self._mirror.job, self.now_ns())
             self._follower.read()
             if self._onlooker is not None:
-                self._onlooker.look(self._mirror.state, self.now_ns())
+                self._onlooker.look(self._mirror.job, self.now_ns())
 
     def now_ns(self) -> int:
         """In the time of the job, which stands still until it begins."""
@@ -311,31 +310,28 @@ class Supervisor:
         self._controllers.wrote()
         if self._seen > self._past.lines:
             self._outbox.hear(line)
+        if (difference := self._mirror.hear(line)) is not None:
+            self._show("error", f"{difference.text}: please report this as a bug")
         if isinstance(line, Header | UnsavedLine):
             return
         if isinstance(line, FaultLine):
-            self._sheet.hear(line)
             self._fault_lines.append(line)
             if self._seen > self._past.lines:
                 self._show("warning", f"fault {line.spec} hits {line.target}")
             return
-        effects = self._mirror.handle(line.event, line.t_ns)
-        self._sheet.hear(line)
         if self._onlooker is not None:
             self._onlooker.hear(line)
-        if tuple(effects) != line.effects:
-            self._show("error", f"line {line.n} of the journal does not replay: please report this as a bug")
         if self._seen <= self._past.lines:  # told already, when it happened
             self._teller.skip(line)
-            self._hooks.skip(self._mirror.state)
+            self._hooks.skip(self._mirror.job)
             return
-        self._hooks.hear(self._mirror.state)
+        self._hooks.hear(self._mirror.job)
         self._teller.tell(line)
         for effect in line.effects:
             if isinstance(effect, FinishJob):
                 self._finished = effect
                 self._over.set()
-        self._injector.hear(self._mirror.state, line)
+        self._injector.hear(self._mirror.job, line)
 
     def _interrupted(self) -> None:
         """First in order, then at once, then without asking anybody."""
@@ -413,7 +409,7 @@ class Supervisor:
         if waits:
             await asyncio.wait(waits, timeout=WIND_DOWN_S)
         interrupted = FinishJob("cancelled", "interrupted") if self._interrupts else None
-        await self._hooks.finish(self._mirror.state, self._finished or interrupted)
+        await self._hooks.finish(self._mirror.job, self._finished or interrupted)
         for task in list(self._tasks):
             task.cancel()
         self._follower.read(final=True)
