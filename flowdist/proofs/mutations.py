@@ -187,7 +187,7 @@ MUTANTS: tuple[Mutant, ...] = (
     M("any-epoch", "R20", "an agent obeys a controller that was replaced",
       "agent.agent:Agent._hear", "message.epoch < self.epoch or ", "", "network"),
     M("last-record-lost", "R21", "effects are carried out before their record is written",
-      ".sim.engine.simulation:Simulation._replayed", "if isinstance(line, Record):",
+      ".sim.engine.controller:SimController._replayed", "if isinstance(line, Record):",
       "if isinstance(line, Record) and line.n < self._n:", "run"),
     M("same-epoch", "R21", "a controller that took over speaks as the one before it did",
       "connection.sessions:Sessions.take_over", "self.epoch = job.epoch + 1", "self.epoch = job.epoch", "run"),

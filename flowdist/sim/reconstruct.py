@@ -23,8 +23,10 @@ from flowdist.faults.grammar import Plan
 from flowdist.graph import SECOND, RoleGraph, RoleSpec, WorkloadSpec
 from flowdist.record.journal import FaultLine, Header, Line, Record
 from flowdist.record.replay import Replay
+from flowdist.sim.engine.controller import TAKE_OVER_NS
+from flowdist.sim.engine.machines import PROOF_NS
 from flowdist.sim.engine.network import LATENCY_NS
-from flowdist.sim.engine.simulation import PROOF_NS, TAKE_OVER_NS, Simulation
+from flowdist.sim.simulation import Simulation
 
 
 class Retold(NamedTuple):

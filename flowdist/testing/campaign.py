@@ -25,9 +25,9 @@ from flowdist.graph import HOUR, RoleGraph
 from flowdist.sim.checks.bounds import Bounds
 from flowdist.sim.checks.points import CONTROLLER, DOUBLE, reachable
 from flowdist.sim.checks.properties import Properties
-from flowdist.sim.engine.simulation import SimResult, Simulation
 from flowdist.sim.faults.injector import check_faults
 from flowdist.sim.faults.nemesis import Nemesis, tolerance_of
+from flowdist.sim.simulation import SimResult, Simulation
 from flowdist.sim.workers.collectives import with_collective
 from flowdist.testing.corpus import Known
 from flowdist.testing.sameness import errors_text, has_models, unlike

@@ -26,9 +26,9 @@ from flowdist.faults.grammar import Plan
 from flowdist.graph import RoleGraph, parse_duration
 from flowdist.sim.checks.bounds import bounds_of
 from flowdist.sim.checks.properties import Always, Check, Eventually, Properties, Sometimes, properties_of
-from flowdist.sim.engine.simulation import SimResult, Simulation, with_nodes
 from flowdist.sim.faults.injector import check_faults
 from flowdist.sim.faults.unfired import unfired_texts
+from flowdist.sim.simulation import SimResult, Simulation, with_nodes
 from flowdist.sim.workers.collectives import with_collective
 from flowdist.testing.campaign import Report, campaign, replay_command
 from flowdist.testing.corpus import Corpus

@@ -12,7 +12,7 @@ from flowdist.dsl.load import load_topology
 from flowdist.errors import FlowdistError
 from flowdist.faults.grammar import Plan
 from flowdist.graph import RoleGraph, format_duration
-from flowdist.sim.engine.simulation import with_nodes
+from flowdist.sim.simulation import with_nodes
 from flowdist.testing.campaign import Failure, replay_command
 
 TITLE = "see it again: "

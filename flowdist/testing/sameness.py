@@ -10,7 +10,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from flowdist.graph import RoleGraph, format_duration
-from flowdist.sim.engine.simulation import SimResult
+from flowdist.sim.simulation import SimResult
 from flowdist.sim.user_code.answers import same
 from flowdist.sim.user_code.played import Played, PlayedStep
 

@@ -18,8 +18,8 @@ from flowdist.record.restart_rules import CRASHES, crash
 from flowdist.report.record.trace import event_lines, event_text, stamp, trace_lines
 from flowdist.sim.checks.bounds import Bounds
 from flowdist.sim.checks.liveness import end_ns, late
-from flowdist.sim.checks.properties import Properties, Violation
-from flowdist.sim.engine.simulation import Checks, SimResult, Simulation
+from flowdist.sim.checks.properties import Properties
+from flowdist.sim.simulation import Checks, SimResult, Simulation, Violation
 from flowdist.testing.sameness import difference, errors_text
 
 SHORT = 2  # faults: a plan that is no longer is as good as it gets

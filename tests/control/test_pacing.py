@@ -8,13 +8,12 @@ from functools import cache
 import pytest
 
 from flowdist.control.controller import Controller
+from flowdist.control.invariants.incremental import SHARE, SMALL, InvariantChecker
 from flowdist.control.invariants.invariants import check_job
 from flowdist.control.job.state import JobState
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import CloseStore, Effect
 from flowdist.graph import SECOND, Capacity, RestartPolicy
-from flowdist.record.journal import Record, record
-from flowdist.sim.checks.pacing import SHARE, SMALL, Pace
 from tests.control.harness import graph, r, role
 from tests.control.test_invariants import SEEN_AT_ONCE, SEEN_SOON, Spoil, assign, count, job_that_runs
 
@@ -45,28 +44,27 @@ def _running(nodes: int) -> JobState:
 
 
 class Run:
-    """A job under a pace, after the first check, which is one of everything."""
+    """A large job and its paced checker, after the first check, which is one of everything."""
 
     def __init__(self, nodes: int = MANY) -> None:
-        self.job, self.pace, self.lines = copy.deepcopy(_running(nodes)), Pace(), 0
+        self.job, self.checker, self.lines = copy.deepcopy(_running(nodes)), InvariantChecker("paced"), 0
         self.after(ELSEWHERE)
 
     def after(self, event: ev.Event, *effects: Effect) -> None:
         self.lines += 1
-        self.pace.check(self.job, line_of(self.lines, event, *effects))
-
-
-def line_of(number: int, event: ev.Event, *effects: Effect) -> Record:
-    return record(number, number * SECOND, event, effects)
+        self.checker.note(self.job, event, effects, self.lines, self.lines * SECOND)
+        self.checker.check(self.job)
 
 
 @pytest.mark.parametrize(("spoil", "words"), SEEN_AT_ONCE + SEEN_SOON)
 def test_of_a_small_job_everything_is_checked_after_each_event(spoil: Spoil, words: str) -> None:
-    job, pace = job_that_runs(), Pace()
-    pace.check(job, line_of(1, ELSEWHERE))
+    job, checker = job_that_runs(), InvariantChecker("paced")
+    checker.note(job, ELSEWHERE, (), 1, SECOND)
+    checker.check(job)
     spoil(job)
+    checker.note(job, ELSEWHERE, (), 2, 2 * SECOND)
     with pytest.raises(AssertionError, match=words) as caught:
-        pace.check(job, line_of(2, ELSEWHERE))
+        checker.check(job)
     assert "everything held" not in str(caught.value)
 
 

@@ -13,7 +13,7 @@ from flowdist.dsl.load import load_topology
 from flowdist.faults import Plan, parse_fault
 from flowdist.graph import SECOND, RestartPolicy
 from flowdist.record.journal import Header, Line, record
-from flowdist.sim.engine.simulation import SimResult, Simulation
+from flowdist.sim.simulation import SimResult, Simulation
 from tests.control.harness import graph, role
 
 TOPOLOGIES = Path(__file__).parents[2] / "scenarios/topologies"

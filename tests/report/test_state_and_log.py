@@ -11,7 +11,7 @@ from flowdist.control.job.state import JobState
 from flowdist.record.journal import Header, Record
 from flowdist.report.record.state import NOT_SHOWN, state_of, state_text
 from flowdist.report.record.statuslog import COLUMNS_MAX, log_heading, log_line
-from flowdist.sim.engine.simulation import SimResult
+from flowdist.sim.simulation import SimResult
 from tests.report.records import crash_loop, simulated
 
 LOST_NODE = ("gang.py", "node2@3m/2m")

@@ -12,7 +12,7 @@ from flowdist.dsl import Node, Topology, Workload
 from flowdist.record.journal import Header, encode_line
 from flowdist.report.record.terminal import LOOKS, terminal_timeline
 from flowdist.report.record.timeline import Timeline, timeline_of
-from flowdist.sim.engine.simulation import SimResult
+from flowdist.sim.simulation import SimResult
 from flowdist.testing import simulate
 
 GANG = Path(__file__).parents[2] / "scenarios/topologies/gang.py"

@@ -18,7 +18,7 @@ from flowdist.report.record import timeline as module
 from flowdist.report.record.page import HOW, page_data, summary_line, timeline_page
 from flowdist.report.record.perfetto import perfetto_events, perfetto_json
 from flowdist.report.record.timeline import Attempt, Timeline, timeline_of
-from flowdist.sim.engine.simulation import SimResult
+from flowdist.sim.simulation import SimResult
 from tests.report.browser import Browser, find_browser
 from tests.report.records import crash_loop, simulated
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flowdist.dsl import Node, Restart, Topology, Workload
 from flowdist.report.record.trace import shown_lines, trace_lines
-from flowdist.sim.engine.result import SimResult
+from flowdist.sim.result import SimResult
 from flowdist.testing import simulate
 
 MOST = 40

@@ -20,7 +20,7 @@ from flowdist.faults import Plan, parse_fault
 from flowdist.record.journal import FaultLine, Record
 from flowdist.report.record.summary import summary_of
 from flowdist.report.static.restarts import restart_set
-from flowdist.sim.engine.simulation import Simulation, with_nodes
+from flowdist.sim.simulation import Simulation, with_nodes
 from tests.runtime.harness import Job
 
 pytestmark = pytest.mark.real

@@ -10,7 +10,7 @@ from flowdist.dsl.load import load_topology
 from flowdist.faults import Plan, parse_fault
 from flowdist.graph import MS, SECOND, RoleGraph
 from flowdist.record.journal import Header
-from flowdist.sim.engine.simulation import SimResult, Simulation
+from flowdist.sim.simulation import SimResult, Simulation
 from flowdist.testing.strategies import fault_plans, topologies
 from tests.control.harness import graph, restart, role
 from tests.control.sheets import sheet_of

@@ -13,9 +13,9 @@ from flowdist.control.job.state import JobState
 from flowdist.faults import Fault, Plan, parse_fault
 from flowdist.graph import SECOND, RoleGraph, format_duration
 from flowdist.sim.checks.properties import properties_of
-from flowdist.sim.engine.simulation import Simulation
 from flowdist.sim.faults.aiming import Aim
 from flowdist.sim.faults.nemesis import Nemesis
+from flowdist.sim.simulation import Simulation
 from flowdist.testing import always, graph_of
 from flowdist.testing.campaign import campaign, horizon
 

@@ -10,7 +10,7 @@ from flowdist import Node, On, Restart, Topology, Workload
 from flowdist.control.protocol.events import NodeGone, ReplicaElastic, ReplicaExited, ReplicaStopped
 from flowdist.graph import MINUTE, MS, SECOND, RoleGraph
 from flowdist.record.journal import Record
-from flowdist.sim.engine.simulation import SimResult
+from flowdist.sim.simulation import SimResult
 from flowdist.sim.workers.collectives import NOTICES_NS, with_collective
 from flowdist.testing import graph_of, simulate
 

@@ -21,7 +21,7 @@ from flowdist.report.record.summary import summary_text
 from flowdist.report.record.timeline import timeline_of
 from flowdist.report.record.trace import trace_lines
 from flowdist.sim.engine.network import LATENCY_NS, RESEND_NS, STRAY_NS, Link
-from flowdist.sim.engine.simulation import SimResult, Simulation, Violation, with_nodes
+from flowdist.sim.simulation import SimResult, Simulation, Violation, with_nodes
 from flowdist.testing import simulate
 from tests.control.harness import graph as graph_of
 from tests.control.harness import r, role

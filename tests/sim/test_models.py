@@ -15,7 +15,7 @@ from flowdist.faults import Plan, parse_fault
 from flowdist.graph import SECOND, RoleGraph
 from flowdist.record.journal import UnsavedLine
 from flowdist.sim.checks.points import STALE
-from flowdist.sim.engine.simulation import SimResult, Simulation
+from flowdist.sim.simulation import SimResult, Simulation
 from flowdist.sim.user_code.checkpoints import Disk, Operation, View
 from flowdist.testing import assert_recovers, assert_same_result, check_determinism, explore, graph_of
 from flowdist.testing.campaign import campaign

@@ -6,7 +6,7 @@ import pytest
 
 from flowdist.dsl import Node, Restart, Topology, Workload
 from flowdist.graph import SECOND
-from flowdist.sim.engine.simulation import SimResult
+from flowdist.sim.simulation import SimResult
 from flowdist.testing import simulate
 
 

@@ -19,8 +19,8 @@ from flowdist.faults.scenario import load_scenario
 from flowdist.graph import MS, SECOND, RoleGraph
 from flowdist.record.journal import FaultLine, Header, Line, Record
 from flowdist.report.record.summary import summary_of
-from flowdist.sim.engine.simulation import SimResult, Simulation, with_nodes
 from flowdist.sim.reconstruct import let_arrive, measured, retold, with_workloads
+from flowdist.sim.simulation import SimResult, Simulation, with_nodes
 from flowdist.testing import simulate
 from flowdist.testing.kit import graph_of
 

@@ -20,8 +20,8 @@ from flowdist.graph import HOUR, SECOND, RoleGraph, parse_duration
 from flowdist.record.journal import FaultLine, Record, encode_line
 from flowdist.sim.engine.network import LATENCY_NS, Link
 from flowdist.sim.engine.queue import Queue
-from flowdist.sim.engine.simulation import Checks, SimResult, Simulation, Violation
 from flowdist.sim.faults.nemesis import Nemesis
+from flowdist.sim.simulation import Checks, SimResult, Simulation, Violation
 from tests.control.harness import Gate, graph, r, role
 
 CHECKS: tuple[Checks, ...] = ("all", "paced")

@@ -9,7 +9,7 @@ import pytest
 from flowdist.dsl import Node, Restart, Template, Topology, Workload
 from flowdist.faults import Plan, parse_fault
 from flowdist.graph import SECOND
-from flowdist.sim.engine.result import SimResult
+from flowdist.sim.result import SimResult
 from flowdist.testing import graph_of, simulate
 from tests.sim.test_stretch import differences
 

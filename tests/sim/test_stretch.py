@@ -15,10 +15,10 @@ from flowdist.graph import MINUTE, SECOND, RoleGraph
 from flowdist.record.journal import Line, Record
 from flowdist.sim.checks.liveness import end_ns
 from flowdist.sim.checks.properties import properties_of
-from flowdist.sim.engine.simulation import SimResult, Simulation
 from flowdist.sim.faults.nemesis import Nemesis
-from flowdist.sim.workers import fast_forward as stretch
+from flowdist.sim.simulation import SimResult, Simulation
 from flowdist.sim.workers.collectives import with_collective
+from flowdist.sim.workers.fast_forward import FastForward
 from flowdist.testing.campaign import horizon
 from flowdist.testing.kit import graph_of
 from tests.sim.test_simulation import load
@@ -118,16 +118,12 @@ def test_whatever_comes_into_a_stretch_finds_what_it_would_have_found(fault: str
     assert saved > 20
 
 
-def test_a_stretch_ends_where_the_clock_stops_and_where_another_world_is_done() -> None:
+def test_a_stretch_ends_where_the_clock_stops_and_where_another_world_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without these bounds checkpoints would be written down that were never reached: see it fail without them."""
     graph, until = load("ps.py", **LONG), 20 * MINUTE + 1
     assert differences(graph, NOTHING, 0, until)[0] == []
-    bounds = stretch._next_thing
-    try:
-        stretch._next_thing = lambda sim: bounds(sim) if sim.until is None else 10 * sim.until  # type: ignore[assignment]
-        assert differences(graph, NOTHING, 0, until)[0] != []
-    finally:
-        stretch._next_thing = bounds
+    monkeypatch.setattr(FastForward, "_next_event", lambda self: 10 * until)
+    assert differences(graph, NOTHING, 0, until)[0] != []
 
 
 @pytest.mark.parametrize("fault", ["trainer/0@checkpoint=trainer,5", "trainer/0@step=trainer,700+10s"])

@@ -16,9 +16,9 @@ from flowdist.graph import MS, SECOND, RoleGraph
 from flowdist.record.accounts import Spent
 from flowdist.record.journal import Record, UnsavedLine
 from flowdist.sim.checks.liveness import bound_ns, end_ns, healed_ns
-from flowdist.sim.engine.simulation import SimResult, Simulation
 from flowdist.sim.faults.injector import check_faults
 from flowdist.sim.faults.nemesis import Nemesis
+from flowdist.sim.simulation import SimResult, Simulation
 from flowdist.testing.campaign import campaign, horizon
 from flowdist.testing.kit import graph_of
 from tests.sim.test_stretch import differences
@@ -212,7 +212,7 @@ def test_while_a_slow_disk_makes_them_wait_they_are_saving() -> None:
         phases = []
         for at in (64, 66, 100, 150, 154, 170):  # it begins to save 65 s after the start
             sim.run(at * SECOND)
-            phases.append(sim.phase())
+            phases.append(sim.work.phase())
         assert phases == ["steady", *4 * ["saving"], "steady"], load
 
 

@@ -13,7 +13,7 @@ from flowdist.faults import Plan, parse_fault
 from flowdist.graph import RoleGraph
 from flowdist.record.journal import Line, Record
 from flowdist.record.restart_rules import complaints
-from flowdist.sim.engine.simulation import Simulation
+from flowdist.sim.simulation import Simulation
 from tests.control.harness import Gate, graph, restart, role
 
 

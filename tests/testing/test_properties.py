@@ -22,7 +22,7 @@ from flowdist.sim.checks.bounds import bounds_of
 from flowdist.sim.checks.expectations import unmet
 from flowdist.sim.checks.liveness import bound_ns, end_ns, healed_ns, late
 from flowdist.sim.checks.points import POINTS, RESTORING, SAVING, SPARE, STALE, reachable
-from flowdist.sim.engine.simulation import Simulation
+from flowdist.sim.simulation import Simulation
 from flowdist.sim.workers.work import Work
 from flowdist.testing import always, assert_recovers, eventually, explore, graph_of, simulate, sometimes
 from flowdist.testing.campaign import Rules, campaign, horizon, judge, try_seed

@@ -18,7 +18,7 @@ from flowdist.graph import RoleGraph, format_duration
 from flowdist.record.journal import Header, Line
 
 if TYPE_CHECKING:
-    from flowdist.sim.engine.simulation import SimResult
+    from flowdist.sim.simulation import SimResult
 
 COLUMNS = ("as it was", "again", "what if")
 WORKLOAD = {  # as --set calls them, and the graph
@@ -80,9 +80,9 @@ def read_question(
 
 def answer(header: Header, lines: list[Line], name: str, question: Question, as_json: bool) -> NoReturn:
     """Simulate what was, and what would have been; show both beside the record. Exits as the latter ended."""
-    from flowdist.sim.engine.simulation import Simulation, with_nodes
     from flowdist.sim.faults.injector import check_faults
     from flowdist.sim.reconstruct import let_arrive, retold, with_workloads
+    from flowdist.sim.simulation import Simulation, with_nodes
 
     story = retold(header, lines)
     more = parse_plan(question.faults, question.scales, question.adds, question.drains)
@@ -131,8 +131,8 @@ def _other(same: RoleGraph, workloads: dict[str, Any], question: Question) -> Ro
     """The topology that is asked about, with the workers of the record; what is set by hand wins over the measured."""
     import msgspec
 
-    from flowdist.sim.engine.simulation import with_nodes
     from flowdist.sim.reconstruct import with_workloads
+    from flowdist.sim.simulation import with_nodes
 
     if question.named is None:
         return same

@@ -106,8 +106,8 @@ def command(
         until = until or scenario.until
     loaded = load(named)
     from flowdist.report.static.room import stranding
-    from flowdist.sim.engine.simulation import Simulation, with_nodes
     from flowdist.sim.faults.injector import check_faults
+    from flowdist.sim.simulation import Simulation, with_nodes
     from flowdist.sim.workers.collectives import with_collective  # the engine: only when something is simulated
 
     graph = with_collective(with_nodes(loaded.graph), collective or "")
@@ -150,7 +150,7 @@ def command(
 def _patience_ns(graph: Any, plan: Any) -> int:
     from flowdist.graph import HOUR
     from flowdist.sim.checks.liveness import end_ns
-    from flowdist.sim.engine.simulation import Simulation
+    from flowdist.sim.simulation import Simulation
 
     return end_ns(graph, plan, Simulation(graph, checks="paced").run(1000 * HOUR).now)
 
@@ -253,7 +253,7 @@ def _show(result: Any, scenario: Scenario | None, as_json: bool, full: bool, bro
 def _changed(result: Any) -> str | None:
     """What user code did otherwise than without faults, where roles have models and the job succeeded."""
     from flowdist.record.journal import FaultLine
-    from flowdist.sim.engine.simulation import Simulation
+    from flowdist.sim.simulation import Simulation
     from flowdist.testing.sameness import difference, has_models
 
     if result.job.outcome != "succeeded" or not has_models(result.job.graph):

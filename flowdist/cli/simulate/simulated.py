@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flowdist.sim.engine.simulation import SimResult
+    from flowdist.sim.simulation import SimResult
 
 
 def simulated_summary(result: SimResult) -> dict[str, Any]:

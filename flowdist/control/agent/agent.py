@@ -83,6 +83,40 @@ class Agent:
         """As if every heartbeat that could be sent and answered by now had been. Returns when the last was sent."""
         return self.lease.renew(now, round_trip_ns)
 
+    def take_heartbeat(self, now: int) -> msg.Heartbeat | None:
+        """Return the heartbeat that was due before `now`, as sent when it was due; None if none was.
+
+        For a simulator, which puts it on its way: see `renew`.
+        """
+        due = self.lease.beat_at_ns
+        if due is None or due >= now:
+            return None
+        self.lease.beat(due)
+        return msg.Heartbeat(self.spec.name, self.incarnation, due)
+
+    def catch_up(self, replica: ReplicaId, number: int, step: int, now: int) -> None:
+        """Note that every worker of an attempt is at `step`, without a report: see `reports_at_once`."""
+        attempt = self._attempt(replica, number)
+        if attempt is not None:
+            for local_rank in range(attempt.role.procs):
+                attempt.note_step(local_rank, step, now)
+
+    def reports_at_once(self, replica: ReplicaId, until: int, gap_ns: int | None = None) -> bool:
+        """Return whether the agent would report each step of a replica at once, and change nothing else.
+
+        Then a simulator may leave out all reports of a quiet stretch but the last.
+
+        Args:
+            replica: The replica; its latest attempt is meant.
+            until: The end of the stretch.
+            gap_ns: The time between two reports; None: the time since the last one.
+        """
+        attempt = self.attempts.get(replica)
+        if attempt is None or not self.is_connected or not attempt.is_undisturbed:
+            return False
+        gap_ns = until - (attempt.told_ns or 0) if gap_ns is None else gap_ns
+        return signs.told_after_ns(attempt, until, self.graph.options.heartbeat_ns) <= gap_ns
+
     def _fence_at_ns(self) -> int | None:
         return None if self.is_fencing else self.lease.fence_at()
 

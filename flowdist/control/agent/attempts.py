@@ -81,6 +81,12 @@ class Attempt:
         return self.is_leaving and all(rank in self.suspended_ranks for rank in self.alive)
 
     @property
+    def is_undisturbed(self) -> bool:
+        """The attempt runs, and waits for nothing: no stop, no answer, no report that is due, no stall."""
+        busy = self.stalled is not None or self.is_noticed or self.stop_grace_ns is not None
+        return self.phase in ("running", "ready") and not busy and self.tell_at_ns is None and not self.offers
+
+    @property
     def step(self) -> int:
         """A replica is as far as its least advanced worker; -1 until all have reported."""
         return min(self.steps.values()) if len(self.steps) == self.role.procs else -1

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from flowdist.errors import FlowdistError
 from flowdist.graph import format_duration, parse_duration
 from flowdist.record.accounts import goodput_of
-from flowdist.sim.engine.simulation import SimResult
+from flowdist.sim.result import SimResult
 
 RECOVERS, LOST_WORK, GOODPUT = "recovers within", "lost work", "goodput"
 

@@ -14,10 +14,10 @@ from flowdist.faults.grammar import Plan
 from flowdist.faults.rates import Arrivals
 from flowdist.graph import RoleGraph
 from flowdist.record.accounts import BUCKETS, Bucket
-from flowdist.sim.engine.simulation import SimResult, Simulation
 from flowdist.sim.macro.macro import Macro
 from flowdist.sim.macro.result import MacroResult
 from flowdist.sim.macro.scope import scope_of
+from flowdist.sim.simulation import SimResult, Simulation
 
 
 class Sums(NamedTuple):

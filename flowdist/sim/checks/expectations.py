@@ -9,8 +9,8 @@ from flowdist.errors import did_you_mean
 from flowdist.faults.scenario import Expect
 from flowdist.record.journal import Record
 from flowdist.sim.checks.bounds import GOODPUT, LOST_WORK, RECOVERS, bounds_of, recoveries
-from flowdist.sim.engine.simulation import SimResult
 from flowdist.sim.faults.unfired import unfired_texts
+from flowdist.sim.result import SimResult
 
 __all__ = ["recoveries", "unmet"]
 

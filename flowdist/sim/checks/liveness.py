@@ -22,7 +22,7 @@ from flowdist.control.protocol.effects import AnswerCheckpoint
 from flowdist.faults.grammar import Fault, Plan
 from flowdist.graph import RoleGraph, RoleSpec, WorkloadSpec, format_duration, parse_duration
 from flowdist.record.journal import FaultLine, Record
-from flowdist.sim.engine.simulation import SimResult
+from flowdist.sim.result import SimResult
 
 SPREAD = 1.2  # the longest start-up, as a multiple of the nominal one
 

@@ -5,8 +5,6 @@ A campaign in which no node ever died during a restore has not tested restores. 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from flowdist.control.job.state import JobState
 from flowdist.control.protocol.effects import AnswerCheckpoint, StartReplica
 from flowdist.control.protocol.events import CheckpointOffered
@@ -14,9 +12,8 @@ from flowdist.control.protocol.ids import ReplicaId
 from flowdist.faults.grammar import Fault
 from flowdist.graph import RoleGraph, fits, needed, offered
 from flowdist.record.journal import Record
-
-if TYPE_CHECKING:
-    from flowdist.sim.engine.simulation import Simulation
+from flowdist.sim.engine.context import Context
+from flowdist.sim.workers.work import Work
 
 STARTING = "failure while starting"
 REFORMING = "failure during re-formation"
@@ -58,8 +55,8 @@ def reachable(graph: RoleGraph, *, has_spare: bool) -> tuple[str, ...]:
 class Points:
     """Of one run. `seen` has the time, in ns, at which each was reached first."""
 
-    def __init__(self, sim: Simulation, seen: dict[str, int]) -> None:
-        self._sim, self.seen = sim, seen
+    def __init__(self, ctx: Context, work: Work, seen: dict[str, int]) -> None:
+        self._ctx, self._work, self.seen = ctx, work, seen
         self.has_spare = False  # at the last start there was one
         self._incidents = 0
         self._lost = 0
@@ -68,25 +65,25 @@ class Points:
         """A fault has found its target."""
         if fault.kind not in HARM:
             return
-        sim, now = self._sim, self._sim.queue.now
+        job, work, now = self._ctx.job, self._work, self._ctx.queue.now
         if fault.target == "controller":
-            if fault.kind == "kill" and (sim.job.open or self._recovers()):
+            if fault.kind == "kill" and (job.open or self._recovers()):
                 self._see(CONTROLLER)
             return
-        models = sim.work.models.values()
+        models = work.models.values()
         restores = any(model.is_restoring(now) for model in models)
         if restores:
             self._see(RESTORING)
-        elif sim.job.open or self._recovers():
+        elif job.open or self._recovers():
             self._see(REFORMING)
-        elif sim.phase() == "starting":
+        elif work.phase() == "starting":
             self._see(STARTING)
-        if sim.is_saving:
+        if work.is_saving:
             self._see(SAVING)
 
     def offered(self, replica: ReplicaId, attempt: int) -> None:
         """User code commits. Of an attempt that is over, as control knows, it is refused, or not even heard (R19)."""
-        state = self._sim.job.replicas[replica]
+        state = self._ctx.job.replicas[replica]
         if state.attempt != attempt or not state.is_live:
             self._see(STALE)
 
@@ -119,7 +116,7 @@ class Points:
 
     def _recovers(self, before: int | None = None) -> bool:
         """A world of the incidents so far, or of those before that time, has not begun to step again."""
-        job, models = self._sim.job, self._sim.work.models
+        job, models = self._ctx.job, self._work.models
         for incident in job.incidents[-4:]:
             if before is not None and incident.opened_ns >= before:
                 continue
@@ -129,7 +126,7 @@ class Points:
         return False
 
     def _see(self, point: str) -> None:
-        self.seen.setdefault(point, self._sim.queue.now)
+        self.seen.setdefault(point, self._ctx.queue.now)
 
 
 def _has_spare(job: JobState) -> bool:

@@ -12,16 +12,9 @@ from flowdist.control.job.state import JobState
 from flowdist.control.membership.waiting import waiting_for
 from flowdist.errors import FlowdistError
 from flowdist.graph import format_duration
+from flowdist.sim.engine.violation import Violation
 
 Check = Callable[[JobState], object]
-
-
-class Violation(AssertionError):
-    """Something that must always hold did not. `property` names it."""
-
-    def __init__(self, property: str, text: str) -> None:
-        super().__init__(f"{property}: {text}")
-        self.property = property
 
 
 class Always(NamedTuple):

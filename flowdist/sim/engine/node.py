@@ -9,19 +9,18 @@ The heartbeats of one that is overdue, or was given up, are played: the next is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from flowdist.control.agent.agent import Agent
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.effects import StartReplica
-from flowdist.control.protocol.ids import ReplicaId
+from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.control.protocol.messages import Acked, Heartbeat, ToAgent, ToController
 from flowdist.graph import MS, NodeSpec, RoleGraph
+from flowdist.sim.engine.attempts import RunningAttempts
+from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.network import LATENCY_NS, Direction, Link
 from flowdist.sim.engine.queue import Action
-
-if TYPE_CHECKING:
-    from flowdist.sim.engine.simulation import Simulation
 
 SPAWN_NS = 5 * MS
 TERM_NS = 100 * MS  # from SIGTERM to the end of a worker that obeys
@@ -33,20 +32,94 @@ ROUND_TRIP_NS = 2 * LATENCY_NS
 FIRST_PORT = 20_000
 
 
-class SimNode:
-    """`incarnation` counts the agents that have been started on the node, in thousands, as in production."""
+class ControllerSide(Protocol):
+    """The controller, as far as a node concerns it."""
 
-    def __init__(self, sim: Simulation, spec: NodeSpec, starts: int = 0) -> None:
-        self._sim, self.spec, self.starts = sim, spec, starts
-        self.agent = Agent(spec, sim.graph, incarnation=1000 * starts + 1)
+    def hear(self, message: ToController) -> None:
+        """Receive a message of the agent."""
+        ...
+
+    def note_heard(self, node: NodeName, at: int) -> None:
+        """Note heartbeats of the node that were not played; the last of them arrived at `at`."""
+        ...
+
+    def watch(self, node: SimNode) -> None:
+        """Update whether the silence of the node may become too long."""
+        ...
+
+
+class WorkerSide(Protocol):
+    """What the workers on the nodes do. An attempt is given by its replica and its number."""
+
+    def workers_run(self, node: SimNode, start: StartReplica, kept: tuple[int, ...]) -> None:
+        """Begin the work of an attempt whose processes run; those of the local ranks in `kept` were suspended."""
+        ...
+
+    def worker_lost(self, replica: ReplicaId, attempt: int) -> None:
+        """Note that workers of an attempt are about to end, while they are still members of their process groups."""
+        ...
+
+    def worker_failed(self, replica: ReplicaId, attempt: int) -> None:
+        """Stop the world of an attempt, one of whose workers has failed."""
+        ...
+
+    def ended(self, replica: ReplicaId, attempt: int) -> None:
+        """Stop the world of an attempt of which no worker runs any more."""
+        ...
+
+    def is_deaf(self, replica: ReplicaId, attempt: int) -> bool:
+        """Return whether the workers run no signal handler, because they are inside a collective that never ends."""
+        ...
+
+    def step_of(self, replica: ReplicaId, attempt: int) -> int | None:
+        """Return the step that the workers are at; None if they do not step, or not yet."""
+        ...
+
+    def stop_at(self, node: SimNode, replica: ReplicaId, attempt: int, step: int | None) -> None:
+        """Have the workers stop at a step, as `should_stop()` does."""
+        ...
+
+    def show_signs(self, node: SimNode, replica: ReplicaId, attempt: int) -> None:
+        """Show the agent the progress and the output of the workers."""
+        ...
+
+    def checkpoint_answered(self, answer: io.AnswerWorker) -> None:
+        """Receive the answer to a commit."""
+        ...
+
+
+class SimNode:
+    """A node with its agent and its link.
+
+    Args:
+        ctx: The simulation.
+        spec: The node.
+        controller: The other end of the link.
+        workers: What the workers on the node do.
+        running: The check that no replica runs twice.
+        starts: The number of earlier agents on this node. Incarnations count them in thousands, as in production.
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        spec: NodeSpec,
+        controller: ControllerSide,
+        workers: WorkerSide,
+        running: RunningAttempts,
+        starts: int = 0,
+    ) -> None:
+        self._ctx, self.spec, self.starts = ctx, spec, starts
+        self._queue, self._controller, self._workers, self._running = ctx.queue, controller, workers, running
+        self.agent = Agent(spec, ctx.graph, incarnation=1000 * starts + 1)
         self.is_alive = True
-        self.net = Link(spec.name, sim.seed, apart_ns=1 if sim.schedule else 0)
-        self.is_heard = False  # the next heartbeat is no news; the simulation keeps it as `links` has it
+        self.net = Link(spec.name, ctx.seed, apart_ns=1 if ctx.schedule else 0)
+        self.is_heard = False  # the next heartbeat is no event: a copy of what the controller's sessions say
         self.is_paused = False
-        self.comes_at_ns = 0  # its agent is started then: nothing is said before
+        self.comes_at_ns = 0  # when the agent starts
         self._is_coming = False
-        self._held: list[Callable[[], None]] = []  # what happens to it as soon as it goes on
-        self.link = 0  # counts the connections to the controller: what is said on one does not arrive on the next
+        self._delayed: list[Callable[[], None]] = []  # what happens as soon as the node resumes
+        self.link = 0  # the number of the connection to the controller: messages of an earlier one do not arrive
         self.hung: dict[tuple[ReplicaId, int], None] = {}  # attempts that do nothing any more
         self.workers: dict[tuple[ReplicaId, int], dict[int, None]] = {}  # alive local ranks by attempt
         self.suspended: dict[tuple[ReplicaId, int], None] = {}  # attempts whose workers have left their generation
@@ -54,8 +127,8 @@ class SimNode:
         self._ports: dict[tuple[ReplicaId, str], int] = {}
         self._stores = 0
         self._planned: int | None = None
-        self._beat_ns: int | None = None  # when the last heartbeat was sent that was taken as played
-        self._beats_wait = False  # the controller's side does not know of it yet
+        self._beat_ns: int | None = None  # when the last heartbeat was sent that was not played
+        self._beats_wait = False  # the controller does not know of that heartbeat yet
 
     @property
     def is_well(self) -> bool:
@@ -64,15 +137,15 @@ class SimNode:
 
     @property
     def _plays_heartbeats(self) -> bool:
-        return not (self.is_heard and self.net.is_quiet) or self._sim.plays_heartbeats
+        return not (self.is_heard and self.net.is_quiet) or self._ctx.plays_heartbeats
 
     def connect(self) -> None:
         """The connection to the controller comes up, unless there is none to connect to."""
-        if self._sim.queue.now < self.comes_at_ns:
+        if self._queue.now < self.comes_at_ns:
             if not self._is_coming:
-                self._sim.queue.at(self.comes_at_ns, self.connect)
+                self._queue.at(self.comes_at_ns, self.connect)
             self._is_coming = True
-        elif not self._sim.is_down and not self.net.is_cut("up") and not self.net.is_cut("down"):
+        elif not self._ctx.is_down and not self.net.is_cut("up") and not self.net.is_cut("down"):
             self.link += 1
             self.tell(io.Connected())
 
@@ -89,9 +162,9 @@ class SimNode:
         if not self.is_alive:
             return
         if self.is_paused:
-            self._held.append(lambda: self.tell(event))
+            self._delayed.append(lambda: self.tell(event))
             return
-        now, beat_at = self._sim.queue.now, self.agent.lease.beat_at_ns
+        now, beat_at = self._queue.now, self.agent.lease.beat_at_ns
         if beat_at is not None and beat_at < now:
             self._renew_lease(now)
         for output in self.agent.handle(event, now):
@@ -105,32 +178,30 @@ class SimNode:
         sent = self.agent.renew(now - 1, ROUND_TRIP_NS)
         if sent is not None:
             self._beat_ns, self._beats_wait = sent, True
-        sent = self.agent.lease.beat_at_ns
-        if sent is not None and sent < now:
-            self._send_late(sent, now)
+        beat = self.agent.take_heartbeat(now)
+        if beat is not None:
+            self._send_late(beat)
 
-    def _send_late(self, sent: int, now: int) -> None:
-        """A heartbeat was due then and is not answered yet: it, or its answer, is under way and may still be lost.
+    def _send_late(self, beat: Heartbeat) -> None:
+        """Put a heartbeat on its way that was sent some moments ago; it, or its answer, may still be lost.
 
-        Sent now it would come later than it does where all are played, and so would every one after it.
+        Sent now it would arrive later than it does where every heartbeat is played, and so would all that follow.
         """
-        agent = self.agent
-        agent.lease.beat(sent)
+        now, sent = self._queue.now, beat.sent_ns
         if sent + LATENCY_NS >= now:
-            beat = Heartbeat(self.spec.name, agent.incarnation, sent)
-            self._sim.queue.at(sent + LATENCY_NS, self._arrive, beat, self.link)
+            self._queue.at(sent + LATENCY_NS, self._arrive, beat, self.link)
         else:
             self._beat_ns, self._beats_wait = sent, True
-            answer = Acked(agent.epoch, agent.incarnation, sent)
-            self._sim.queue.at(sent + ROUND_TRIP_NS, self.receive, answer, self.link)
+            answer = Acked(self.agent.epoch, beat.incarnation, sent)
+            self._queue.at(sent + ROUND_TRIP_NS, self.receive, answer, self.link)
 
     def renew(self) -> None:
         """Take the heartbeats as played that could have been, while the node is heard, on both sides of the link."""
         if self.is_alive and not self.is_paused:
-            self._renew_lease(self._sim.queue.now)
+            self._renew_lease(self._queue.now)
         if self._beats_wait and self._beat_ns is not None:
             self._beats_wait = False
-            self._sim.heard(self.spec.name, self._beat_ns + LATENCY_NS)
+            self._controller.note_heard(self.spec.name, self._beat_ns + LATENCY_NS)
 
     def receive(self, message: ToAgent, link: int) -> None:
         """A message of the controller arrives, unless the link is cut or is another by now."""
@@ -141,7 +212,7 @@ class SimNode:
         """Silence from now on: the lease is what was acknowledged so far."""
         self.renew()
         self.net.cut(why, *directions)
-        self._sim.listen_for(self)
+        self._controller.watch(self)
         self._plan()
 
     def disturb(
@@ -157,7 +228,7 @@ class SimNode:
             self.net.duplicate(why, copies)
         if overtakes:
             self.net.reorder(why, overtakes)
-        self._sim.listen_for(self)
+        self._controller.watch(self)
         self._plan()
 
     def heal(self, why: str) -> None:
@@ -171,47 +242,49 @@ class SimNode:
     def _mend_link(self, why: str) -> None:
         """It is not quiet before what is late on it is there: a heartbeat that is said now waits behind that."""
         self.net.heal(why)
-        late_ns = self.net.late_ns(self._sim.queue.now)
+        late_ns = self.net.late_ns(self._queue.now)
         if self.net.is_quiet and late_ns > 0:
             self.net.delay("late", 0)
-            self._sim.queue.after(late_ns, self._mend_link, "late")
-        self._sim.listen_for(self)
+            self._queue.after(late_ns, self._mend_link, "late")
+        self._controller.watch(self)
 
     def pause(self) -> None:
         """Agent and workers get no CPU; what is said to them waits."""
         self.renew()
         self.is_paused = True
         self.net.cut("paused")  # nothing is cut, but heartbeats are not to be taken as played
-        self._sim.listen_for(self)
+        self._controller.watch(self)
         for key in self.running():
-            self._sim.attempt_paused(*key)
+            self._running.ended(*key)
 
     def running(self) -> list[tuple[ReplicaId, int]]:
         """Attempts whose workers run; those that wait for their next generation do not."""
         return [key for key, alive in self.workers.items() if alive and key not in self.suspended]
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """They get it again. The first thing that the agent sees is the time (R19)."""
         self.is_paused = False
         self.tell(io.AgentTimePassed())
         self._mend_link("paused")  # only now: no heartbeat of the time before was sent
-        held, self._held = self._held, []
-        for happen in held:
+        delayed, self._delayed = self._delayed, []
+        for happen in delayed:
             happen()
-        self._sim.check_ghosts(self)
+        self._running.check_ghosts(self.running(), self._still_runs)
 
-    def die(self) -> list[tuple[ReplicaId, int]]:
-        """The agent and all workers are gone. Returns the attempts that ran."""
+    def _still_runs(self, replica: ReplicaId, attempt: int) -> bool:
+        return self.is_alive and bool(self.workers.get((replica, attempt)))
+
+    def die(self) -> None:
+        """End the agent and all workers at once."""
         self.renew()
         ran = [key for key, alive in self.workers.items() if alive]
         self.is_alive = False
-        self._sim.listen_for(self)
+        self._controller.watch(self)
         for key in ran:
-            self._sim.work.collectives.lost(*key)
+            self._workers.worker_lost(*key)
         for key in ran:
-            self._sim.attempt_ended(*key)
+            self._end(*key)
         self.workers.clear()
-        return ran
 
     def exit_worker(
         self,
@@ -229,20 +302,24 @@ class SimNode:
         if not self.is_alive or local_rank not in alive:
             return
         if self.is_paused:
-            self._held.append(
+            self._delayed.append(
                 lambda: self.exit_worker(
                     replica, attempt, local_rank, code=code, signal=signal, kind=kind, detail=detail
                 )
             )
             return
-        self._sim.work.collectives.lost(replica, attempt)
+        self._workers.worker_lost(replica, attempt)
         del alive[local_rank]
         if not alive:
             self.suspended.pop((replica, attempt), None)
-            self._sim.attempt_ended(replica, attempt)
+            self._end(replica, attempt)
         if code or signal:
-            self._sim.work.worker_failed(replica, attempt)
+            self._workers.worker_failed(replica, attempt)
         self.tell(io.WorkerExited(replica, attempt, local_rank, code, signal, kind, detail))  # type: ignore[arg-type]
+
+    def _end(self, replica: ReplicaId, attempt: int) -> None:
+        self._running.ended(replica, attempt)
+        self._workers.ended(replica, attempt)
 
     def replan(self) -> None:
         """Whether its heartbeats are played one by one has changed."""
@@ -252,10 +329,10 @@ class SimNode:
     def _plan(self) -> None:
         """Wake the agent at its deadline; while it is heard, heartbeats and lease are no reason to."""
         due = self.agent.deadline() if self._plays_heartbeats else self.agent.duty()
-        if due is None or (self._planned is not None and self._sim.queue.now < self._planned <= due):
+        if due is None or (self._planned is not None and self._queue.now < self._planned <= due):
             return
         self._planned = due
-        self._sim.queue.at(due, self._wake, due)
+        self._queue.at(due, self._wake, due)
 
     def _wake(self, due: int) -> None:
         if self._planned != due:
@@ -264,7 +341,7 @@ class SimNode:
         if self.is_paused:
             return
         duty = self.agent.duty()
-        if self._plays_heartbeats or (duty is not None and duty <= self._sim.queue.now):
+        if self._plays_heartbeats or (duty is not None and duty <= self._queue.now):
             self.tell(io.AgentTimePassed())
         elif self.is_alive:
             self._plan()  # it was woken for a heartbeat that is taken as played by now
@@ -276,40 +353,40 @@ class SimNode:
             case io.SpawnWorkers():
                 self._spawn(output)
             case io.LeaveGeneration():
-                self._sim.queue.after(LEAVE_NS, self._leave, output)
+                self._queue.after(LEAVE_NS, self._leave, output)
             case io.SignalWorkers():
                 self._signal(output)
             case io.BindStore():
                 self._stores += 1
                 port = FIRST_PORT - self._stores
                 bound = io.StoreBound(output.world, output.generation, port)
-                self._sim.queue.after(BIND_NS, self.tell, bound)
+                self._queue.after(BIND_NS, self.tell, bound)
             case io.AnswerWorker():
-                self._sim.work.checkpoint_answered(output)
+                self._workers.checkpoint_answered(output)
             case io.LookForSigns():
-                self._sim.work.show_signs(self, output.replica, output.attempt)
+                self._workers.show_signs(self, output.replica, output.attempt)
             case io.AskWorkers():
-                step = self._sim.work.step_of(output.replica, output.attempt)
+                step = self._workers.step_of(output.replica, output.attempt)
                 answer = io.WorkersAsked(output.replica, output.attempt, step)
-                self._sim.queue.after(BIND_NS, self.tell, answer)
+                self._queue.after(BIND_NS, self.tell, answer)
             case io.TellWorkers():
-                self._sim.work.stop_at(self, output.replica, output.attempt, output.step)
+                self._workers.stop_at(self, output.replica, output.attempt, output.step)
             case io.KillStore() | io.WritePeers() | io.HurrySpawn():
                 pass
             case io.EndAgent():
                 self.is_alive = False
-                self._sim.listen_for(self)
+                self._controller.watch(self)
 
     def _send(self, message: ToController) -> None:
         if self.net.is_quiet:
-            self._sim.queue.at(self.net.arrival("up", self._sim.queue.now), self._arrive, message, self.link)
+            self._queue.at(self.net.arrival("up", self._queue.now), self._arrive, message, self.link)
         elif not self.net.is_cut("up"):
-            for at in self.net.arrivals("up", self._sim.queue.now):
-                self._sim.queue.at(at, self._arrive, message, self.link)
+            for at in self.net.arrivals("up", self._queue.now):
+                self._queue.at(at, self._arrive, message, self.link)
 
     def _arrive(self, message: ToController, link: int) -> None:
-        if link == self.link and not self._sim.is_down:
-            self._sim.hear(message)
+        if link == self.link and not self._ctx.is_down:
+            self._controller.hear(message)
 
     def _leave(self, order: io.LeaveGeneration) -> None:
         """Whoever is in elastic code leaves; a worker that hangs does not."""
@@ -317,10 +394,10 @@ class SimNode:
         if not self.workers.get(key) or key in self.hung:
             return
         if self.is_paused:
-            self._held.append(lambda: self._leave(order))
+            self._delayed.append(lambda: self._leave(order))
             return
         self.suspended[key] = None
-        self._sim.attempt_ended(*key)
+        self._end(*key)
         for local_rank in list(self.workers[key]):
             self.tell(io.WorkerSuspended(*key, local_rank))
 
@@ -331,31 +408,31 @@ class SimNode:
             del self.suspended[key]
             self.workers[start.replica, start.attempt] = self.workers.pop(key)
         is_fresh = len(output.kept) < self.procs_of(start.replica)
-        self._sim.queue.after(SPAWN_NS if is_fresh else RESUME_NS, self._spawned, start, output.kept)
+        self._queue.after(SPAWN_NS if is_fresh else RESUME_NS, self._spawned, start, output.kept)
 
     def _spawned(self, start: StartReplica, kept: tuple[int, ...], stood_still: bool = False) -> None:
         if not self.is_alive:
             return
         if self.is_paused:  # nor does a fork get the CPU; when it does it may be a ghost: see check_ghosts
-            self._held.append(lambda: self._spawned(start, kept, stood_still=True))
+            self._delayed.append(lambda: self._spawned(start, kept, stood_still=True))
             return
-        role = self._sim.graph.role(start.replica.role)
+        role = self._ctx.graph.role(start.replica.role)
         key = (start.replica, start.attempt)
         alive = self.workers.setdefault(key, {})
         alive.update(dict.fromkeys(rank for rank in range(self.procs_of(start.replica)) if rank not in kept))
         if not alive:
             return
         if not stood_still:
-            self._sim.attempt_began(*key)
+            self._running.began(*key)
         ports = tuple((name, self._port(start.replica, name)) for name in role.ports)
         self.tell(io.WorkersSpawned(*key, ports))
-        self._sim.work.workers_run(self, start, kept)
+        self._workers.workers_run(self, start, kept)
 
     def procs_of(self, replica: ReplicaId) -> int:
         """How many workers it has here."""
         procs = self._procs.get(replica.role)
         if procs is None:
-            procs = self._procs[replica.role] = self._sim.graph.role(replica.role).procs_on(self.spec)
+            procs = self._procs[replica.role] = self._ctx.graph.role(replica.role).procs_on(self.spec)
         return procs
 
     def _port(self, replica: ReplicaId, name: str) -> int:
@@ -364,11 +441,11 @@ class SimNode:
 
     def _signal(self, output: io.SignalWorkers) -> None:
         key = (output.replica, output.attempt)
-        if output.signal != "KILL" and (key in self.hung or self._sim.work.collectives.is_deaf(*key)):
+        if output.signal != "KILL" and (key in self.hung or self._workers.is_deaf(*key)):
             return  # it hears nothing any more
         delay = KILL_NS if output.signal == "KILL" else TERM_NS
         for local_rank in self.workers.get((output.replica, output.attempt), {}):
-            self._sim.queue.after(delay, self._end_by_signal, output, local_rank)
+            self._queue.after(delay, self._end_by_signal, output, local_rank)
 
     def _end_by_signal(self, output: io.SignalWorkers, local_rank: int) -> None:
         self.exit_worker(output.replica, output.attempt, local_rank, signal=output.signal)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.events import DrainRequested, ScaleRequested
-from flowdist.control.protocol.ids import ReplicaId
+from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.control.protocol.xid import xid_text
 from flowdist.faults.grammar import (
     ORDERS,
@@ -24,13 +23,14 @@ from flowdist.faults.milestones import has_come
 from flowdist.faults.rates import Arrivals, check_rates
 from flowdist.graph import MS, SECOND, RoleGraph, parse_duration
 from flowdist.record.journal import Record
+from flowdist.sim.engine.context import Context
+from flowdist.sim.engine.controller import SimController
+from flowdist.sim.engine.machines import Machines
 from flowdist.sim.engine.network import Direction
+from flowdist.sim.engine.node import SimNode
+from flowdist.sim.workers.work import Work
 
-if TYPE_CHECKING:
-    from flowdist.sim.engine.node import SimNode
-    from flowdist.sim.engine.simulation import Simulation
-
-# Until the death of a node is known for sure, a little more than simulation.PROOF_NS: an agent of it that joined sooner
+# Until the death of a node is known for sure, a little more than machines.PROOF_NS: an agent of it that joined sooner
 # would be taken for the dead one.
 PROVEN_NS = 11 * MS
 LEAVES_NS, LEAVES_MAX = SECOND, 120  # how often it is looked whether a node that leaves is gone, and for how long
@@ -62,13 +62,34 @@ def check_faults(plan: Plan, graph: RoleGraph) -> None:
     check_rates(plan.rates, graph, nodes, check)
 
 
-class Faulting:
-    """`plan` with its times, events and rates; the draws of these are those of `seed`."""
+class FaultInjector:
+    """The faults of one simulation: those with a time or an event, and those that rates bring.
 
-    def __init__(self, sim: Simulation, plan: Plan, seed: int) -> None:
-        self._sim, self._faults = sim, list(plan.faults)
-        nodes = [node.name for node in sim.graph.cluster.nodes] + plan.new_nodes
-        self._arrivals = Arrivals(plan.rates, sim.graph, nodes, seed)
+    Args:
+        ctx: The simulation.
+        nodes: The nodes by name.
+        machines: Where nodes die and come back.
+        controller: The controller, which is killed, and takes the orders of the operator.
+        work: The workers.
+        plan: The faults.
+        on_hit: Called with each fault that hits, and the name of what it hits, just before.
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        nodes: dict[NodeName, SimNode],
+        machines: Machines,
+        controller: SimController,
+        work: Work,
+        plan: Plan,
+        on_hit: Callable[[Fault, str], None],
+    ) -> None:
+        self._ctx, self._queue, self._nodes = ctx, ctx.queue, nodes
+        self._machines, self._controller, self._work, self._on_hit = machines, controller, work, on_hit
+        self._faults = list(plan.faults)
+        names = [node.name for node in ctx.graph.cluster.nodes] + plan.new_nodes
+        self._arrivals = Arrivals(plan.rates, ctx.graph, names, ctx.seed)
         self._waiting: list[Fault] = []
         self._fired: dict[str, None] = {}
         self._parted = 0
@@ -78,20 +99,20 @@ class Faulting:
         for fault in self._faults:
             when = fault.when
             if when.at_ns is not None:
-                self._sim.queue.at_apart(when.at_ns + fault.offset_ns, self._firing(fault))
+                self._queue.at_apart(when.at_ns + fault.offset_ns, self._firing(fault))
             elif when.every_ns is not None:
-                self._sim.queue.at_apart(when.every_ns + fault.offset_ns, self._firing(fault))
+                self._queue.at_apart(when.every_ns + fault.offset_ns, self._firing(fault))
             else:
                 self._waiting.append(fault)
                 if when.event == "step":
-                    self._sim.work.wait_for_step(when.role, when.number)
+                    self._work.wait_for_step(when.role, when.number)
         self._plan_arrival()
 
     def _plan_arrival(self) -> None:
         """The next one that a rate brings; the one after it is drawn when it is there."""
         at = self._arrivals.next_ns()
         if at is not None:
-            self._sim.queue.at(at, self._arrive)
+            self._queue.at(at, self._arrive)
 
     def _arrive(self) -> None:
         self._fire(self._arrivals.pop())
@@ -107,9 +128,9 @@ class Faulting:
         for fault in list(self._waiting):
             when = fault.when
             assert when.event is not None
-            if has_come(self._sim.job, line.event, when.event, when.role, when.number):
+            if has_come(self._ctx.job, line.event, when.event, when.role, when.number):
                 self._waiting.remove(fault)
-                self._sim.queue.after(fault.offset_ns, self._firing(fault))
+                self._queue.after(fault.offset_ns, self._firing(fault))
 
     def never_fired(self) -> list[Fault]:
         return [fault for fault in self._faults if fault.spec not in self._fired]
@@ -119,17 +140,17 @@ class Faulting:
 
     def _fire(self, fault: Fault) -> None:
         if fault.when.every_ns is not None:
-            self._sim.queue.after(fault.when.every_ns, self._firing(fault))
+            self._queue.after(fault.when.every_ns, self._firing(fault))
         if fault.target == "controller":
             self._hit_controller(fault)
         elif fault.kind in ORDERS:
             self._order(fault)
         elif fault.label is not None:
-            for node in list(self._sim.nodes.values()):
+            for node in list(self._nodes.values()):
                 if fault.label in node.spec.labels:
                     self._hit_node(fault, node)
-        elif fault.target in self._sim.nodes:
-            self._hit_node(fault, self._sim.nodes[fault.target])
+        elif fault.target in self._nodes:
+            self._hit_node(fault, self._nodes[fault.target])
         elif fault.kind in ("disk-full", *CHECKPOINTS):
             self._hit_checkpoints(fault)
         else:
@@ -140,42 +161,42 @@ class Faulting:
         """What the operator does, or the cluster: control is told, as it would be."""
         if fault.kind == "scale":
             self._tell(fault, fault.target)
-            self._sim.handle(ScaleRequested(fault.target, int(fault.arg)))
+            self._controller.handle(ScaleRequested(fault.target, int(fault.arg)))
             return
         names = [fault.target]
         if fault.label is not None:
-            names = [name for name, node in self._sim.nodes.items() if fault.label in node.spec.labels]
+            names = [name for name, node in self._nodes.items() if fault.label in node.spec.labels]
         for name in names:
             self._tell(fault, name)
             if fault.kind == "drain":
-                self._sim.handle(DrainRequested(name))
+                self._controller.handle(DrainRequested(name))
             else:
-                self._sim.add_one(name)
+                self._machines.add_like_first(name)
 
     def _hit_controller(self, fault: Fault) -> None:
         if fault.kind == "kill":
-            if not self._sim.is_down:
+            if not self._ctx.is_down:
                 self._tell(fault, "controller")
-                self._sim.kill_controller()
+                self._controller.kill()
             return
         self._tell(fault, "controller")
         directions: tuple[Direction, ...] = ("down",) if fault.kind == "cut-to" else ("up", "down")
         for name in fault.others:
-            self._cut(fault, self._sim.nodes[name], directions)
+            self._cut(fault, self._nodes[name], directions)
 
     def _cut(self, fault: Fault, node: SimNode, directions: tuple[Direction, ...]) -> None:
         node.cut(fault.spec, *directions)
-        self._sim.plan()  # its silence is something to wait for now
+        self._controller.plan()  # its silence is something to wait for now
         self._later(fault, lambda: node.heal(fault.spec))
 
     def _later(self, fault: Fault, undo: Callable[[], None]) -> None:
         if fault.duration_ns is not None:
-            self._sim.queue.after(fault.duration_ns, undo)
+            self._queue.after(fault.duration_ns, undo)
 
     def _hit_checkpoints(self, fault: Fault) -> None:
         """Of all worlds of a role, or of one replica."""
         name = fault.target.partition("/")[0]
-        roles = list(self._sim.job.roles) if name == "all" else [name]
+        roles = list(self._ctx.job.roles) if name == "all" else [name]
         if fault.kind in DAMAGES:
             roles = [role for role in roles if self._has_saved(fault, role)]
         roles = [role for role in roles if self._saves(role)]
@@ -186,33 +207,33 @@ class Faulting:
 
     def _saves(self, role: str) -> bool:
         """It writes checkpoints in simulation: a service does by a model of its worker alone."""
-        return self._sim.graph.role(role).kind == "task" or self._sim.work.code.has_model(role)
+        return self._ctx.graph.role(role).kind == "task" or self._work.code.has_model(role)
 
     def _has_saved(self, fault: Fault, role: str) -> bool:
         """There is a checkpoint to be damaged."""
-        work, replica = self._sim.work, ReplicaId(*fault.replica) if fault.replica is not None else None
+        work, replica = self._work, ReplicaId(*fault.replica) if fault.replica is not None else None
         if work.code.has_model(role):
             return bool(work.code.disk.newest(role, replica, None))
         worlds = [
-            world for world in self._sim.job.roles[role].worlds if replica is None or world in (str(replica), role)
+            world for world in self._ctx.job.roles[role].worlds if replica is None or world in (str(replica), role)
         ]
         return any(world in work.models and work.models[world].saved for world in worlds)
 
     def _spoil(self, fault: Fault, role: str) -> None:
         if fault.kind == "disk-full":
-            self._sim.work.fill_disk(role)
-            self._later(fault, lambda: self._sim.work.free_disk(role))
+            self._work.disks.fill(role)
+            self._later(fault, lambda: self._work.disks.free(role))
             return
         if fault.kind == "slow-checkpoint":
-            self._sim.work.slow_disk(role, Fraction(fault.arg.rstrip("x")))
-            self._later(fault, lambda: self._sim.work.slow_disk(role, Fraction(1)))
+            self._work.slow_disk(role, Fraction(fault.arg.rstrip("x")))
+            self._later(fault, lambda: self._work.slow_disk(role, Fraction(1)))
             return
         replica = ReplicaId(*fault.replica) if fault.replica is not None else None
-        self._sim.work.damage(role, replica, fault.kind, fault.spec)  # type: ignore[arg-type]
+        self._work.damage(role, replica, fault.kind, fault.spec)  # type: ignore[arg-type]
 
     def _tell(self, fault: Fault, target: str) -> None:
         self._fired[fault.spec] = None
-        self._sim.note_fault(fault, target)
+        self._on_hit(fault, target)
 
     def _hit_node(self, fault: Fault, node: SimNode) -> None:
         has_no_such_gpu = fault.kind == "xid" and fault.xid[1] >= node.spec.gpu
@@ -221,7 +242,7 @@ class Faulting:
         self._tell(fault, node.spec.name)
         match fault.kind:
             case "kill":
-                self._sim.kill_node(node)
+                self._machines.kill(node)
                 self._bring_back(fault, node, 0)
             case "lost":
                 self._cut(fault, node, ("up", "down"))
@@ -251,29 +272,29 @@ class Faulting:
             case "xid":
                 number, gpu = fault.xid
                 node.tell(io.GpuFaulted(gpu, xid_text(number), number))
-        self._sim.plan()
+        self._controller.plan()
 
     def _bring_back(self, fault: Fault, node: SimNode, after_ns: int) -> None:
         """It is up again so long after its end, but not before that is proven; and not before it has left."""
 
         def back(patience: int) -> None:
             if node.is_alive and patience:
-                self._sim.queue.after(LEAVES_NS, back, patience - 1)
+                self._queue.after(LEAVES_NS, back, patience - 1)
             else:
-                self._sim.bring_back(node.spec)
+                self._machines.bring_back(node.spec)
 
         if fault.duration_ns is not None:
-            self._sim.queue.after(after_ns + max(fault.duration_ns, PROVEN_NS), back, LEAVES_MAX)
+            self._queue.after(after_ns + max(fault.duration_ns, PROVEN_NS), back, LEAVES_MAX)
 
     def _flap(self, fault: Fault, node: SimNode) -> None:
         """Cut off from the controller and back again, a period each, until the duration is over."""
-        period_ns, queue = parse_duration(fault.arg), self._sim.queue
+        period_ns, queue = parse_duration(fault.arg), self._queue
         end = queue.now + fault.duration_ns if fault.duration_ns is not None else None
 
         def cut() -> None:
             if node.is_alive and (end is None or queue.now < end):
                 node.cut(fault.spec, "up", "down")
-                self._sim.plan()  # its silence is something to wait for now
+                self._controller.plan()  # its silence is something to wait for now
                 queue.after(period_ns if end is None else min(period_ns, end - queue.now), heal)
 
         def heal() -> None:
@@ -286,21 +307,21 @@ class Faulting:
         """All of it stands still, and with it the worlds of which it has a member."""
         name = f"{fault.spec} of {node.spec.name}"
         ran = node.running()  # what has ended there may run elsewhere by now
-        worlds = {self._sim.job.replicas[replica].world for replica, _ in ran}
+        worlds = {self._ctx.job.replicas[replica].world for replica, _ in ran}
         node.pause()
         for world in sorted(worlds):
-            self._sim.work.hold(world, name)
+            self._work.worlds.hold(world, name)
         for replica, attempt in ran:
-            self._sim.work.code.freeze(replica, attempt)
-            self._sim.work.standstill.begins(replica, attempt)
+            self._work.code.freeze(replica, attempt)
+            self._work.stalled_services.begin(replica, attempt)
 
         def resume() -> None:
             for world in sorted(worlds):
-                self._sim.work.go_on(world, name)
+                self._work.worlds.resume(world, name)
             for replica, attempt in ran if node.is_alive else ():
-                self._sim.work.code.thaw(replica, attempt)
-                self._sim.work.standstill.ends(replica)
-            node.go_on()
+                self._work.code.thaw(replica, attempt)
+                self._work.stalled_services.end(replica)
+            node.resume()
 
         self._later(fault, resume)
 
@@ -312,8 +333,8 @@ class Faulting:
         if others:
             self._parted += 1  # of a label each node is parted by itself, and `every=` may part it twice
             why = f"{fault.spec} ({self._parted})"
-            self._sim.work.partitions.part(why, node.spec.name, others)
-            self._later(fault, lambda: self._sim.work.partitions.join(why))
+            self._work.partitions.part(why, node.spec.name, others)
+            self._later(fault, lambda: self._work.partitions.join(why))
 
     def _preempt(self, fault: Fault, node: SimNode) -> None:
         """A notice, and when it has run out the end, come what may."""
@@ -322,14 +343,14 @@ class Faulting:
 
         def take() -> None:
             if node.is_alive:
-                self._sim.kill_node(node)
-                self._sim.plan()
+                self._machines.kill(node)
+                self._controller.plan()
 
-        self._sim.queue.after(notice_ns, take)
+        self._queue.after(notice_ns, take)
         self._bring_back(fault, node, notice_ns)
 
     def _targets(self, fault: Fault) -> list[ReplicaId]:
-        running = [replica.id for replica in self._sim.job.replicas.values() if replica.phase in ("running", "ready")]
+        running = [replica.id for replica in self._ctx.job.replicas.values() if replica.phase in ("running", "ready")]
         if fault.target == "all":
             return running
         if fault.replica is not None:
@@ -337,13 +358,13 @@ class Faulting:
         return [replica for replica in running if replica.role == fault.target]
 
     def _hit_replica(self, fault: Fault, replica: ReplicaId) -> None:
-        state = self._sim.job.replicas[replica]
+        state = self._ctx.job.replicas[replica]
         if state.node is None:
             return
-        node = self._sim.nodes[state.node]
+        node = self._nodes[state.node]
         alive = list(node.workers.get((replica, state.attempt), {}))
         ranks = [rank for rank in alive if fault.local_rank in (None, rank)]
-        if fault.kind == "slow" and self._sim.graph.role(replica.role).kind == "service":
+        if fault.kind == "slow" and self._ctx.graph.role(replica.role).kind == "service":
             return  # what a slow one costs those who call it is not simulated: it has not fired
         if ranks:
             self._tell(fault, str(replica))
@@ -361,7 +382,7 @@ class Faulting:
 
     def _hold_up(self, fault: Fault, node: SimNode, replica: ReplicaId, attempt: int) -> None:
         """It does nothing any more, or nothing for a while, or all of it slowly."""
-        work, world = self._sim.work, self._sim.job.replicas[replica].world
+        work, world = self._work, self._ctx.job.replicas[replica].world
         if fault.kind == "slow":
             work.slow_down(replica, attempt, Fraction(fault.arg.rstrip("x")))
             self._later(fault, lambda: work.slow_down(replica, attempt, Fraction(1)))
@@ -370,14 +391,14 @@ class Faulting:
         else:
             why = f"{fault.spec} of {replica}#{attempt}"
             node.hung[replica, attempt] = None
-            work.hold(world, why)
+            work.worlds.hold(world, why)
             work.code.freeze(replica, attempt)
-            work.standstill.begins(replica, attempt)
+            work.stalled_services.begin(replica, attempt)
 
             def resume() -> None:
                 work.code.thaw(replica, attempt)
-                work.standstill.ends(replica)
+                work.stalled_services.end(replica)
                 node.hung.pop((replica, attempt), None)
-                work.go_on(world, why)
+                work.worlds.resume(world, why)
 
             self._later(fault, resume)

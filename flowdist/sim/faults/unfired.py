@@ -5,7 +5,7 @@ from __future__ import annotations
 from flowdist.control.job.state import JobState
 from flowdist.faults.grammar import Fault
 from flowdist.faults.unfired import why_never_due, why_nothing_was_hit
-from flowdist.sim.engine.result import SimResult
+from flowdist.sim.result import SimResult
 
 
 def unfired_texts(result: SimResult) -> list[str]:

@@ -28,9 +28,9 @@ from flowdist.graph import (
     offered,
     slots,
 )
+from flowdist.sim.engine.machines import PROOF_NS
 from flowdist.sim.engine.network import LATENCY_NS
 from flowdist.sim.engine.node import BIND_NS, KILL_NS, SPAWN_NS, TERM_NS
-from flowdist.sim.engine.simulation import PROOF_NS
 
 KINDS = {"node": ("kill", "lost", "add"), "replica": ("kill", "exit", "oom")}
 LEAST_AWAY_NS = 1_000_000_000  # a node that is back sooner meets its own end

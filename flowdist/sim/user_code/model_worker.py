@@ -6,17 +6,14 @@ import random
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.sim.user_code import answers
 from flowdist.sim.user_code.answers import copied, sample_of
-from flowdist.sim.user_code.checkpoints import Operation, View
+from flowdist.sim.user_code.checkpoints import Disk, Operation, View
 from flowdist.worker import Info
 from flowdist.worker.model import stream_of
-
-if TYPE_CHECKING:
-    from flowdist.sim.user_code.models import UserCode
 
 OURS = (__file__, answers.__file__)  # frames that no user wants to see
 
@@ -30,10 +27,29 @@ class Raised(NamedTuple):
     place: str = ""
 
 
+class Surroundings(Protocol):
+    """The rest of the job, as far as a worker of user code can see it."""
+
+    disk: Disk
+    latest: dict[str, str]
+
+    def offer_soon(self, worker: ModelWorker, operation: Operation) -> None:
+        """Offer a commit that user code made outside of a checkpoint."""
+        ...
+
+    def addresses(self, role: str, port: str) -> list[str]:
+        """Return the address of a port of each replica of a role that has a node, in order."""
+        ...
+
+    def call(self, address: str, method: str, args: tuple[Any, ...]) -> Any:
+        """Call a method of the model of a service, and return what it returns."""
+        ...
+
+
 class ModelWorker:
     """What user code gets as its `ctx`: see `flowdist.model.Context`."""
 
-    def __init__(self, code: UserCode, start: StartReplica, local_rank: int, procs: int, seed: int) -> None:
+    def __init__(self, code: Surroundings, start: StartReplica, local_rank: int, seed: int) -> None:
         self._code, self.start, self.local_rank, self._seed = code, start, local_rank, seed
         self.replica, self.attempt, self.world = start.replica, start.attempt, start.world
         self.info = Info(

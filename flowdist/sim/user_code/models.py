@@ -7,25 +7,26 @@ out while it lasts. An exception is an exit of its worker, with code 1.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.effects import StartReplica
-from flowdist.control.protocol.ids import ReplicaId
+from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.graph import RoleSpec
+from flowdist.sim.engine.context import Context
+from flowdist.sim.engine.node import SimNode
 from flowdist.sim.engine.streams import draw
+from flowdist.sim.engine.violation import Violation
 from flowdist.sim.user_code.answers import combine, restored, state_of
 from flowdist.sim.user_code.checkpoints import Damage, Disk, Operation
 from flowdist.sim.user_code.loading import load_model
 from flowdist.sim.user_code.model_worker import ModelWorker, Raised, attempt
 from flowdist.sim.user_code.played import ModelError, Played, PlayedStep
 from flowdist.sim.user_code.saving import Writer
-from flowdist.sim.workers.workload import WorldModel
+from flowdist.sim.user_code.workload import WorldModel
 from flowdist.worker.model import tell_committed
-
-if TYPE_CHECKING:
-    from flowdist.sim.engine.simulation import Simulation
 
 WRITTEN = 4, 5  # the part of a checkpoint's time after which the last rank has written its part
 
@@ -58,8 +59,9 @@ class Serving:
 class UserCode:
     """`plays_steps`: play each step by itself, as if somebody waited for it."""
 
-    sim: Simulation
-    seed: int
+    ctx: Context
+    nodes: dict[NodeName, SimNode]
+    on_offer: Callable[[ReplicaId, int], None]
     plays_steps: bool = False
     disk: Disk = field(default_factory=Disk)
     latest: dict[str, str] = field(default_factory=dict)  # names that were committed, by world
@@ -73,9 +75,9 @@ class UserCode:
     _offers: dict[tuple[ReplicaId, int, str], tuple[ModelWorker, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for role in self.sim.graph.roles:
+        for role in self.ctx.graph.roles:
             if role.simulate:
-                self._classes[role.name] = load_model(self.sim.graph, role)
+                self._classes[role.name] = load_model(self.ctx.graph, role)
 
     def has_model(self, role: str) -> bool:
         return role in self._classes
@@ -113,18 +115,16 @@ class UserCode:
             self._refuse_starts(world, steps)
         playing.done = steps[0]
         model.resume_from(steps[0])
-        self.played.resumes(world, workers[0].info.generation, steps[0], self.sim.queue.now)
+        self.played.resumes(world, workers[0].info.generation, steps[0], self.ctx.queue.now)
 
     def _workers_of(self, start: StartReplica) -> list[ModelWorker]:
-        role = self.sim.graph.role(start.replica.role)
+        role = self.ctx.graph.role(start.replica.role)
         if role.name not in self._classes:
             return []
-        procs = role.procs_on(self.sim.nodes[start.node].spec)
-        return [ModelWorker(self, start, rank, procs, self.seed) for rank in range(procs)]
+        procs = role.procs_on(self.nodes[start.node].spec)
+        return [ModelWorker(self, start, rank, self.ctx.seed) for rank in range(procs)]
 
     def _refuse_starts(self, world: str, steps: list[int]) -> None:
-        from flowdist.sim.engine.simulation import Violation  # it imports this module
-
         text = ", ".join(f"rank {rank} from {step}" for rank, step in enumerate(steps))
         raise Violation("same start", f"the ranks of {world} resume from different steps: {text}")
 
@@ -137,7 +137,7 @@ class UserCode:
         playing.pump += 1
         if at is not None:
             turn, version = playing.pump, model.version
-            self.sim.queue.at(at, lambda: self._pump(playing, turn, version))
+            self.ctx.queue.at(at, lambda: self._pump(playing, turn, version))
 
     def _pump(self, playing: Playing, turn: int, version: int) -> None:
         """Play what is due, and then what is due before anything else happens."""
@@ -147,7 +147,7 @@ class UserCode:
         self.catch_up(playing.world)
         steps = model.pace.workload.steps
         while not (self.plays_steps or playing.has_failed or playing.done >= steps):
-            at, other = model.time_of_step(playing.done + 1), self.sim.queue.next_at
+            at, other = model.time_of_step(playing.done + 1), self.ctx.queue.next_at
             if at is None or (other is not None and at >= other):
                 break
             self._play(playing, at)
@@ -158,7 +158,7 @@ class UserCode:
         playing = self._playing.get(world)
         if playing is None or playing.model.begun_ns is None:
             return
-        now = self.sim.queue.now
+        now = self.ctx.queue.now
         while not playing.has_failed and playing.done < playing.model.step_at(now):
             self._play(playing, now)
 
@@ -198,7 +198,7 @@ class UserCode:
         left = model.time_of_step(playing.done + 1)
         if playing.has_failed or not self._serving or left is None or playing.done >= model.pace.workload.steps:
             return
-        if 0 < (left - self.sim.queue.now) * 2 <= model.pace.workload.step_ns:
+        if 0 < (left - self.ctx.queue.now) * 2 <= model.pace.workload.step_ns:
             for worker in playing.workers:
                 attempt(worker.model.step, playing.done)
 
@@ -224,7 +224,7 @@ class UserCode:
         playing = self._playing.get(world)
         if playing is None or playing.has_failed:
             return
-        now, count = self.sim.queue.now, len(playing.workers)
+        now, count = self.ctx.queue.now, len(playing.workers)
         self.played.saves.append((now, now + span_ns))
         playing.saving = playing.done
         written_ns = span_ns * WRITTEN[0] // WRITTEN[1]
@@ -234,8 +234,8 @@ class UserCode:
             if playing.has_failed:
                 return
             share = (count + len(writers) + 1) / (2 * count)  # from half of the time to all of it
-            if self.seed:
-                share = 0.5 + draw(self.seed, f"{worker.replica}#{worker.attempt}", "checkpoint", playing.done) / 2
+            if self.ctx.seed:
+                share = 0.5 + draw(self.ctx.seed, f"{worker.replica}#{worker.attempt}", "checkpoint", playing.done) / 2
             done = self._when_written(playing, span_ns - written_ns)
             writers.append(self._writer(worker, operations, round(written_ns * share), done))
         playing.busy = count
@@ -286,13 +286,13 @@ class UserCode:
         worker.store.begin_record(number)
         self._ask(playing, worker, getattr(worker.model, name), number)
         if worker.store.is_refused and (playing is None or playing.unsaved != number):
-            self.sim.note_unsaved(worker.world, number, worker.replica.role)
+            self.ctx.note_unsaved(worker.world, number, worker.replica.role)
             if playing is not None:
                 playing.unsaved = number  # one rank after the other finds that out
         return worker.store.end_record()
 
     def _writer(self, worker: ModelWorker, operations: list[Operation], span_ns: int, done: Any) -> Writer:
-        writer = Writer(self.sim.queue, self.disk, worker, operations, span_ns, self._offer, done)
+        writer = Writer(self.ctx.queue, self.disk, worker, operations, span_ns, self._offer, done)
         known = self._writers.setdefault((worker.replica, worker.attempt), [])
         known[:] = [other for other in known if other.is_busy]
         known.append(writer)
@@ -306,13 +306,13 @@ class UserCode:
 
     def offer_soon(self, worker: ModelWorker, operation: Operation) -> None:
         """User code committed while it did something else."""
-        self.sim.queue.at(self._at_ns, lambda: self._offer(worker, operation))
+        self.ctx.queue.at(self._at_ns, lambda: self._offer(worker, operation))
 
     def _offer(self, worker: ModelWorker, operation: Operation) -> None:
         key, start, path = (worker.replica, worker.attempt), worker.start, f"{worker.world}/{operation.name}"
-        self.sim.points.offered(*key)
+        self.on_offer(*key)
         self._offers[*key, path] = worker, operation.name
-        self.sim.nodes[start.node].tell(io.WorkerOffered(*key, start.generation, path, operation.step))
+        self.nodes[start.node].tell(io.WorkerOffered(*key, start.generation, path, operation.step))
 
     def answered(self, answer: io.AnswerWorker) -> None:
         """The agent writes the pointer before it answers."""
@@ -347,13 +347,13 @@ class UserCode:
         steps = [file.step for name, file in self.disk.of(role).items() if name in self.latest.values()]
         found = self.disk.newest(role, writer, max(steps, default=None))
         if found:
-            self.disk.damage(role, found[int(draw(self.seed, spec, "damage") * len(found))], how)
+            self.disk.damage(role, found[int(draw(self.ctx.seed, spec, "damage") * len(found))], how)
 
     # services
 
     def serve(self, start: StartReplica) -> bool:
         """A service has started up: it is made, and resumes. False when it fails at that."""
-        role = self.sim.graph.role(start.replica.role)
+        role = self.ctx.graph.role(start.replica.role)
         if role.name not in self._classes:
             return True
         worker = self._workers_of(start)[0]
@@ -371,7 +371,7 @@ class UserCode:
 
         def save() -> None:
             self._saves_planned -= 1
-            if not serving.is_there or self.sim.queue.planned == self._saves_planned:
+            if not serving.is_there or self.ctx.queue.planned == self._saves_planned:
                 return  # when nothing else will ever happen, saving does not hide it
             self.catch_up_all()
             serving.saves += 1
@@ -383,12 +383,12 @@ class UserCode:
 
         def plan(after_ns: int) -> None:
             self._saves_planned += 1
-            self.sim.queue.after(after_ns, save)
+            self.ctx.queue.after(after_ns, save)
 
         plan(load.checkpoint_every_ns)
 
     def addresses(self, role: str, port: str) -> list[str]:
-        replicas = [replica.id for replica in self.sim.job.replicas_of(self.sim.job.roles[role]) if replica.node]
+        replicas = [replica.id for replica in self.ctx.job.replicas_of(self.ctx.job.roles[role]) if replica.node]
         return [f"{replica}:{port}" for replica in sorted(replicas)]
 
     def call(self, address: str, method: str, args: tuple[Any, ...]) -> Any:
@@ -399,7 +399,7 @@ class UserCode:
             raise ConnectionError(f"{address} is not there")
         returned = attempt(getattr(serving.worker.model, method), *args)
         if isinstance(returned, Raised):
-            self._fail(serving.worker, returned, self.sim.queue.now)
+            self._fail(serving.worker, returned, self.ctx.queue.now)
             raise ConnectionError(f"{address} failed in {method}(): {returned.line}")
         return returned
 
@@ -425,7 +425,7 @@ class UserCode:
             return returned
         if playing is not None:
             playing.has_failed = True
-        self._fail(worker, returned, self.sim.queue.now if at is None else at)
+        self._fail(worker, returned, self.ctx.queue.now if at is None else at)
         return None
 
     def _try(self, playing: Playing | None, worker: ModelWorker, function: Any, *args: Any) -> bool:
@@ -436,12 +436,12 @@ class UserCode:
     def _fail(self, worker: ModelWorker, raised: Raised, at: int) -> None:
         error = ModelError(worker.replica, worker.attempt, at, *raised[1:])
         self.played.errors.append(error)
-        node = self.sim.nodes[worker.start.node]
+        node = self.nodes[worker.start.node]
 
         def end() -> None:
             node.exit_worker(worker.replica, worker.attempt, worker.local_rank, code=raised.code, detail=raised.line)
 
-        self.sim.queue.at(at, end)
+        self.ctx.queue.at(at, end)
 
 
 def _by_rank(model: WorldModel) -> list[StartReplica]:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from flowdist.sim.engine.queue import Queue
 from flowdist.sim.user_code.checkpoints import Disk, Operation
-
-if TYPE_CHECKING:
-    from flowdist.sim.user_code.model_worker import ModelWorker
+from flowdist.sim.user_code.model_worker import ModelWorker
 
 
 class Writer:

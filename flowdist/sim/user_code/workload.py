@@ -77,7 +77,7 @@ class WorldModel:
     own: dict[ReplicaId, Fraction] = field(default_factory=dict)  # how many times longer its steps take, as drawn
     slow: dict[ReplicaId, Fraction] = field(default_factory=dict)  # how many times slower a member is by a fault
     late_ns: int = 0  # how much later than usual the checkpoint is whole that is being written, on a slow disk
-    untold: int = -1  # the step that one of its members told for all, last
+    unreported: int = -1  # the step that one of its members told for all, last
     saves_begun: int = 0  # checkpoints of this generation whose beginning mattered to somebody
     _since_ns: int = 0
     _base_ns: int = 0
@@ -133,7 +133,7 @@ class WorldModel:
             self.own.clear()
             self.reads.clear()
             self.cold.clear()
-            self.begun_ns, self.untold, self.offered, self.saves_begun = None, -1, 0, 0
+            self.begun_ns, self.unreported, self.offered, self.saves_begun = None, -1, 0, 0
             self.has_memory = False
             self.holds.clear()
         self.has_memory |= kept > 0
@@ -231,7 +231,7 @@ class WorldModel:
         self._rebase(now)
         self.holds[why] = None
 
-    def go_on(self, why: str, now: int) -> bool:
+    def resume(self, why: str, now: int) -> bool:
         """That reason is gone. Returns whether it was the last: they get on again."""
         if why not in self.stalls and why not in self.holds:
             return False  # what is planned still holds

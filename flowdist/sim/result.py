@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from flowdist.control.job.state import JobState
 from flowdist.faults.grammar import Fault
 from flowdist.record.accounts import Spent
-from flowdist.sim.checks.points import POINTS
-from flowdist.sim.checks.properties import Violation
 from flowdist.sim.engine.trace import Trace
+from flowdist.sim.engine.violation import Violation
 from flowdist.sim.user_code.played import Played
-from flowdist.sim.workers.workload import WorldModel
+from flowdist.sim.user_code.workload import WorldModel
 
 
 @dataclass(slots=True)
@@ -30,7 +29,7 @@ class SimResult:
     waiting: list[str] = field(default_factory=list)
     handled: int = 0
     seen: dict[str, int] = field(default_factory=dict)  # points that it reached, and when: see `points`
-    points: tuple[str, ...] = POINTS  # those that it looked for
+    points: tuple[str, ...] = ()  # those that it looked for
     played: Played = field(default_factory=Played)  # what the models that roles brought have done
 
     @property

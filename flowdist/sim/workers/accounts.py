@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from flowdist.control.job.state import JobState
 from flowdist.record.accounts import Accounts, Bucket
-from flowdist.sim.workers.workload import Done, WorldModel
+from flowdist.sim.user_code.workload import Done, WorldModel
 
 
 def begins(accounts: Accounts, model: WorldModel, now: int) -> None:
