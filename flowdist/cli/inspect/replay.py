@@ -11,6 +11,7 @@ from flowdist.cli.inspect.whatif import answer, read_question
 from flowdist.cli.shared.common import guarded, print_json
 from flowdist.cli.shared.records import find_record, read_journal, refuse_macro
 from flowdist.control.controller import Controller
+from flowdist.control.invariants.invariants import check_job
 from flowdist.control.job.state import JobState
 from flowdist.errors import FlowdistError
 from flowdist.graph import parse_duration
@@ -117,7 +118,7 @@ class _Play:
         if effects != line.effects and self.different is None:
             self.different = line
         if self.different is None:
-            self.job.check()
+            check_job(self.job)
 
 
 def _refuse_mixtures(step: int | None, until: str | None, wants_state: bool, as_log: bool, as_json: bool) -> None:
