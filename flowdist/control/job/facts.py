@@ -17,6 +17,49 @@ class Failure(NamedTuple):
     why: str
     exit_code: int = 0
     signal: str | None = None
+    was_told: bool = False  # the controller had told it to stop before it was known to have failed
+
+
+class Loss(NamedTuple):
+    """Replicas vanish together through no fault of their own: with a node, a GPU, or by a stop that nobody ordered.
+
+    `node` is the node that is lost with them; None where none is. `says` is what people are told, if anything, and
+    `is_error` how loudly. `also` are worlds that re-form whatever becomes of the lost.
+    """
+
+    root: str
+    cause: str
+    lost: tuple[Failure, ...]
+    node: NodeName | None = None
+    was_suspected: bool = False
+    is_told: bool = False
+    is_blamed: bool = False
+    also: tuple[WorldName, ...] = ()
+
+
+class Change(NamedTuple):
+    """A change of membership, or the death of a store: worlds re-form, and nothing of theirs has failed."""
+
+    kind: str
+    root: str
+    reason: str
+    worlds: tuple[WorldName, ...]
+    because: str = "a change of membership, not counted"
+
+
+class Heard(NamedTuple):
+    """A node has been heard again, or has connected again."""
+
+    node: NodeName
+
+
+class Ended(NamedTuple):
+    """An attempt is over: its node has spoken."""
+
+    replica: ReplicaId
+
+
+Fact = Failure | Loss | Change | Heard | Ended
 
 
 class PastFailure(NamedTuple):

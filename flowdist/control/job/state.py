@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from flowdist.control.job.candidates import CandidateIndex
 from flowdist.control.job.deadlines import Deadlines, Due
-from flowdist.control.job.facts import Charge, Failure, Held, Incident, PastFailure
+from flowdist.control.job.facts import Charge, Fact, Failure, Held, Incident, PastFailure
 from flowdist.control.job.parts import Node, Notice, Replica, Role, World, new_node
 from flowdist.control.job.phases import LIVE_PHASES, OVER_PHASES, PHASES, UP_PHASES, ReplicaPhase, WorldPhase
 from flowdist.control.protocol.effects import Effect, Level, Notify, Outcome, StopReplica
@@ -73,6 +73,7 @@ class JobState:
         default_factory=dict
     )  # have workers that wait in place for their next start
     live_at: dict[int, int] = field(default_factory=dict)  # how many replicas live, by the depth of their role
+    facts: list[Fact] = field(default_factory=list)  # recorded and not judged yet, in order
     effects: list[Effect] = field(default_factory=list)  # of the event that is being handled
     touched: dict[WorldName, None] = field(default_factory=dict)  # worlds that settling has to visit
     touched_roles: dict[str, None] = field(default_factory=dict)
