@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from flowdist.control.controller import Controller
+from flowdist.control.invariants.invariants import check_job
 from flowdist.record.journal import FaultLine, Header, Record, read_whole_lines
 
 NODES = 4
@@ -313,7 +314,7 @@ class Soak:
             if isinstance(line, Record) and tuple(controller.handle(line.event, line.t_ns)) != line.effects:
                 wrong.append(f"line {line.n} of the journal does not replay")
                 break
-            controller.state.check()
+            check_job(controller.state)
         hits = Counter(kind_of(line.spec) for line in lines if isinstance(line, FaultLine))
         causes = Counter(incident.kind for incident in controller.state.incidents)
         for what, counts in (("faults that hit", hits), ("incidents", causes)):

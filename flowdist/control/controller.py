@@ -14,11 +14,13 @@ from typing import assert_never
 from flowdist.control.incidents.ending import begin_ending, close_store, forget_store, judge_success, settle_ending
 from flowdist.control.incidents.hangs import judge_hang, note_revived, note_stalled
 from flowdist.control.incidents.in_place import suspend
-from flowdist.control.incidents.recovery import advance, drop_notice, fail, leave_incident, lose, open_incident
-from flowdist.control.incidents.suspects import note_answer, note_answers_are_due, note_heard, note_suspected
+from flowdist.control.incidents.judging import judge_recorded
+from flowdist.control.incidents.recovery import advance, drop_notice, leave_incident
+from flowdist.control.incidents.suspects import note_answers_are_due, note_heard, note_suspected
 from flowdist.control.job.deadlines import Due
+from flowdist.control.job.facts import Change, Ended, Failure, Loss
 from flowdist.control.job.initial_state import new_job
-from flowdist.control.job.state import Failure, JobState, Replica, Role, World
+from flowdist.control.job.state import JobState, Replica, Role, World
 from flowdist.control.membership.addresses import update_addresses
 from flowdist.control.membership.drain import go, note_left, note_step, preempt
 from flowdist.control.membership.formation import (
@@ -30,7 +32,7 @@ from flowdist.control.membership.formation import (
     why_not_admitted,
 )
 from flowdist.control.membership.gpus import lose_gpu
-from flowdist.control.membership.nodes import give_up_node, join, lose_node, warmed_up
+from flowdist.control.membership.nodes import comes_back_empty, give_up_node, join, lose_node, warmed_up
 from flowdist.control.membership.operator import obey
 from flowdist.control.placement.placement import explain, unplace
 from flowdist.control.protocol import events as ev
@@ -68,6 +70,7 @@ class Controller:
         while (due := job.due.pop_due(now)) is not None:
             if job.ending is None:
                 _expire(job, due)
+                judge_recorded(job)
         _record(job, event)
         settle(job)
         return job.effects
@@ -87,6 +90,9 @@ def _record(job: JobState, event: ev.Event) -> None:
         case ev.CheckpointOffered():
             _offered(job, event)
         case ev.NodeJoined():
+            if comes_back_empty(job, event):
+                lose_node(job, event.node, f"{event.node} came back without what it ran")
+                judge_recorded(job)  # it was lost before it came back
             for item in join(job, event):
                 _record_item(job, item)
             note_heard(job, event.node)
@@ -143,7 +149,7 @@ def _record_of_replica(job: JobState, replica: Replica, event: ev.AttemptEvent) 
             _started(job, replica, event)
         case ev.ReplicaStopped():
             _stopped(job, replica, event)
-            note_answer(job, replica)
+            job.facts.append(Ended(replica.id))
         case ev.ReplicaReady():
             if replica.phase == "running" and job.role_of(replica.id).spec.ready is not None:
                 job.set_phase(replica, "ready")
@@ -158,7 +164,7 @@ def _record_of_replica(job: JobState, replica: Replica, event: ev.AttemptEvent) 
             replica.is_elastic = True
         case ev.ReplicaExited():
             _exited(job, replica, event)
-            note_answer(job, replica)
+            job.facts.append(Ended(replica.id))
         case ev.ReplicaUnkillable():
             give_up_node(job, replica)
         case ev.ReplicaStalled():
@@ -178,6 +184,7 @@ def settle(job: JobState) -> None:
 
     Each round visits what was touched since the one before.
     """
+    judge_recorded(job)
     for _ in range(SETTLE_ROUNDS_MAX):
         if job.ending is not None:
             settle_ending(job)
@@ -264,8 +271,8 @@ def _exited(job: JobState, replica: Replica, event: ev.ReplicaExited) -> None:
         job.end_attempt(replica)
         replica.member_since = 0
         why = _why(event, role.spec.kind)
-        failure = Failure(replica.id, event.kind or "exit", why, event.exit_code, event.signal)
-        fail(job, failure, was_told=not was_up)
+        kind = event.kind or "exit"
+        job.facts.append(Failure(replica.id, kind, why, event.exit_code, event.signal, was_told=not was_up))
 
 
 def _note_success(job: JobState, world: World) -> None:
@@ -312,7 +319,7 @@ def _stopped(job: JobState, replica: Replica, event: ev.ReplicaStopped) -> None:
         return
     replica.member_since = 0
     cause = f"{replica.id} was stopped by its node"
-    lose(job, [Failure(replica.id, "node_lost", cause)], str(replica.id), cause)
+    job.facts.append(Loss(str(replica.id), cause, (Failure(replica.id, "node_lost", cause),)))
 
 
 def _store_opened(job: JobState, event: ev.StoreOpened) -> None:
@@ -330,16 +337,7 @@ def _store_lost(job: JobState, event: ev.StoreLost) -> None:
     cause = f"the store of {world.name} (generation {world.generation}) died" + (event.detail and f": {event.detail}")
     if world.phase in ("opening", "running"):
         forget_store(job, world)
-        open_incident(
-            job,
-            kind="store_lost",
-            root=world.name,
-            root_role=None,
-            reason=cause,
-            because="not counted",
-            counted=False,
-            seeds=[world.name],
-        )
+        job.facts.append(Change("store_lost", world.name, cause, (world.name,), "not counted"))
 
 
 def _offered(job: JobState, event: ev.CheckpointOffered) -> None:
@@ -404,7 +402,7 @@ def _unready(job: JobState, replica: Replica) -> None:
     spec = job.role_of(replica.id).spec
     why = f"it did not get ready within {format_duration(spec.ready_timeout_ns)}"
     replica.member_since = 0
-    fail(job, Failure(replica.id, "unready", why))
+    job.facts.append(Failure(replica.id, "unready", why))
 
 
 def _unfinished(job: JobState, world: World) -> None:
@@ -414,4 +412,5 @@ def _unfinished(job: JobState, world: World) -> None:
         timeout = format_duration(job.role_of(late.id).spec.finish_timeout_ns)
         late.member_since = 0
         world.hangs = True
-        fail(job, Failure(late.id, "hang", f"it did not finish within {timeout} after the first of {world.name}"))
+        why = f"it did not finish within {timeout} after the first of {world.name}"
+        job.facts.append(Failure(late.id, "hang", why))

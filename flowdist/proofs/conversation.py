@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 from hypothesis import strategies as st
 
 from flowdist.control.controller import Controller
+from flowdist.control.invariants.invariants import check_job
 from flowdist.control.membership.waiting import waiting_for
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import (
@@ -134,7 +135,7 @@ class Player:
         self.lines.append(record(len(self.lines), self.now, event, effects))
         self.past.append(event)
         self.orders += [effect for effect in effects if isinstance(effect, ORDERS) and effect.node in self.up]
-        self.controller.state.check()
+        check_job(self.controller.state)
 
     def _make(self, move: Move) -> None:
         match move.verb:

@@ -6,6 +6,7 @@ import copy
 import pickle
 
 from flowdist.control.controller import Controller, settle
+from flowdist.control.invariants.invariants import check_job
 from flowdist.control.membership.waiting import waiting_for
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import Effect, FinishJob, Notify, OpenStore, StartReplica, StopReplica
@@ -61,7 +62,7 @@ def assert_settled(controller: Controller) -> None:
     if job.outcome is None:
         settle(job)
     assert not job.effects, f"left undone: {job.effects}"
-    job.check()
+    check_job(job)
 
 
 class Talk:
@@ -89,14 +90,14 @@ class Talk:
         first = effects = self.controller.handle(event, self.now)
         queue = list(effects)
         self._keep(effects)
-        self.job.check()
+        check_job(self.job)
         assert_settled(self.controller)
         while self.auto and queue:
             for answer in self._answers(queue.pop(0)):
                 self.record.append((answer, self.now))
                 effects = self.controller.handle(answer, self.now)
                 self._keep(effects)
-                self.job.check()
+                check_job(self.job)
                 queue += effects
         return first
 

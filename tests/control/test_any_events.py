@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from flowdist.control.controller import Controller
+from flowdist.control.invariants.invariants import check_job
 from flowdist.control.membership.waiting import waiting_for
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import (
@@ -65,7 +66,7 @@ class AnyEvents(RuleBasedStateMachine):
     @invariant()
     def holds(self) -> None:
         if hasattr(self, "controller"):
-            self.controller.state.check()
+            check_job(self.controller.state)
             assert_settled(self.controller)
 
     @rule(index=st.integers(0, 2))
@@ -245,7 +246,7 @@ class AnyEvents(RuleBasedStateMachine):
             elif not self._go_on():
                 assert waiting_for(job), "the job neither ends nor waits for anything that it names"
                 return
-            job.check()
+            check_job(job)
         raise AssertionError("the job goes on for ever")
 
     def _go_on(self) -> bool:

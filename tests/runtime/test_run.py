@@ -14,6 +14,7 @@ import pytest
 
 from flowdist.cli.inspect.replay import command as replay_command
 from flowdist.control.controller import Controller
+from flowdist.control.invariants.invariants import check_job
 from flowdist.control.protocol.events import ReplicaExited
 from flowdist.dsl.load import load_topology
 from flowdist.faults import Plan, parse_fault
@@ -65,7 +66,7 @@ def replayed(job: Job) -> dict:  # type: ignore[type-arg]
     for line in lines:
         if isinstance(line, Record):
             assert tuple(controller.handle(line.event, line.t_ns)) == line.effects, line
-            controller.state.check()
+            check_job(controller.state)
     return summary_of(controller.state, lines)
 
 

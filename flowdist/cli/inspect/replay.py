@@ -10,6 +10,7 @@ import click
 from flowdist.cli.inspect.whatif import answer, read_question
 from flowdist.cli.shared.common import guarded, print_json
 from flowdist.cli.shared.records import find_record, read_journal, refuse_macro
+from flowdist.control.invariants.invariants import check_job
 from flowdist.errors import FlowdistError
 from flowdist.graph import parse_duration
 from flowdist.record.journal import Header, Line, Record, digest
@@ -95,7 +96,7 @@ def _hear(play: Replay, line: Line) -> None:
     """Feed one line, and check the state while it means something."""
     play.hear(line)
     if play.difference is None and isinstance(line, Record):
-        play.job.check()
+        check_job(play.job)
 
 
 def _refuse_mixtures(step: int | None, until: str | None, wants_state: bool, as_log: bool, as_json: bool) -> None:

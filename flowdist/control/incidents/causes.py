@@ -115,14 +115,17 @@ def _overdue_nodes(job: JobState, replica: Replica) -> list[NodeName]:
 
     An agent fences a moment before its node is called lost: whoever is connected with what ran there fails first.
     """
-    return [name for name in job.suspected if name != replica.node and may_follow(job, replica, name)]
+    return [name for name in job.suspected if name != replica.node and may_follow(job, replica, _live_on(job, name))]
 
 
-def may_follow(job: JobState, replica: Replica, name: NodeName) -> bool:
-    """Whether something lives on that node which the replica shares a world with, or depends on."""
+def _live_on(job: JobState, name: NodeName) -> list[ReplicaId]:
+    return [each for each in job.nodes[name].replicas if job.replicas[each].is_live]
+
+
+def may_follow(job: JobState, replica: Replica, lost: Iterable[ReplicaId]) -> bool:
+    """Return whether the failure of the replica may follow from the loss of one of these."""
     upstream = job.role_of(replica.id).upstream
-    others = [job.replicas[other] for other in job.nodes[name].replicas]
-    return any(other.is_live and (other.world == replica.world or other.id.role in upstream) for other in others)
+    return any(job.replicas[other].world == replica.world or other.role in upstream for other in lost)
 
 
 def _unanswered_nodes(job: JobState, replica: Replica, part_of: Incident | None) -> list[NodeName]:

@@ -17,6 +17,7 @@ from flowdist.control.incidents.ending import begin_ending
 from flowdist.control.incidents.judge import Verdict, judge, may_be_excused
 from flowdist.control.incidents.recovery import charge, extend, ignore
 from flowdist.control.job.deadlines import Due
+from flowdist.control.job.facts import Heard, Loss
 from flowdist.control.job.state import Held, Incident, JobState, Replica
 from flowdist.control.placement.bad_nodes import blame, forget_failure
 from flowdist.control.protocol.ids import NodeName, WorldName
@@ -29,8 +30,12 @@ def note_suspected(job: JobState, name: NodeName) -> None:
 
 
 def note_heard(job: JobState, name: NodeName) -> None:
-    """It was slow, not lost: what waits for no other node is judged after all."""
     job.suspected.pop(name, None)
+    job.facts.append(Heard(name))
+
+
+def clear_node(job: JobState, name: NodeName) -> None:
+    """It was slow, not lost: what waits for no other node is judged after all."""
     for incident in job.open_incidents():
         if name in incident.in_doubt:
             _clear(job, incident, [name], f"{name} is heard again")
@@ -60,14 +65,13 @@ def note_answers_are_due(job: JobState, incident: Incident) -> None:
         _clear(job, incident, [name for name in incident.in_doubt if name not in job.suspected])
 
 
-def excuse_peers(job: JobState, name: NodeName) -> list[WorldName]:
+def excuse_peers(job: JobState, name: NodeName, loss: Loss) -> list[WorldName]:
     """It is lost, and what might have followed from that has. Returns the worlds that belong to its incident."""
     options = job.graph.options
-    since = job.now - (options.silent_after_ns if name in job.suspected else options.cause_window_ns)
-    job.suspected.pop(name, None)
+    since = job.now - (options.silent_after_ns if loss.was_suspected else options.cause_window_ns)
     worlds: dict[WorldName, None] = {}
     for incident in _open_or_of_late(job, since):
-        is_of_peers = incident.opened_ns >= since and _is_of_peers(job, incident, name)
+        is_of_peers = incident.opened_ns >= since and _is_of_peers(job, incident, loss)
         if name not in incident.in_doubt and not is_of_peers:
             continue
         if incident.is_open:
@@ -93,14 +97,14 @@ def _open_or_of_late(job: JobState, since: int) -> list[Incident]:
     return [job.incident(number) for number in sorted(found)]
 
 
-def _is_of_peers(job: JobState, incident: Incident, name: NodeName) -> bool:
+def _is_of_peers(job: JobState, incident: Incident, loss: Loss) -> bool:
     """Whether somebody pays for a failure that may follow from the loss of that node, and has not started since."""
     if not _pays(job, incident) or incident.kind not in PEER_KINDS:
         return False
     root = job.replicas[next(iter(incident.lost))]
     if root.phase != "gone" or root.id in incident.restarted or root.started_ns > incident.opened_ns:
         return False
-    return may_follow(job, root, name)
+    return may_follow(job, root, [each.replica for each in loss.lost])
 
 
 def _pays(job: JobState, incident: Incident) -> bool:

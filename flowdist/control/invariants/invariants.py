@@ -1,6 +1,6 @@
 """What must be true of a job after every event, in the words of the domain.
 
-`JobState.check()` runs all of this in the simulator and in the tests; `watching.py` and `pacing.py` what an event
+`check_job` runs all of this in the simulator and in the tests; `watching.py` and `pacing.py` what an event
 may have broken. Each assertion names what is wrong.
 """
 
@@ -9,18 +9,8 @@ from __future__ import annotations
 from collections import Counter
 
 from flowdist.control.job.deadlines import Due
-from flowdist.control.job.state import (
-    LIVE_PHASES,
-    OVER_PHASES,
-    PHASES,
-    UP_PHASES,
-    Incident,
-    JobState,
-    Node,
-    Replica,
-    Role,
-    World,
-)
+from flowdist.control.job.phases import LIVE_PHASES, OVER_PHASES, PHASES, UP_PHASES
+from flowdist.control.job.state import Incident, JobState, Node, Replica, Role, World
 from flowdist.control.placement.placement import candidate, takes_more
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import offered, subtract, without

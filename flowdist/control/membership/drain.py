@@ -9,9 +9,9 @@ incident.
 
 from __future__ import annotations
 
-from flowdist.control.incidents.recovery import lose, open_incident
 from flowdist.control.job.deadlines import Due
-from flowdist.control.job.state import Failure, JobState, Notice, Replica, World
+from flowdist.control.job.facts import Change, Failure, Loss
+from flowdist.control.job.state import JobState, Notice, Replica, World
 from flowdist.control.membership.formation import abandon_opening
 from flowdist.control.placement.bad_nodes import is_needed
 from flowdist.control.placement.placement import explain, unplace, update_free
@@ -135,16 +135,7 @@ def go(job: JobState, world: World) -> None:
     job.due.clear(Due("drain", world.name))
     leaving = [replica for replica in job.members_of(world) if replica.node in notice.nodes]
     if notice.kind == "preempted":
-        failures = [Failure(replica.id, "preempted", notice.because) for replica in leaving]
-        lose(job, failures, next(iter(notice.nodes)), notice.because, also=[world.name])
+        lost = tuple(Failure(replica.id, "preempted", notice.because) for replica in leaving)
+        job.facts.append(Loss(next(iter(notice.nodes)), notice.because, lost, also=(world.name,)))
         return
-    open_incident(
-        job,
-        kind="drained",
-        root=next(iter(notice.nodes)),
-        root_role=None,
-        reason=notice.because,
-        because="a change of membership, not counted",
-        counted=False,
-        seeds=[world.name],
-    )
+    job.facts.append(Change("drained", next(iter(notice.nodes)), notice.because, (world.name,)))

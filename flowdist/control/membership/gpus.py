@@ -6,8 +6,8 @@ it, is lost through no fault of its own, and re-placed as if a node had been los
 
 from __future__ import annotations
 
-from flowdist.control.incidents.recovery import lose
-from flowdist.control.job.state import Failure, JobState, Node, Replica
+from flowdist.control.job.facts import Failure, Loss
+from flowdist.control.job.state import JobState, Node, Replica
 from flowdist.control.membership.formation import abandon_opening
 from flowdist.control.placement.placement import unplace, update_free
 from flowdist.control.protocol.events import GpuFailed
@@ -42,7 +42,7 @@ def lose_gpu(job: JobState, event: GpuFailed) -> None:
     _choose_anew(job, holders)
     update_free(job, event.node)
     if job.ending is None and lost:
-        lose(job, [Failure(replica.id, "gpu_lost", cause) for replica in lost], event.node, cause)
+        job.facts.append(Loss(event.node, cause, tuple(Failure(replica.id, "gpu_lost", cause) for replica in lost)))
 
 
 def _choose_anew(job: JobState, holders: list[Replica]) -> None:

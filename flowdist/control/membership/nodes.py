@@ -7,21 +7,27 @@ of it runs any more (R19), and each loss leads to a decision (R12).
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
 
 from flowdist.control.incidents.ending import forget_store
-from flowdist.control.incidents.recovery import lose
-from flowdist.control.incidents.suspects import excuse_peers
-from flowdist.control.job.state import Failure, JobState, Node, Replica, new_node
+from flowdist.control.job.facts import Failure, Loss
+from flowdist.control.job.state import JobState, Node, Replica, new_node
 from flowdist.control.membership.formation import abandon_opening
 from flowdist.control.membership.gpus import leave_out, lose_gpu
-from flowdist.control.placement.bad_nodes import note_loss, shun_if_it_flaps
+from flowdist.control.placement.bad_nodes import shun_if_it_flaps
 from flowdist.control.placement.placement import forget_ports, unplace, update_free
 from flowdist.control.protocol.effects import AskStep, OpenStore, StopAtStep, StopReplica, TellPeers
 from flowdist.control.protocol.events import GpuFailed, InventoryItem, NodeJoined, ReplicaExited
-from flowdist.control.protocol.ids import NODE_RANK, NodeName, WorldName, is_unnamed, rank_of_unnamed
+from flowdist.control.protocol.ids import NODE_RANK, NodeName, is_unnamed, rank_of_unnamed
 from flowdist.graph import subtract, without
 from flowdist.graph.policies import FailureKind
+
+
+def comes_back_empty(job: JobState, event: NodeJoined) -> bool:
+    """Return whether the node has been here, and what it ran then is no more."""
+    known = job.nodes.get(event.node)
+    if known is None or event.incarnation < known.incarnation:
+        return False
+    return not known.usable or event.incarnation != known.incarnation
 
 
 def join(job: JobState, event: NodeJoined) -> list[InventoryItem]:
@@ -30,8 +36,6 @@ def join(job: JobState, event: NodeJoined) -> list[InventoryItem]:
     if known is not None and event.incarnation < known.incarnation:
         return []
     same = known is not None and known.usable and event.incarnation == known.incarnation
-    if known is not None and not same:
-        lose_node(job, event.node, f"{event.node} came back without what it ran")
     if event.node not in job.node_order:
         _take_place(job, event)
     job.missing.pop(event.node, None)
@@ -159,17 +163,13 @@ def lose_node(job: JobState, name: NodeName, cause: str, because: str = "", *, a
         job.placement_changed = True  # whoever waited for it need not
         return
     was_usable, node.lost_because = node.usable, because
+    was_suspected = job.suspected.pop(name, "") is None
     _give_up(job, name)
     update_free(job, name)
-    peers = excuse_peers(job, name)
-    lost = vacate(job, name, peers)
+    lost = vacate(job, name, cause)
     if not was_usable:
         return
-    if lost and not asked and not node.is_leaving:
-        note_loss(job, name)
-    job.notify(f"{cause}, and with it {', '.join(str(replica.id) for replica in lost)}" if lost else cause, "warning")
-    if job.ending is None and (lost or peers):
-        lose(job, [Failure(replica.id, "node_lost", cause) for replica in lost], name, cause, peers)
+    job.facts.append(Loss(name, cause, lost, name, was_suspected, True, not asked and not node.is_leaving))
 
 
 def _give_up(job: JobState, name: NodeName) -> None:
@@ -181,23 +181,19 @@ def _give_up(job: JobState, name: NodeName) -> None:
         del job.usable[bisect_left(job.usable, (node.order, name))]
 
 
-def vacate(job: JobState, name: NodeName, peers: Iterable[WorldName] = ()) -> list[Replica]:
-    """End every attempt on the node and free every seat. Returns the replicas that nobody had told to stop.
-
-    Those of worlds whose other members failed because of the node were told in vain.
-    """
-    lost: list[Replica] = []
+def vacate(job: JobState, name: NodeName, cause: str) -> tuple[Failure, ...]:
+    """End every attempt on the node and free every seat. Return what was lost with it."""
+    lost: list[Failure] = []
     replicas = [job.replicas[replica] for replica in job.nodes[name].replicas]
     for replica in replicas:
-        if replica.is_up or (replica.is_live and replica.world in peers):
-            lost.append(replica)
         if replica.is_live:
+            lost.append(Failure(replica.id, "node_lost", cause, was_told=not replica.is_up))
             job.end_attempt(replica)
             replica.member_since = 0
         unplace(job, replica)
         forget_ports(replica)
     leave_stores(job, name, replicas)
-    return lost
+    return tuple(lost)
 
 
 def leave_stores(job: JobState, name: NodeName, replicas: list[Replica]) -> None:
@@ -221,8 +217,8 @@ def give_up_node(job: JobState, replica: Replica) -> None:
     node = job.nodes[name]
     for mate in node.replicas:
         job.dismiss(job.replicas[mate])
+    was_suspected = job.suspected.pop(name, "") is None
     _give_up(job, name)
-    peers = excuse_peers(job, name)
     job.end_attempt(replica)
     replica.member_since = 0
     unplace(job, replica)
@@ -243,6 +239,5 @@ def give_up_node(job: JobState, replica: Replica) -> None:
     node.lost_because = f"a worker of {replica.id} outlives SIGKILL"
     cause = f"{name} is lost: {node.lost_because}"
     job.notify(cause, "error")
-    if job.ending is None:
-        failures = [Failure(replica.id, "unkillable", cause), *(Failure(r.id, "node_lost", cause) for r in lost)]
-        lose(job, failures, name, cause, peers)
+    failures = (Failure(replica.id, "unkillable", cause), *(Failure(r.id, "node_lost", cause) for r in lost))
+    job.facts.append(Loss(name, cause, failures, name, was_suspected))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import assert_never
 
 from flowdist.control.incidents.ending import begin_ending, hurry
-from flowdist.control.incidents.recovery import open_incident, retire
+from flowdist.control.incidents.recovery import retire
+from flowdist.control.job.facts import Change
 from flowdist.control.job.state import JobState, Role, World
 from flowdist.control.membership.drain import drain
 from flowdist.control.placement.bad_nodes import cordon, uncordon
@@ -74,13 +75,4 @@ def _scale_gang(job: JobState, world: World, role: Role) -> None:
         world.grow_at_once = True
         return
     leaving = [str(replica) for replica in members[role.target :]]
-    open_incident(
-        job,
-        kind="scaled",
-        root=leaving[-1],
-        root_role=None,
-        reason=f"the operator takes {', '.join(leaving)} away",
-        because="a change of membership, not counted",
-        counted=False,
-        seeds=[world.name],
-    )
+    job.facts.append(Change("scaled", leaving[-1], f"the operator takes {', '.join(leaving)} away", (world.name,)))

@@ -12,6 +12,7 @@ import msgspec
 
 from flowdist.control.connection.sessions import Sessions
 from flowdist.control.controller import Controller
+from flowdist.control.invariants.invariants import check_job
 from flowdist.control.membership.waiting import waiting_for
 from flowdist.control.protocol.effects import FinishJob, Notify, StartReplica
 from flowdist.control.protocol.events import (
@@ -223,7 +224,7 @@ class _Turn:
         before = {replica.id: replica.attempt for replica in job.replicas.values()}
         effects = brain.controller.handle(event, brain.now)
         brain.record = (brain.record, event, brain.now)
-        job.check()
+        check_job(job)
         for effect in effects:
             match effect:
                 case Notify():

@@ -1,0 +1,122 @@
+"""What events record about failures and incidents. `incidents/judging.py` judges it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from flowdist.control.protocol.ids import NodeName, ReplicaId, WorldName
+from flowdist.graph import FailureKind
+
+
+class Failure(NamedTuple):
+    """One replica's failure, as judged. `why` is one line for people: `exit code 3: ValueError: ...`."""
+
+    replica: ReplicaId
+    kind: FailureKind
+    why: str
+    exit_code: int = 0
+    signal: str | None = None
+    was_told: bool = False  # the controller had told it to stop before it was known to have failed
+
+
+class Loss(NamedTuple):
+    """Replicas vanish together through no fault of their own: with a node, a GPU, or by a stop that nobody ordered.
+
+    `node` is the node that is lost with them; None where none is. `says` is what people are told, if anything, and
+    `is_error` how loudly. `also` are worlds that re-form whatever becomes of the lost.
+    """
+
+    root: str
+    cause: str
+    lost: tuple[Failure, ...]
+    node: NodeName | None = None
+    was_suspected: bool = False
+    is_told: bool = False
+    is_blamed: bool = False
+    also: tuple[WorldName, ...] = ()
+
+
+class Change(NamedTuple):
+    """A change of membership, or the death of a store: worlds re-form, and nothing of theirs has failed."""
+
+    kind: str
+    root: str
+    reason: str
+    worlds: tuple[WorldName, ...]
+    because: str = "a change of membership, not counted"
+
+
+class Heard(NamedTuple):
+    """A node has been heard again, or has connected again."""
+
+    node: NodeName
+
+
+class Ended(NamedTuple):
+    """An attempt is over: its node has spoken."""
+
+    replica: ReplicaId
+
+
+Fact = Failure | Loss | Change | Heard | Ended
+
+
+class PastFailure(NamedTuple):
+    """A failure of a replica on a node, which may tell against the two together, or against the node (R22)."""
+
+    at_ns: int
+    kind: str
+    replica: ReplicaId | None  # None: the node itself was lost
+    node: NodeName
+
+
+class Charge(NamedTuple):
+    """An incident that a budget was charged for. `level` counts the escalations before it: 0 is the role's own."""
+
+    opened_ns: int
+    level: int
+
+
+class Held(NamedTuple):
+    """A failure that is not judged before it is known whether a node that may have caused it is lost (R8)."""
+
+    failure: Failure
+    reason: str  # what people are told of it
+    caused: bool  # something upstream, or in the same incident, is the root cause
+    is_final: bool  # it would end the job, or its role, as it seemed then
+    at_ns: int
+
+
+@dataclass(slots=True)
+class Incident:
+    """One cause with all that restarts because of it. Free ones are membership changes (R8)."""
+
+    number: int
+    opened_ns: int
+    kind: str  # a failure kind, or one of health.CHOSEN_KINDS
+    root: str  # what failed, left or came: "trainer/0", "node1"
+    root_role: str | None  # whose budget is charged; None for membership changes
+    reason: str
+    counted: bool
+    level: int = 0  # of the budget: how often it was escalated (R11)
+    backoff_ns: int = 0
+    worlds: dict[WorldName, None] = field(default_factory=dict)  # the restart set
+    awaited: dict[WorldName, None] = field(default_factory=dict)  # of these, not known yet to be gone, or to run again
+    lost: dict[ReplicaId, str] = field(default_factory=dict)  # replicas that failed or were lost in it, and how
+    bereft: dict[WorldName, None] = field(default_factory=dict)  # worlds that lost a member with its node
+    restarted: dict[ReplicaId, None] = field(default_factory=dict)  # replicas that it made start a new attempt
+    stayed: dict[ReplicaId, None] = field(default_factory=dict)  # of these, whose workers came to it in place
+    in_doubt: dict[NodeName, int] = field(
+        default_factory=dict
+    )  # it may follow from the loss of one of these: since when
+    asked: dict[WorldName, NodeName] = field(default_factory=dict)  # worlds whose nodes are in doubt, but for this one
+    held: list[Held] = field(default_factory=list)  # what is judged when these are heard, or answer; as it happened
+    phase: Literal["stopping", "starting", "closed"] = "stopping"
+    closed_ns: int | None = None
+    charged_to: str | None = None
+    result: str = ""  # "recovered", or why it did not
+
+    @property
+    def is_open(self) -> bool:
+        return self.phase != "closed"

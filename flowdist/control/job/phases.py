@@ -1,0 +1,31 @@
+"""Phases of replicas and of worlds."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+ReplicaPhase = Literal[
+    "waiting",  # nothing of it runs; it may be placed and start
+    "starting",  # told to start, not heard of yet
+    "running",
+    "ready",  # runs and has passed its readiness check
+    "stopping",  # told to stop, not heard of yet
+    "gone",  # its attempt is over; its incident decides what comes next
+    "succeeded",
+    "ended",  # will not run again, without success: ignored, or stopped at the end
+]
+LIVE_PHASES: frozenset[str] = frozenset({"starting", "running", "ready", "stopping"})
+UP_PHASES: frozenset[str] = frozenset({"starting", "running", "ready"})
+OVER_PHASES: frozenset[str] = frozenset({"succeeded", "ended"})
+PHASES: tuple[ReplicaPhase, ...] = (
+    *("waiting", "starting", "running", "ready", "stopping", "gone", "succeeded", "ended"),
+)
+
+WorldPhase = Literal[
+    "waiting",  # for gates, nodes, the join window or back-off
+    "opening",  # members are chosen, the store is being bound
+    "running",  # all members were told to start
+    "stopping",  # all members were told to stop, to start again or to end
+    "succeeded",
+    "ended",
+]
