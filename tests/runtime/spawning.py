@@ -25,6 +25,7 @@ from flowdist.runtime.processes.spawning import (
     answers,
     encode,
 )
+from tests.leftovers import VARIABLE
 
 PROGRAM = """
 import socket
@@ -47,6 +48,7 @@ class Spawning:
 
     def __init__(self, folder: Path, patience_s: float = 60.0) -> None:
         self.folder = folder
+        self._mark = {VARIABLE: os.environ[VARIABLE]}  # a spawner of a module keeps its fork servers over many tests
         self._channel, theirs = socket.socketpair()
         argv = [sys.executable, "-P", "-c", PROGRAM.format(fd=theirs.fileno(), patience_s=patience_s)]
         self.process = subprocess.Popen(argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
@@ -70,7 +72,7 @@ class Spawning:
 
     def server(self, *preload: str, flags: tuple[str, ...] = (), env: dict[str, str] | None = None) -> ForkServer:
         """The fork server for programs of the folder."""
-        whole = tuple({**os.environ, **(env or {})}.items())
+        whole = tuple({**os.environ, **self._mark, **(env or {})}.items())
         return ForkServer((sys.executable, *flags), whole, str(self.folder), str(self.folder), preload)
 
     def start(
@@ -84,7 +86,9 @@ class Spawning:
         self._last += 1
         argv = (sys.executable, *args)
         folder = str(self.logs(self._last))
-        self.send(Spawn(self._last, argv, {**os.environ, **(env or {})}, str(self.folder), folder, server, cpus))
+        self.send(
+            Spawn(self._last, argv, {**os.environ, **self._mark, **(env or {})}, str(self.folder), folder, server, cpus)
+        )
         return self._last
 
     def logs(self, id: int) -> Path:
