@@ -97,6 +97,7 @@ def leave_a_tensor_with_gloo(dropped: Path) -> str:
     return "left"
 
 
+@pytest.mark.slow
 def test_what_each_rank_returns_is_returned_in_order(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     results = flowdist.launch(
         rank_and, (1, "two"), {"three": [3]}, procs=3, setup=set_who, env={"WHO": "${rank}"}, runs=tmp_path, quiet=True
@@ -122,6 +123,7 @@ def test_no_connection_takes_the_port_of_one_process_before_its_group_does() -> 
     assert port is not None and int(port) not in range(first, last + 1)
 
 
+@pytest.mark.slow
 def test_what_a_child_raises_is_raised_here_with_its_traceback(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -133,6 +135,7 @@ def test_what_a_child_raises_is_raised_here_with_its_traceback(
     assert "[worker/0.1] ValueError: bad shape" in shown and "launched.py" not in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "kind", "message"),
     [
@@ -146,10 +149,12 @@ def test_what_cannot_come_back_is_told(tmp_path: Path, how: str, kind: type[Exce
         flowdist.launch(fail, (how,), procs=2, runs=tmp_path, quiet=True)
 
 
+@pytest.mark.slow
 def test_a_failure_restarts_all_and_results_are_those_of_the_last_time(tmp_path: Path) -> None:
     assert flowdist.launch(flaky, procs=2, max_restarts=1, runs=tmp_path, quiet=True) == ["attempt 1", "attempt 1"]
 
 
+@pytest.mark.slow
 @needs_torch
 def test_a_worker_that_has_done_its_work_ends_well_whatever_gloo_still_holds(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "dropped")
@@ -159,6 +164,7 @@ def test_a_worker_that_has_done_its_work_ends_well_whatever_gloo_still_holds(tmp
     ]
 
 
+@pytest.mark.slow
 @needs_torch
 def test_the_processes_are_one_world_and_so_is_one(tmp_path: Path) -> None:
     assert flowdist.launch(mean_rank, procs=2, runs=tmp_path) == [0.5, 0.5]

@@ -63,6 +63,7 @@ def is_dropped(connection: socket.socket, data: bytes) -> bool:
         return True  # else the time-out of the connection has raised
 
 
+@pytest.mark.slow
 def test_callers_that_talk_nonsense_are_dropped_and_the_job_goes_on(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(WAIT)
     (tmp_path / "topology.py").write_text(TOPOLOGY)

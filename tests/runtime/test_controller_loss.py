@@ -126,6 +126,7 @@ def test_r21_a_run_that_was_killed_goes_on_from_its_last_checkpoint(tmp_path: Pa
         assert over.finish() == 2 and "it has succeeded" in over.text
 
 
+@pytest.mark.slow
 def test_r21_nothing_is_carried_out_that_the_journal_has_no_room_for(tmp_path: Path) -> None:
     """A full disk, played by a limit on the size of files: the run ends with a reason, and its journal replays."""
     (tmp_path / "loop.py").write_text("print('works', flush=True)\nraise SystemExit(1)\n")
@@ -141,6 +142,7 @@ def test_r21_nothing_is_carried_out_that_the_journal_has_no_room_for(tmp_path: P
         assert len(list((job.run_dir / "trainer/0").iterdir())) <= len(told)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("warm", ["yes", "no"])
 def test_r21_workers_that_outlived_all_of_their_run_do_not_work_beside_those_of_the_resumed_one(
     tmp_path: Path, warm: str
@@ -172,6 +174,7 @@ def test_r21_workers_that_outlived_all_of_their_run_do_not_work_beside_those_of_
                 assert again.alive() == []
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_cannot_be_resumed_beside_itself(tmp_path: Path) -> None:
     with counter_job(tmp_path) as job:
         job.until("from step 0")

@@ -253,6 +253,7 @@ def test_a_successor_starts_when_the_memory_of_the_dead_worker_is_free(tmp_path:
     assert "has 0 in attempt 2 free" in run.text and not told(run, ev.GpuFailed)
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_a_gpu_whose_memory_stays_taken_is_not_used_again(tmp_path: Path) -> None:
     with job(tmp_path) as run:

@@ -106,6 +106,7 @@ def test_roles_find_each_other_by_the_addresses_of_their_hosts(tmp_path: Path) -
         assert "[asker/0] 127.0.0.1 says HELLO" in hosts.text
 
 
+@pytest.mark.slow
 def test_a_host_without_the_folders_of_the_job_is_told_so(tmp_path: Path) -> None:
     with Hosts(tmp_path) as hosts:
         there = tmp_path / "there"
@@ -119,6 +120,7 @@ def test_a_host_without_the_folders_of_the_job_is_told_so(tmp_path: Path) -> Non
         assert "could take part" in hosts.text
 
 
+@pytest.mark.slow
 def test_two_hosts_are_up_until_the_controllers_is_gone_for_too_long(tmp_path: Path) -> None:
     with Hosts(tmp_path) as hosts:
         path = topology(tmp_path, WAIT, outage="3s")
@@ -141,6 +143,7 @@ def test_two_hosts_are_up_until_the_controllers_is_gone_for_too_long(tmp_path: P
         assert f"{text}: everything here was stopped" in second.text
 
 
+@pytest.mark.slow
 @needs_torch
 def test_a_cable_that_is_cut_is_a_silent_loss_and_the_host_comes_back_when_it_is_mended(tmp_path: Path) -> None:
     with Network() as network, Hosts(tmp_path) as hosts:
@@ -165,6 +168,7 @@ def test_a_cable_that_is_cut_is_a_silent_loss_and_the_host_comes_back_when_it_is
         assert hosts.all_end() == [0, 0], hosts.text
 
 
+@pytest.mark.slow
 def test_a_host_that_is_cut_off_for_good_ends_by_itself(tmp_path: Path) -> None:
     with Network() as network, Hosts(tmp_path) as hosts:
         endpoint, token = "10.77.0.1:29400", {"FLOWDIST_TOKEN": "hush"}

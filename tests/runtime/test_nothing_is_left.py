@@ -96,6 +96,7 @@ def test_sigkill_of_a_process_of_a_node(tmp_path: Path, victim: str, how: tuple[
         assert job.alive() == []
 
 
+@pytest.mark.slow
 def test_sigkill_of_a_fork_server_is_a_failure_of_its_workers(tmp_path: Path) -> None:
     """They end with it; the next ones are forked by another."""
     with stubborn_job(tmp_path, *WARM, "--max-restarts", "3") as job:
@@ -192,6 +193,7 @@ def test_no_socket_and_no_temporary_folder_is_left(tmp_path: Path) -> None:
         assert left == []
 
 
+@pytest.mark.slow
 def test_an_agent_that_dies_again_and_again_is_not_started_any_more_and_status_says_why(tmp_path: Path) -> None:
     (tmp_path / "waits.py").write_text("import signal\nprint('up', flush=True)\nsignal.pause()\n")
     with Job(tmp_path, "waits.py", "--nodes", "2") as job:

@@ -66,6 +66,7 @@ def events(job: Job) -> list[object]:
     return [line.event for line in job.journal()[1] if isinstance(line, Record)]
 
 
+@pytest.mark.slow
 def test_all_hosts_were_killed_and_those_that_join_again_go_on_from_the_checkpoint(tmp_path: Path) -> None:
     with Hosts(tmp_path) as hosts:
         first = hosts.start(1, "run", topology(tmp_path, "2"), "--listen", hosts.endpoint, "--id", "job1")
@@ -83,6 +84,7 @@ def test_all_hosts_were_killed_and_those_that_join_again_go_on_from_the_checkpoi
     assert header.known_nodes[1:] == ("host 2 of 2",), "one journal, from the first start to the end"
 
 
+@pytest.mark.slow
 def test_what_ran_on_a_host_that_stays_away_is_lost_with_its_lease(tmp_path: Path) -> None:
     with Hosts(tmp_path) as hosts:
         first = hosts.start(1, "run", topology(tmp_path), "--listen", hosts.endpoint)
@@ -116,6 +118,7 @@ def test_a_host_that_still_calls_is_taken_in_again(tmp_path: Path) -> None:
         assert second.alive() == [] and "does not replay" not in hosts.text
 
 
+@pytest.mark.slow
 def test_a_host_that_has_seen_more_of_the_journal_than_the_crash_has_left_is_told_to_join_again(tmp_path: Path) -> None:
     with Hosts(tmp_path) as hosts:
         first = hosts.start(1, "run", topology(tmp_path), "--listen", hosts.endpoint)
@@ -130,6 +133,7 @@ def test_a_host_that_has_seen_more_of_the_journal_than_the_crash_has_left_is_tol
         assert "does not replay" not in hosts.text
 
 
+@pytest.mark.slow
 def test_a_command_line_of_torchrun_is_typed_again_on_the_other_hosts(tmp_path: Path) -> None:
     (tmp_path / "w.py").write_text(WAITER)
     with Torchruns(tmp_path, "--nnodes", "2", "--rdzv-id", "job1") as hosts:

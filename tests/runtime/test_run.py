@@ -136,6 +136,7 @@ def decisions(summary: dict) -> dict:  # type: ignore[type-arg]
     }
 
 
+@pytest.mark.slow
 def test_the_same_faults_lead_to_the_same_decisions_in_simulation_and_for_real(tmp_path: Path) -> None:
     topology = trio(tmp_path, last=5)
     options = [option for fault in FAULTS for option in ("--fail", fault)]
@@ -193,6 +194,7 @@ def test_a_restarted_server_keeps_its_port_and_trainers_resume_from_what_was_com
         assert pointer == {"path": f"{tmp_path}/checkpoint-2", "step": 2, "generation": 2}
 
 
+@pytest.mark.slow
 def test_an_agents_share_of_a_lost_node_comes_back_after_its_duration(tmp_path: Path) -> None:
     with Job(tmp_path, str(trio(tmp_path, last=3)), "--fail", "node1@generation=trainer,1+200ms/4s") as job:
         assert job.finish() == 0, job.text

@@ -66,6 +66,7 @@ def test_a_worker_gets_its_secrets_and_the_folder_of_the_run_never_has_them(tmp_
         assert "SOME_KEY" in (run.run_dir / "graph.json").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_a_worker_that_prints_its_secrets_shows_stars(tmp_path: Path) -> None:
     (tmp_path / "key.txt").write_text(f"file-{VALUE}\n")

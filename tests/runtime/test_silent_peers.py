@@ -33,6 +33,7 @@ t.role("trainer", ["python", "trainer.py"], replicas="1:2", cpu=1, cooldown="10m
 """
 
 
+@pytest.mark.slow
 @needs_torch
 def test_r8_peers_that_fail_with_a_node_that_falls_silent_do_not_fail_the_job(tmp_path: Path) -> None:
     (tmp_path / "trainer.py").write_text(TRAINER)

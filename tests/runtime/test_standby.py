@@ -98,6 +98,7 @@ def test_what_stands_by_leads_a_session_of_its_own_and_holds_no_file_of_others(s
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_as_many_stand_by_as_run_up_to_a_limit(standing: Standing) -> None:
     running = [standing.tells() for _ in range(STANDBY_MAX + 1)]
     standing.standbys(STANDBY_MAX, running)

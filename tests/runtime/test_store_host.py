@@ -16,6 +16,7 @@ from tests.runtime.harness import Deaths, children
 pytestmark = pytest.mark.real
 
 
+@pytest.mark.slow
 def test_a_store_that_ends_with_its_agent_is_told_to_nobody() -> None:
     distributed = pytest.importorskip("torch.distributed")
     ours, theirs = socket.socketpair()

@@ -72,6 +72,7 @@ def status(job: Job) -> dict:  # type: ignore[type-arg]
     return told
 
 
+@pytest.mark.slow
 def test_a_run_in_the_background_is_watched_scaled_drained_and_cancelled(tmp_path: Path) -> None:
     with detached(tmp_path, *THREE) as job, Job(tmp_path, "-f", "trainer", verb="logs") as follow:
         name = job.run_dir.name
@@ -167,6 +168,7 @@ def test_a_verb_waits_for_the_next_controller(tmp_path: Path) -> None:
         assert not socket.parent.exists() and not (job.run_dir / "control.sock").is_symlink()
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_is_told_to_have_died_with_the_command_that_goes_on(tmp_path: Path) -> None:
     with detached(tmp_path) as job:
         with Job(tmp_path, "-f", verb="logs") as follow:
@@ -184,6 +186,7 @@ def test_a_run_that_was_killed_is_told_to_have_died_with_the_command_that_goes_o
         assert len(json.loads((job.run_dir / "environment.json").read_text())["starts"]) == 2
 
 
+@pytest.mark.slow
 def test_what_goes_wrong_before_the_job_has_started_is_told_in_the_foreground(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("raise SystemExit(3)")
     with Job(tmp_path, "bad.py", "--detach") as job:
@@ -197,6 +200,7 @@ def test_what_goes_wrong_before_the_job_has_started_is_told_in_the_foreground(tm
         verb(going, "cancel", "--now", "--wait")
 
 
+@pytest.mark.slow
 def test_a_job_that_cannot_start_yet_gives_the_shell_back_all_the_same(tmp_path: Path) -> None:
     each = min(machine_cpus(), 8)
     count = str(machine_cpus() // each + 1)  # one more than there is room for on this host
@@ -208,6 +212,7 @@ def test_a_job_that_cannot_start_yet_gives_the_shell_back_all_the_same(tmp_path:
             assert deaths.survivors() == []
 
 
+@pytest.mark.slow
 def test_metrics_are_there_for_as_long_as_the_run_and_survive_the_controller(tmp_path: Path) -> None:
     with stepper(tmp_path, "--metrics-port", "0", *THREE) as job:
         address = job.until("metrics at").rpartition(" ")[2]
@@ -224,6 +229,7 @@ def test_metrics_are_there_for_as_long_as_the_run_and_survive_the_controller(tmp
         assert job.finish() == 0 and job.alive() == []
 
 
+@pytest.mark.slow
 def test_on_a_terminal_a_picture_stays_below_what_workers_print(tmp_path: Path) -> None:
     (tmp_path / "talker.py").write_text(
         "import os, sys\n"

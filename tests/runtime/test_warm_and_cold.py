@@ -353,6 +353,7 @@ def test_a_script(spawning: Spawning, probe: str) -> None:
     assert ("SyntaxError" in cold.err) == (probe == "syntax") and "IndentationError" not in cold.err
 
 
+@pytest.mark.slow
 @needs_torch
 @pytest.mark.parametrize("probe", TORCH_PROBES)
 def test_a_script_with_torch(spawning: Spawning, probe: str) -> None:
@@ -361,6 +362,7 @@ def test_a_script_with_torch(spawning: Spawning, probe: str) -> None:
     assert cold.code == 0, cold.err
 
 
+@pytest.mark.slow
 @needs_torch
 def test_threads_and_debug_level_are_what_the_environment_says(spawning: Spawning) -> None:
     """Both are read when torch is imported: hence one fork server for each environment."""
@@ -449,6 +451,7 @@ def test_stacks_of_a_crash_go_to_its_log(spawning: Spawning) -> None:
     assert [file for file, _, _ in frames[1][len(frames[0]) :]] == ["run_main.py", "run_main.py", "fork_server_boot.py"]
 
 
+@pytest.mark.slow
 def test_two_of_them_draw_different_numbers(spawning: Spawning) -> None:
     code = (
         "import random; print(random.random())\nimport multiprocessing as m; print(m.current_process().authkey.hex())"

@@ -60,6 +60,7 @@ def test_without_warm_every_worker_imports_for_itself(tmp_path: Path) -> None:
         assert (tmp_path / "imports").read_text() == "xxxx"
 
 
+@pytest.mark.slow
 @needs_torch
 def test_a_script_that_imports_torch_is_warm_without_being_asked(tmp_path: Path) -> None:
     work = DIES_ONCE.replace("import heavy, ", "import sys; had = 'torch' in sys.modules\nimport torch, ")
@@ -103,6 +104,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 @needs_torch
 @pytest.mark.parametrize("warm", ["None", "False"])
 def test_stores_are_forked_from_the_fork_server_where_there_is_one(tmp_path: Path, warm: str) -> None:
@@ -138,6 +140,7 @@ if os.environ["RANK"] == "0":
             assert run.alive()
 
 
+@pytest.mark.slow
 @needs_torch
 def test_a_forked_store_that_dies_is_an_incident_of_its_world(tmp_path: Path) -> None:
     with job(tmp_path, work=GROUP, preload="()") as run:

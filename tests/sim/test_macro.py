@@ -175,6 +175,7 @@ def test_they_agree_on_back_off_and_on_the_end_of_a_budget_without_spares() -> N
     assert sum(one.macro.spent["back-off"] for one in found) > MINUTE
 
 
+@pytest.mark.slow
 def test_they_agree_where_replicas_fall_over_all_the_time() -> None:
     """Nodes that are avoided and cordoned, back-offs in which other nodes die, and budgets that run out."""
     found: list[Comparison] = []

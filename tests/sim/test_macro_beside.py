@@ -125,6 +125,7 @@ def odd_pools(seed: int) -> tuple[RoleGraph, Plan]:
     return graph, parse_plan(rates=rates)
 
 
+@pytest.mark.slow
 def test_they_agree_over_seeds_of_failures() -> None:
     """Hours with dozens of failures in any of the roles, many inside a recovery."""
     found: list[Comparison] = []

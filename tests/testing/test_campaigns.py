@@ -103,6 +103,7 @@ def test_the_one_with_the_fewest_faults_is_shown() -> None:
     assert seeds_text(few, tuple(range(20)), most=3) == "seed 9, and 19 alike (0, 1, 2, ...)"
 
 
+@pytest.mark.slow
 def test_a_bug_that_hits_every_seed_is_one_paragraph_on_the_terminal(tmp_path: Path) -> None:
     done = cli(in_topology(tmp_path, FORGETFUL), "--seeds", "1:30")
     assert done.exit_code == 3 and done.output.count("shortest plan") == 1, done.output

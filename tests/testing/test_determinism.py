@@ -21,6 +21,7 @@ def walk_a_set_in_placement() -> None:
     placement.Chooser.take = take_any  # type: ignore[method-assign, assignment]
 
 
+@pytest.mark.slow
 def test_crowded_jobs_give_the_same_digests_under_every_hash_seed() -> None:
     assert compare(SCENARIOS, range(1, 4), (1, 2), jobs=2) == []
 

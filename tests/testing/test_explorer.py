@@ -46,11 +46,13 @@ def test_whatever_happens_to_a_small_job_it_holds_and_can_end(part: Part):
     assert explored.is_whole and explored.states > 500 and explored.ends > 0
 
 
+@pytest.mark.slow
 def test_survivors_stay_in_place_whatever_happens_meanwhile():
     explored = explorer.explore(Part(JOBS["staying"], 1, True, 20_000), CALM)
     assert explored.violation is None and explored.states > 10_000
 
 
+@pytest.mark.slow
 def test_the_number_of_states_does_not_depend_on_the_hash_seed():
     runs = [_run("--roles", "address", "--faults", "1", "--running", "--json", seed=seed) for seed in "12"]
     found = [[(job["states"], job["transitions"], job["depth"]) for job in json.loads(run)["jobs"]] for run in runs]

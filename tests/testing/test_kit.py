@@ -325,6 +325,7 @@ def test_the_replay_line_is_safe_in_a_shell() -> None:
     assert line == "flowdist simulate 'my job.py' -p 'a=b c' --seed 3 --fail node1@3s --fail zone=a@5s"
 
 
+@pytest.mark.slow
 def test_the_plugin_gives_a_fixture_and_a_line_to_see_a_failure_again(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text(
         f"GANG = {GANG!r}\n"
@@ -368,6 +369,7 @@ def test_with_parameters(plan):
 """
 
 
+@pytest.mark.slow
 def test_hypothesis_shows_the_command_of_the_example_that_it_made_small_and_no_other(tmp_path: Path) -> None:
     (tmp_path / "gang.py").write_text((TOPOLOGIES / "gang.py").read_text())
     (tmp_path / "test_mine.py").write_text(HYPOTHETICAL)

@@ -31,6 +31,7 @@ def test_what_is_found_is_the_same_at_every_run():
     assert first.found == second.found and first.examples == second.examples
 
 
+@pytest.mark.slow
 def test_a_mutant_that_changes_no_behaviour_fails_the_bench(capsys: pytest.CaptureFixture[str]):
     assert mutants.main([*TENTH, "--only", "harmless"], [HARMLESS]) == 1
     assert "| harmless | R9   | nothing            | **survives** |" in capsys.readouterr().out
@@ -44,6 +45,7 @@ def test_the_unmutated_build_is_found_at_fault_before_any_mutant_is_hunted(capsy
     assert "the unmutated build fails beating" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_json_has_the_shrunk_case(capsys: pytest.CaptureFixture[str]):
     assert mutants.main([*TENTH, "--only", "no-join-window", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

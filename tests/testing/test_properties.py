@@ -359,6 +359,7 @@ def test_a_fault_left_out_leaves_the_order_of_all_else_as_it_was() -> None:
         assert before == without[1 : 1 + len(before)]
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_page_are_complete(tmp_path: Path) -> None:
     """Every file that docs/testing.md shows is written as it stands there, and what the workflow runs, runs."""
     page = (ROOT / "docs/testing.md").read_text()
@@ -387,6 +388,7 @@ def test_the_examples_of_the_page_are_complete(tmp_path: Path) -> None:
     assert (tmp_path / "report.xml").is_file()
 
 
+@pytest.mark.slow
 def test_the_fixture_takes_properties_and_its_line_the_file_of_them(tmp_path: Path) -> None:
     props = written(tmp_path, "@always\ndef few(job):\n    return job.worlds['trainer'].up < 4\n")
     (tmp_path / "test_mine.py").write_text(

@@ -32,6 +32,7 @@ ADDED = {"GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "PYTHONUNBUFFERED"}
 TAKEN_AWAY = {"TORCHELASTIC_SIGNALS_TO_HANDLE"}
 
 
+@pytest.mark.slow
 @needs_torch
 def test_a_worker_sees_what_it_sees_under_torchrun(tmp_path: Path) -> None:
     (tmp_path / "t.py").write_text(ALL_REDUCE)
@@ -84,6 +85,7 @@ def test_a_failing_script_fails_the_run(tmp_path: Path) -> None:
         assert job.finish() == 2 and "script 'nope.py' is not found" in job.text
 
 
+@pytest.mark.slow
 def test_modules_programs_and_variables(tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "package/train.py").write_text("import os, sys; print(sys.argv[1:], os.environ['LOCAL_WORLD_SIZE'])")
