@@ -13,6 +13,7 @@ from flowdist.control.protocol import events as ev
 from flowdist.graph import SECOND, Gate, Placement
 from flowdist.proofs.conversation import Player, talks
 from flowdist.proofs.conversation import Talk as Drawn
+from tests.choosing import examples
 from tests.control.harness import Talk, assert_settled, graph, restart, role
 
 
@@ -25,7 +26,7 @@ class Attentive(Player):
 
 
 @given(talks())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(60, 150), deadline=None)
 def test_whatever_happens_nothing_is_left_for_the_next_event(drawn: Drawn) -> None:
     player = Attentive(drawn.graph)
     player.play(drawn.moves, late=drawn.late)

@@ -13,6 +13,7 @@ from flowdist.dsl.problems.problem import Problems
 from flowdist.dsl.topology import Role, Topology
 from flowdist.dsl.words import Node
 from flowdist.graph import RoleGraph
+from tests.choosing import examples
 from tests.control.harness import Talk
 
 
@@ -130,7 +131,7 @@ def test_roles_that_wait_for_different_ones_to_succeed_are_alive_together_when_a
     assert codes(topology) == []
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(40, 300), deadline=None)
 @given(
     cpu=st.integers(3, 6),
     roles=st.lists(

@@ -17,6 +17,7 @@ from flowdist.report.static.explain import explanation_of
 from flowdist.report.static.failing import Failing, parse_failing
 from flowdist.report.static.plan import plan_of
 from flowdist.report.static.restarts import restart_set, start_waves
+from tests.choosing import examples
 from tests.control.harness import Talk, graph, r, role
 
 NODES = ("node0", "node1", "node2")
@@ -126,7 +127,7 @@ def replicas_of(talk: Talk, entries: list[dict[str, Any]]) -> set[str]:
 
 
 @given(topologies(), st.data())
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(100, 300))
 def test_control_does_what_is_told_beforehand(topology: RoleGraph, data: st.DataObject) -> None:
     talk = Talk(topology)
     talk.join(*NODES)

@@ -17,6 +17,7 @@ from flowdist.control.protocol.effects import StopReplica
 from flowdist.control.protocol.events import NodePreempted, ReplicaElastic, ReplicaStopped, ScaleRequested
 from flowdist.graph import SECOND
 from flowdist.record.journal import Record
+from tests.choosing import slow
 from tests.runtime.harness import Job
 from tests.runtime.test_run import replayed
 
@@ -119,7 +120,7 @@ def kept(before: dict[str, dict[str, str]], after: dict[str, dict[str, str]]) ->
     return sorted(who for who in after if who in before and before[who]["pid"] == after[who]["pid"])
 
 
-@pytest.mark.parametrize("replicas", ["4", "1x4"])
+@pytest.mark.parametrize("replicas", [*slow(["4"]), "1x4"])
 def test_one_of_four_is_killed_and_the_others_keep_process_and_state(tmp_path: Path, replicas: str) -> None:
     with job(tmp_path, replicas) as run:
         first = begun(run, 1, 4)

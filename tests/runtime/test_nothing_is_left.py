@@ -12,6 +12,7 @@ import pytest
 from flowdist.report.live.status import status_text
 from flowdist.runtime.processes.reaper import descendants
 from flowdist.runtime.run_folder.runs import describe, state_of
+from tests.choosing import slow
 from tests.runtime.harness import Deaths, Job, children, is_guardian_of
 
 pytestmark = pytest.mark.real
@@ -74,8 +75,8 @@ def test_sigkill_of_a_run_whose_sockets_are_in_a_temporary_folder(tmp_path: Path
         assert not sockets.exists()
 
 
-@pytest.mark.parametrize("how", [(), WARM], ids=["cold", "warm"])
-@pytest.mark.parametrize("victim", ["agent", "spawner", "guardian"])
+@pytest.mark.parametrize("how", [pytest.param((), id="cold"), pytest.param(WARM, id="warm", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("victim", ["guardian", *slow(["agent", "spawner"])])
 def test_sigkill_of_a_process_of_a_node(tmp_path: Path, victim: str, how: tuple[str, ...]) -> None:
     """Everything of that node is gone; the job takes the node back and goes on."""
     with stubborn_job(tmp_path, *how) as job:

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -22,6 +23,7 @@ from flowdist.sim.engine.network import LATENCY_NS, Link
 from flowdist.sim.engine.queue import Queue
 from flowdist.sim.faults.nemesis import Nemesis
 from flowdist.sim.simulation import Checks, SimResult, Simulation, Violation
+from tests.choosing import slow
 from tests.control.harness import Gate, graph, r, role
 
 CHECKS: tuple[Checks, ...] = ("all", "paced")
@@ -47,14 +49,16 @@ def decisions(result: SimResult) -> list[bytes]:
 CROWD = ["node3@90s/2m", "node4@90s/2m", "trainer/1@90s", "ps/0@90s", "node7@5m:lost/1m", "node8@5m:lost", "trainer@8m"]
 
 
-def crowd(seed: int) -> SimResult:
-    """64 nodes, everything at the same moments."""
-    return run(load("ps.py", nodes=64, trainers="32:96", evaluators=20), *CROWD, seed=seed, until=12 * 60 * SECOND)
+@cache
+def crowd(seed: int) -> str:
+    """Return the digest of what 64 nodes go through, everything at the same moments."""
+    graph = load("ps.py", nodes=64, trainers="32:96", evaluators=20)
+    return run(graph, *CROWD, seed=seed, until=12 * 60 * SECOND).digest
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, *slow([1, 2])])
 def test_the_same_seed_gives_the_same_bytes_under_any_hash_seed(seed: int) -> None:
-    code = f"from tests.sim.test_simulation import crowd; print(crowd({seed}).digest)"
+    code = f"from tests.sim.test_simulation import crowd; print(crowd({seed}))"
     digests = {
         subprocess.run(
             [sys.executable, "-c", code],
@@ -64,13 +68,13 @@ def test_the_same_seed_gives_the_same_bytes_under_any_hash_seed(seed: int) -> No
             text=True,
             check=True,
         ).stdout
-        for hash_seed in ("0", "1", "4242", "random")
+        for hash_seed in (("0", "1", "4242", "random") if seed else ("0", "1"))
     }
     assert len(digests) == 1
 
 
 def test_another_seed_gives_another_course() -> None:
-    assert crowd(0).digest != crowd(1).digest != crowd(2).digest
+    assert crowd(0) != crowd(1)
 
 
 FAULTS = ["node0@70s", "node1@70s/30s", "node2@71s:lost/2s", "node3@2m:lost/20s", "node1@3m:leave", "trainer/0@95s",
@@ -263,7 +267,7 @@ def test_what_is_wrong_in_a_large_job_is_found_soon_and_said_to_be_older() -> No
 
 
 def test_the_work_of_a_simulation_grows_with_its_nodes_and_not_with_their_square() -> None:
-    few, many = (_calls(nodes) for nodes in (200, 800))
+    few, many = (_calls(nodes) for nodes in (100, 400))
     assert many < 5 * few, f"{many} calls for four times as many nodes, not {few}"
 
 

@@ -17,6 +17,7 @@ from flowdist.proofs.explorer.common import How
 from flowdist.proofs.explorer.copies import Keys, copy_of
 from flowdist.proofs.explorer.jobs import JOBS, Part
 from flowdist.proofs.explorer.planted_bugs import PLANTS, planted
+from tests.choosing import slow
 from tests.control.harness import Talk, graph, r, restart, role
 
 SMALL = [
@@ -69,7 +70,10 @@ def test_each_safeguard_that_is_switched_off_has_a_place_where_it_is_missed():
     assert set(WHERE_A_PLANT_GROWS) == set(PLANTS)
 
 
-@pytest.mark.parametrize("name", PLANTS)
+QUICK = ("not-gone", "lost-stops", "over-at-once", "no-fence", "too-soon")  # a second or less each
+
+
+@pytest.mark.parametrize("name", [*QUICK, *slow(name for name in PLANTS if name not in QUICK)])
 def test_a_safeguard_that_is_switched_off_is_missed(name: str):
     with planted(name):
         explored = explorer.explore(WHERE_A_PLANT_GROWS[name], How() if name == "no-patience" else CALM)

@@ -10,6 +10,7 @@ import pytest
 from flowdist.control.incidents import judge
 from flowdist.proofs import mutants
 from flowdist.proofs.mutations import MUTANTS, Mutant, MutationError, mutated
+from tests.choosing import slow
 
 PROOF = Path(__file__).parents[2] / "docs/proof.md"
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
@@ -19,7 +20,7 @@ HARMLESS = Mutant(
 TENTH = ["--share", "0.1"]
 
 
-@pytest.mark.parametrize("name", ["no-fence", "any-attempt", "charged-twice"])
+@pytest.mark.parametrize("name", ["no-fence", "charged-twice", *slow(["any-attempt"])])
 def test_a_safeguard_that_is_switched_off_is_missed(name: str):
     done = mutants.bench(BY_NAME[name], share=0.2)
     assert done.found is not None and done.found.property == BY_NAME[name].first

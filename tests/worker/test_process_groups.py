@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from tests.choosing import slow
+
 pytestmark = [
     pytest.mark.real,
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
@@ -19,6 +21,7 @@ ENDS = """
 import atexit, os, sys, time
 import torch.distributed
 from flowdist import worker
+from tests.choosing import slow
 
 def threads():
     return len(os.listdir("/proc/self/task"))
@@ -42,9 +45,7 @@ worker.elastic(train, worker.ElasticState(step=0), backend="gloo")
 @pytest.mark.parametrize(
     ("how", "code", "groups"),
     [
-        ("pass", 0, "ended"),
-        ("sys.exit()", 0, "ended"),
-        ("sys.exit(3)", 3, "ended"),
+        *slow([("pass", 0, "ended"), ("sys.exit()", 0, "ended"), ("sys.exit(3)", 3, "ended")]),
         ("raise ValueError", 1, "left"),
     ],
 )
