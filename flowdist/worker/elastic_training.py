@@ -55,6 +55,10 @@ def elastic(train: Callable[[State], Result], state: State, *, backend: str | No
         RuntimeError: if there is a process group already: it is `elastic` that makes it, each time anew.
         OSError: if flowdist started this worker, and its agent cannot be reached.
     """
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        raise RuntimeError("elastic() makes the process group itself: call it without one (init_process_group)")
     session = _Session(backend)
     state._on_commit = session.check
     try:
@@ -107,8 +111,6 @@ class _Session:
         """Make the process group of the generation that the environment speaks of."""
         import torch.distributed as dist
 
-        if dist.is_initialized():
-            raise RuntimeError("elastic() makes the process group itself: call it without one (init_process_group)")
         self._foreign = set(_sockets())
         self._has_left.clear()
         self.check()  # told again before the group was begun: the other thread has nothing to break

@@ -167,13 +167,13 @@ def test_who_stops_at_the_agreed_step_goes_on_when_the_others_are_known(managed:
         del os.environ["FLOWDIST_NOTICE"], os.environ["FLOWDIST_ASKED"]
 
 
-def test_a_group_that_is_there_already_is_refused(managed: AgentSide, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_that_is_there_already_is_refused_before_the_agent_hears_anything(managed: AgentSide) -> None:
     import torch.distributed as dist
 
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")  # else Gloo looks for the address of the host's name, in the net
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     with pytest.raises(RuntimeError, match="makes the process group itself"):
         worker.elastic(lambda state: None, worker.ElasticState(step=0))
+    assert managed.links == []
 
 
 def test_output_goes_on_in_the_log_of_the_attempt(tmp_path: Path) -> None:
