@@ -209,17 +209,21 @@ class Facts:
             if run.start.node != event.node:
                 continue
             item = items.get((replica, run.start.attempt))
-            if item is None and replica not in again:
+            if item is not None:
+                self._found(line, run, item)
+            elif replica not in again:
                 del self.runs[replica]
-            elif item is not None and item.phase in ("running", "ready"):
-                self._up(line, run)
-                run.is_ready = run.is_ready or item.phase == "ready"
-            elif item is not None and item.exited is not None:
-                self._ended(line, run, item.exited)
-            elif item is not None and item.phase == "suspended":
-                self._ended(line, run, ev.ReplicaStopped(replica, run.start.attempt, suspended=True))
-            elif item is not None and item.phase == "stopped":
-                self._ended(line, run, ev.ReplicaStopped(replica, run.start.attempt))
+
+    def _found(self, line: Record, run: Run, item: ev.InventoryItem) -> None:
+        """Note what an agent that has connected again reports of an attempt."""
+        replica, attempt = run.start.replica, run.start.attempt
+        if item.phase in ("running", "ready"):
+            self._up(line, run)
+            run.is_ready = run.is_ready or item.phase == "ready"
+        elif item.exited is not None:
+            self._ended(line, run, item.exited)
+        elif item.phase in ("suspended", "stopped"):
+            self._ended(line, run, ev.ReplicaStopped(replica, attempt, suspended=item.phase == "suspended"))
 
     def _bad(self, node: NodeName, gpu: int, xid: int) -> None:
         """Whoever has it will be gone, and counts as new when it is back."""

@@ -423,26 +423,40 @@ def _may_be_ignored(spec: RoleSpec) -> bool:
 
 
 def _all_gone_first(header: Header, records: list[Record]) -> Found:
-    """Whatever was told to stop together is gone before anything of it starts again (R6).
+    """Check that all replicas that are stopped together are gone before one of them starts again (R6).
 
-    Only of those that do start again: what is retired is waited for by nobody. What the operator scales is no set.
+    Only replicas that do start again count: nothing waits for a retired one. A scaling by the operator is no such set.
     """
     facts = Facts(header)
     again = {(e.replica, e.attempt) for line in records for e in line.effects if isinstance(e, StartReplica)}
-    sets: list[dict[ReplicaId, int]] = []
+    sets: list[dict[ReplicaId, int]] = []  # stopped together and not all gone: the attempt of each replica
     for line in records:
         facts.hear(line)
-        for start in line.effects:
-            if isinstance(start, StartReplica) and not isinstance(line.event, ev.NodeJoined):
-                for together in sets:
-                    slow = [name for name, attempt in together.items() if facts.current(name, attempt) is not None]
-                    if start.replica in together and slow:
-                        yield "R6", f"{start.replica} starts again while {slow[0]} stops (line {line.n})"
+        if not isinstance(line.event, ev.NodeJoined):
+            yield from _starts_too_early(facts, line, sets)
         facts.follow(line)
         if facts.is_ending:
             return
         if not isinstance(line.event, ev.ScaleRequested | ev.NodeJoined):
-            for stops in _told_together(line):
-                together = {stop.replica: stop.attempt for stop in stops if (stop.replica, stop.attempt + 1) in again}
-                sets += [together] if len(together) > 1 else []
-        sets = [s for s in sets if any(facts.current(name, attempt) is not None for name, attempt in s.items())]
+            sets += _sets_of(line, again)
+        sets = [together for together in sets if _still_there(facts, together)]
+
+
+def _starts_too_early(facts: Facts, line: Record, sets: list[dict[ReplicaId, int]]) -> Found:
+    for start in (effect for effect in line.effects if isinstance(effect, StartReplica)):
+        for together in sets:
+            slow = _still_there(facts, together)
+            if start.replica in together and slow:
+                yield "R6", f"{start.replica} starts again while {slow[0]} stops (line {line.n})"
+
+
+def _still_there(facts: Facts, together: dict[ReplicaId, int]) -> list[ReplicaId]:
+    return [name for name, attempt in together.items() if facts.current(name, attempt) is not None]
+
+
+def _sets_of(line: Record, again: set[tuple[ReplicaId, int]]) -> list[dict[ReplicaId, int]]:
+    sets = [
+        {stop.replica: stop.attempt for stop in stops if (stop.replica, stop.attempt + 1) in again}
+        for stops in _told_together(line)
+    ]
+    return [together for together in sets if len(together) > 1]

@@ -241,8 +241,7 @@ def test_who_would_start_after_what_can_no_longer_start_cannot_start_either():
     failing = parse_failing("b/0:exit=1", topology)
     told = explanation_of(topology, failing, plan_of(topology)["placement"])
     assert told["outcome"] == "fail" and told["notes"] == [
-        "the job cannot do without d: it waits for c to be started, which does not start: "
-        "it cannot start, and is ended, too"
+        "the job needs d: it waits for c to be started, which does not start: it cannot start, and is ended as well"
     ]
     talk = Talk(topology)
     talk.join(*NODES)
