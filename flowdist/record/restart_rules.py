@@ -1,6 +1,7 @@
-"""An independent judge of a record: it walks events and effects and says which restart rules they break.
+"""Restart rules checked on a record: an independent judge of the events and effects of a job.
 
-It shares no code with the controller and never looks at its state. What it can't see it doesn't judge.
+The judge shares no code with the controller and never reads its state. It does not judge what the record does not show.
+Each check is named after its rule in docs/restarts.md, and yields the rule and what breaks it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from flowdist.record.journal import Header, Line, Record
 
 
 class Complaint(NamedTuple):
-    """What is wrong. `rule` is that of the design, `R6`; `text` names who and when."""
+    """Broken rule. `rule` is its number, such as `R6`; `text` names the replicas and the time."""
 
     rule: str
     text: str
@@ -39,7 +40,7 @@ CRASHES = (AssertionError, KeyError, ValueError, StopIteration, TypeError, Attri
 
 
 def crash(error: Exception) -> Complaint:
-    """What a machine of control could not go on from: an invariant, or nothing that anybody has thought of."""
+    """Return the complaint about an exception in control: a broken invariant, or a crash."""
     place = traceback.extract_tb(error.__traceback__)[-1]
     if isinstance(error, AssertionError) and str(error):
         return Complaint("invariant", str(error))
@@ -47,7 +48,11 @@ def crash(error: Exception) -> Complaint:
 
 
 def complaints(lines: Iterable[Line]) -> list[Complaint]:
-    """Everything that the record breaks, in its order. The first line is the header."""
+    """Return every broken rule, in the order of the record.
+
+    Args:
+        lines: The lines of the record, with the header first.
+    """
     lines = iter(lines)
     header = next(lines)
     assert isinstance(header, Header), "a record begins with its header"
@@ -86,7 +91,7 @@ def _judge(facts: Facts, line: Record) -> Found:
 
 
 def _epochs(facts: Facts, line: Record) -> Found:
-    """Each controller has a higher epoch than the one before it (R21)."""
+    """Check that each controller has a higher epoch than the one before it (R21)."""
     if isinstance(line.event, ev.ControllerStarted) and not facts.is_over:
         if line.event.epoch <= facts.epoch:
             yield "R21", f"a controller of epoch {line.event.epoch} follows one of epoch {facts.epoch}"
@@ -99,7 +104,7 @@ def _opens(facts: Facts, line: Record) -> Found:
             continue
         last = facts.generations.get(effect.world, 0)
         if effect.generation == last and isinstance(line.event, ev.NodeJoined):
-            continue  # the connection was lost: it is said again
+            continue  # the connection was lost: the order is repeated
         if effect.generation != last + 1:
             yield "R4", f"generation {effect.generation} of {effect.world} follows {last}"
         for run in facts.members(effect.world):
@@ -117,13 +122,13 @@ def _is_open(facts: Facts, gate: Gate) -> bool:
     done = sum(replica.role == gate.role for replica in facts.done)
     if gate.condition == "succeeded":
         return done > 0 and not any(replica.role == gate.role for replica in facts.runs)
-    runs = [run for replica, run in facts.runs.items() if replica.role == gate.role and not run.is_told_to_stop]
+    runs = [run for replica, run in facts.runs.items() if replica.role == gate.role and not run.is_stopping]
     up = sum(run.is_up and (run.is_ready or gate.condition == "started") for run in runs)
     return up + done >= spec.min_replicas
 
 
 def _admission(facts: Facts, line: Record) -> Found:
-    """The very first start: all who were expected have come, or had the time to; all minima have room (R2)."""
+    """Check the first start: all expected nodes have joined or had the time to, and all minima have room (R2)."""
     window = max(spec.join_window_ns for spec in facts.graph.roles)
     assert facts.first_join_ns is not None
     if facts.expected and line.t_ns < facts.first_join_ns + window:
@@ -143,7 +148,7 @@ def _starts(facts: Facts, line: Record) -> Found:
         name, last = start.replica, facts.attempts.get(start.replica, 0)
         running = facts.runs.get(name)
         if running is not None and running.start == start and isinstance(line.event, ev.NodeJoined):
-            continue  # the connection was lost: it is said again
+            continue  # the connection was lost: the order is repeated
         groups.setdefault((start.world, start.generation), []).append(start)
         if start.attempt != last + 1:
             yield "R20", f"attempt {start.attempt} of {name} follows attempt {last}"
@@ -163,21 +168,21 @@ def _starts(facts: Facts, line: Record) -> Found:
 
 
 def _in_place(facts: Facts, line: Record) -> Found:
-    """Only who can leaves its generation in place; who waits there goes on there, or is told to end (R6, R19)."""
-    told: set[ReplicaId] = set()
+    """Check that only elastic replicas stay in place, and suspended workers restart there or are stopped (R6, R19)."""
+    stopped: set[ReplicaId] = set()
     for effect in line.effects:
         if isinstance(effect, StopReplica):
-            told.add(effect.replica)
+            stopped.add(effect.replica)
             run = facts.current(effect.replica, effect.attempt)
             if effect.in_place and run is not None and not run.is_elastic:
-                yield "R6", f"{effect.replica} is to leave its generation in place, and has never said that it can"
+                yield "R6", f"{effect.replica} is to stay in place, and has never reported that it can"
         if not isinstance(effect, StartReplica):
             continue
         waits = facts.suspended.get(effect.replica)
-        if waits is not None and waits.node != effect.node and effect.replica not in told:
+        if waits is not None and waits.node != effect.node and effect.replica not in stopped:
             yield "R19", f"{effect.replica} starts on {effect.node} while workers of it wait on {waits.node}"
         for other in facts.suspended.values():
-            is_there = other.replica not in {effect.replica, *told} and other.node == effect.node
+            is_there = other.replica not in {effect.replica, *stopped} and other.node == effect.node
             if is_there and _too_many(facts, effect, [other]):
                 yield "GPU", f"{effect.replica} gets a GPU of {other.replica}, which waits with it"
 
@@ -192,7 +197,7 @@ def _devices(facts: Facts, line: Record, start: StartReplica) -> Found:
 
 
 def _too_many(facts: Facts, start: StartReplica, others: list[StartReplica]) -> list[int]:
-    """Devices of that start that would have more than a whole to give, with the others on the same node."""
+    """Return the GPUs of a start that would be shared by more than a whole, with other attempts on the same node."""
     shares = {spec.name: spec.resources.gpu_share for spec in facts.graph.roles}
     taken = Counter(dict.fromkeys(start.gpus, shares[start.replica.role]))
     for other in others:
@@ -201,7 +206,7 @@ def _too_many(facts: Facts, start: StartReplica, others: list[StartReplica]) -> 
 
 
 def _ranks(facts: Facts, starts: list[StartReplica]) -> Found:
-    """Ranks 0..N-1 in the order of role, replica and local rank; the source is nobody who has just come (R3)."""
+    """Check that ranks are 0..N-1 in the order of role and replica, and that the source is no new member (R3)."""
     order = {spec.name: i for i, spec in enumerate(facts.graph.roles)}
     world = starts[0].world
     rank = 0
@@ -222,7 +227,7 @@ def _ranks(facts: Facts, starts: list[StartReplica]) -> Found:
     if stayed and sources and sources[0] not in stayed:
         yield (
             "R3",
-            f"the source of {world} is {sources[0]}, which has just come, not one of {', '.join(map(str, stayed))}",
+            f"the source of {world} is {sources[0]}, which has just joined, not one of {', '.join(map(str, stayed))}",
         )
 
 
@@ -231,10 +236,10 @@ def _procs(facts: Facts, start: StartReplica) -> int:
 
 
 def _room_for_later(facts: Facts, starts: list[StartReplica]) -> Found:
-    """Growth leaves the minima of roles that are yet to come their room (R2).
+    """Check that growth leaves room for the minima of roles that have not started yet (R2).
 
-    Judged only while no node was lost and nobody was sent away: a seat is kept, whatever becomes of the others. What
-    has to succeed before a role starts is gone by then.
+    The check applies only while no node was lost and no replica was retired: a seat is kept, whatever happens to the
+    others. Roles that have to succeed before a role starts do not run any more by then.
     """
     new = [start for start in starts if facts.seats.get(start.replica) != start.node]
     names = [*facts.runs, *(start.replica for start in starts)]
@@ -257,7 +262,7 @@ def _count(replicas: Iterable[ReplicaId], role: str) -> int:
 
 
 def _before_success(facts: Facts, spec: RoleSpec) -> set[str]:
-    """The roles that have to succeed before this one starts. A joint world starts, and succeeds, as one."""
+    """Return the roles that have to succeed before this one starts. A joint world starts, and succeeds, as one."""
     gates = [gate for mate in _mates(facts, spec.name) for gate in facts.specs[mate].gates]
     found = {mate for gate in gates if gate.condition == "succeeded" for mate in _mates(facts, gate.role)}
     return found.union(*(_before_success(facts, facts.specs[gate.role]) for gate in gates))
@@ -269,26 +274,26 @@ def _mates(facts: Facts, role: str) -> tuple[str, ...]:
 
 
 def _stops_in_order(facts: Facts, line: Record) -> Found:
-    """Dependents are told before what they depend on (R6).
+    """Check that dependents are stopped before the roles that they depend on (R6).
 
-    Of one incident, that is: what is ignored, or is on a node that is given up, is ended by itself, and what is said
-    again to a node that is back is in no order.
+    The order holds within one incident. Ignored replicas, and those on a node that is given up, end by themselves, and
+    orders that are repeated to a node that is back come in no order.
     """
     if isinstance(line.event, ev.ReplicaUnkillable | ev.NodeJoined) or "; ignored: " in line.reason:
         return
-    for together in _told_together(line):
-        told: list[ReplicaId] = []
+    for together in _stopped_together(line):
+        stopped: list[ReplicaId] = []
         for stop in together:
             if facts.current(stop.replica, stop.attempt) is None:
                 continue
-            for upstream in told:
+            for upstream in stopped:
                 if _depends(facts, stop.replica.role, upstream.role):
-                    yield "R6", f"{upstream} is told to stop before {stop.replica}, which depends on it"
-            told.append(stop.replica)
+                    yield "R6", f"{upstream} is stopped before {stop.replica}, which depends on it"
+            stopped.append(stop.replica)
 
 
-def _told_together(line: Record) -> list[list[StopReplica]]:
-    """The stops of a record, incident by incident: each is told of after its stops."""
+def _stopped_together(line: Record) -> list[list[StopReplica]]:
+    """Return the stops of a line, incident by incident: the message about an incident follows its stops."""
     groups: list[list[StopReplica]] = [[]]
     for effect in line.effects:
         if isinstance(effect, StopReplica):
@@ -304,7 +309,7 @@ def _depends(facts: Facts, role: str, upstream: str) -> bool:
 
 
 def _growth(facts: Facts, line: Record) -> Found:
-    """A world that grows has had its cool-down if it formed anew, and none of it has finished (R13, R17)."""
+    """Check that a world grows only after its cool-down, and while no member has finished (R13, R17)."""
     grows = re.search(r"incident \d+: room for (\S+/\d+)", line.reason)
     if grows is None:
         return
@@ -320,9 +325,9 @@ def _growth(facts: Facts, line: Record) -> Found:
 
 
 def _too_early(was_running: dict[ReplicaId, Run], facts: Facts, line: Record) -> Found:
-    """No failure ends the job while one of its world runs on a node that may be lost: it may follow from that (R8).
+    """Check that no failure fails the job while a peer runs on a node that may be lost: the loss may be the cause (R8).
 
-    That is every other node where it exited or was killed, and else one that is overdue.
+    For an exit or a signal that is every other node; for other failures it is every suspected node.
     """
     event = line.event
     if not isinstance(event, ev.ReplicaExited) or event.replica not in was_running:
@@ -333,55 +338,55 @@ def _too_early(was_running: dict[ReplicaId, Run], facts: Facts, line: Record) ->
         return
     doubtful = facts.nodes.keys() - {failed.node}
     if event.kind not in (None, "exit", "signal"):
-        doubtful &= facts.overdue.keys()
+        doubtful &= facts.suspected.keys()
     for run in facts.members(failed.world):
         if run.start.node in doubtful:
             yield "R8", f"the job fails by {event.replica}, and {run.start.node}, with {run.start.replica}, may be lost"
 
 
 def _late_to_finish(facts: Facts, line: Record) -> Found:
-    """Once one has finished, whoever has not after finish_timeout is held to hang (R17).
+    """Check that a member that has not finished `finish_timeout` after the first one counts as hanging (R17).
 
-    A record later than the deadline is no proof: it may be the one that the deadline has woken. A second one is.
+    A line later than the deadline is no proof: it may be the one in which the deadline is handled. A second one is.
     """
     for world, done in facts.world_done.items():
-        late = [run for run in facts.members(world) if not run.is_told_to_stop]
+        late = [run for run in facts.members(world) if not run.is_stopping]
         if done and late and not facts.is_ending:
             due = min(done.values()) + max(spec.finish_timeout_ns for spec in facts.roles_in(world))
-            if line.t_ns >= facts.last_ns > max(due, facts.quiet_until_ns):
-                yield "R17", f"{late[0].start.replica} has not finished, and nobody minds"
+            if line.t_ns >= facts.last_ns > max(due, facts.grace_until_ns):
+                yield "R17", f"{late[0].start.replica} has not finished in time, and nothing follows"
 
 
 def _steps(facts: Facts, line: Record) -> Found:
-    """The step that is named lies after the furthest that anybody has told (R14)."""
+    """Check that the step at which a world stops lies after the furthest step that a member has answered (R14)."""
     for effect in line.effects:
         if isinstance(effect, AskStep):
             run = facts.current(effect.replica, effect.attempt)
             if run is not None and not isinstance(line.event, ev.NodeJoined):
-                run.has_told, run.told_step = False, None
+                run.has_answered, run.answered_step = False, None
         if isinstance(effect, StopAtStep) and effect.step is not None:
             for run in facts.members(facts.world_of(effect.replica)):
-                if run.has_told and (run.told_step is None or run.told_step >= effect.step):
+                if run.has_answered and (run.answered_step is None or run.answered_step >= effect.step):
                     yield (
                         "R14",
-                        f"{effect.replica} is to stop at {effect.step}, {run.start.replica} is at {run.told_step}",
+                        f"{effect.replica} is to stop at {effect.step}, {run.start.replica} is at {run.answered_step}",
                     )
 
 
 def _hangs(facts: Facts, line: Record) -> Found:
-    """The suspect is the least advanced of those whose progress has stalled (R15)."""
+    """Check that the replica blamed for a hang is the least advanced of those whose progress has stalled (R15)."""
     found = re.search(r"(\S+)/(\d+) failed on \S+: it hangs: no progress", line.reason)
     if found is None:
         return
     suspect = ReplicaId(found[1], int(found[2]))
-    runs = {run.start.replica: run for run in facts.members(facts.world_of(suspect)) if not run.is_told_to_stop}
+    runs = {run.start.replica: run for run in facts.members(facts.world_of(suspect)) if not run.is_stopping}
     stalled = [run for run in runs.values() if run.stalled == "progress"]
     if suspect in runs and stalled and runs[suspect].step > min(run.step for run in stalled):
-        yield "R15", f"{suspect} is held to hang at {runs[suspect].step}, and others are behind it"
+        yield "R15", f"{suspect} is blamed for a hang at step {runs[suspect].step}, and others are behind it"
 
 
 def _checkpoints(facts: Facts, line: Record) -> Found:
-    """Only the present generation publishes (R19)."""
+    """Check that only the present generation publishes checkpoints (R19)."""
     for answer in line.effects:
         if isinstance(answer, AnswerCheckpoint) and answer.accepted and isinstance(line.event, ev.CheckpointOffered):
             run = facts.current(answer.replica, answer.attempt)
@@ -390,19 +395,19 @@ def _checkpoints(facts: Facts, line: Record) -> Found:
 
 
 def _services(was_running: dict[ReplicaId, Run], facts: Facts, line: Record) -> Found:
-    """A service that ends unasked has failed, whatever its code (R16)."""
+    """Check that a service that ends without a stop counts as failed, whatever its exit code (R16)."""
     event = line.event
     if not isinstance(event, ev.ReplicaExited) or facts.is_ending or facts.specs[event.replica.role].kind == "task":
         return
     run = was_running.get(event.replica)
-    if run is None or run.start.attempt != event.attempt or run.is_told_to_stop:
+    if run is None or run.start.attempt != event.attempt or run.is_stopping:
         return
     if str(event.replica) not in line.reason:
         yield "R16", f"{event.replica} is a service, it has ended, and nothing follows"
 
 
 def _refusals(facts: Facts, line: Record) -> Found:
-    """A node is not drained where a role would have no room for its minimum without it (R14)."""
+    """Check that a node is not drained if the minimum of a role has no room without it (R14)."""
     if not isinstance(line.event, ev.DrainRequested) or facts.is_ending:
         return
     rest = [node for name, node in facts.nodes.items() if name != line.event.node]
@@ -417,7 +422,7 @@ def _refusals(facts: Facts, line: Record) -> Found:
 
 
 def _may_be_ignored(spec: RoleSpec) -> bool:
-    """A replica that was ignored is one that the minimum does without; the record does not say so."""
+    """Return whether the policy may ignore failures: the minimum is then lower, and the record does not show it."""
     policy = spec.restart
     return policy is not None and (policy.then == "ignore" or any(rule.do == "ignore" for rule in policy.rules))
 
@@ -457,6 +462,6 @@ def _still_there(facts: Facts, together: dict[ReplicaId, int]) -> list[ReplicaId
 def _sets_of(line: Record, again: set[tuple[ReplicaId, int]]) -> list[dict[ReplicaId, int]]:
     sets = [
         {stop.replica: stop.attempt for stop in stops if (stop.replica, stop.attempt + 1) in again}
-        for stops in _told_together(line)
+        for stops in _stopped_together(line)
     ]
     return [together for together in sets if len(together) > 1]

@@ -122,9 +122,9 @@ def test_of_the_time_until_the_next_start_the_back_off_was_asked_for():
 def test_a_member_that_was_moved_on_before_its_world_began_has_read_no_checkpoint():
     talk = trainers()
     accounts = Accounts(talk.job)
-    accounts.begins([r("trainer/0")], 3 * SECOND, restore_ns=SECOND)
+    accounts.begin_work([r("trainer/0")], 3 * SECOND, restore_ns=SECOND)
     parts: dict[Bucket, int] = {"productive": 2 * SECOND, "stalled": 1 * SECOND}
-    accounts.halts(talk.job, [r("trainer/0")], parts, 6 * SECOND)
+    accounts.end_work(talk.job, [r("trainer/0")], parts, 6 * SECOND)
     accounts.close(6 * SECOND)
     spent = {bucket: ns / SECOND for bucket, ns in accounts.spent["trainer"].items() if ns}
     assert spent == {"waiting": 3, "productive": 2, "stalled": 1}
@@ -134,23 +134,23 @@ def test_a_member_that_was_moved_on_before_its_world_began_has_read_no_checkpoin
 def test_a_service_that_does_not_serve_cannot_stop_serving():
     talk = trainers(1, role("ps", kind="service", restart=restart("replica")))
     accounts = Accounts(talk.job)
-    accounts.stopped_working(r("ps/0"), SECOND)
+    accounts.stop_serving(r("ps/0"), SECOND)
     assert accounts.bucket_of(r("ps/0")) == "waiting"
-    accounts.serves(r("ps/0"), 2 * SECOND)
-    accounts.stopped_working(r("ps/0"), 3 * SECOND)
+    accounts.start_serving(r("ps/0"), 2 * SECOND)
+    accounts.stop_serving(r("ps/0"), 3 * SECOND)
     assert accounts.bucket_of(r("ps/0")) == "detection"
 
 
 def test_work_that_does_not_add_up_is_refused():
     talk = trainers()
     accounts = Accounts(talk.job)
-    accounts.begins([r("trainer/0")], 0)
+    accounts.begin_work([r("trainer/0")], 0)
     with pytest.raises(AssertionError, match="trainer/0 works"):
         accounts.move(r("trainer/0"), "done", 1)
     with pytest.raises(AssertionError, match="trainer/0 works"):
         accounts.close(1)
     with pytest.raises(AssertionError, match="since 0"):
-        accounts.halts(talk.job, [r("trainer/0")], {"productive": 2}, 3)
+        accounts.end_work(talk.job, [r("trainer/0")], {"productive": 2}, 3)
 
 
 # Services, other worlds, other ends.
@@ -203,7 +203,7 @@ def test_a_joint_world_works_as_one():
     finish(one, 20, "a/0", "b/0")
     sheet = read(one)
     assert seconds(sheet, "a") == seconds(sheet, "b") == {"productive": 8 + 6, "lost work": 3, "start-up": 3}
-    assert sheet.told() == {"a": (True, False), "b": (True, False)}
+    assert sheet.reported() == {"a": (True, False), "b": (True, False)}
 
 
 def test_a_role_that_is_given_up_is_done():

@@ -1,7 +1,7 @@
-"""A timeline as one HTML file that needs nothing else: style, script and data are inside, and nothing is fetched.
+"""Timeline as one HTML file with style, script and data inside: it fetches nothing.
 
-The data is JSON in the page. Times are whole microseconds; those of an attempt count from the start of its generation,
-and -1 stands for what never came, so that a thousand restarts of 64 replicas stay small.
+The data is JSON in the page. Times are whole microseconds. Times of an attempt count from the start of its generation,
+and -1 means never, so that the file stays small for a thousand restarts of 64 replicas.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HOW = ("alive", "succeeded", "failed", "stopped", "lost")
 
 
 def timeline_page(timeline: Timeline) -> str:
-    """The whole file, the same text for the same record."""
+    """Return the whole file: the same text for the same record."""
     folder = files("flowdist.report.record")
     name = timeline.header.graph.name
     data = msgspec.json.encode(page_data(timeline)).decode()
@@ -31,23 +31,23 @@ def timeline_page(timeline: Timeline) -> str:
         "notice": _notice(timeline),
         "style": (folder / "page.css").read_text(encoding="utf-8"),
         "script": "".join((folder / name).read_text(encoding="utf-8") for name in ("page.js", "page_input.js")),
-        "data": data.replace("<", "\\u003c"),  # no text of a user's ends the script element
+        "data": data.replace("<", "\\u003c"),  # no text of a user can end the script element
     }
     page = (folder / "page.html").read_text(encoding="utf-8")
     return "".join(parts.get(piece, piece) for piece in page.split("@@"))
 
 
 def summary_line(timeline: Timeline) -> str:
-    """`succeeded after 12m11s: ...; 2 incidents, 1 fault, 11 attempts, 6m14s of replicas' work lost`."""
+    """Return the summary: `succeeded after 12m11s: ...; 2 incidents, 1 fault, 11 attempts, 6m14s of work lost`."""
     job = timeline.job
     outcome = f"{job.outcome or 'unfinished'} after {_rounded(timeline.end_ns)}"
     if job.ending_reason:
         outcome += f": {job.ending_reason}"
     counts = [(len(job.incidents), "incident"), (len(timeline.faults), "fault"), (len(timeline.attempts), "attempt")]
-    told = [f"{number} {word}{'s' * (number != 1)}" for number, word in counts]
+    parts = [f"{number} {word}{'s' * (number != 1)}" for number, word in counts]
     if lost := timeline.lost_ns():
-        told.append(f"{_rounded(lost)} of replicas' work lost")
-    return f"{outcome}; {', '.join(told)}"
+        parts.append(f"{_rounded(lost)} of replicas' work lost")
+    return f"{outcome}; {', '.join(parts)}"
 
 
 def _rounded(ns: int) -> str:
@@ -58,14 +58,14 @@ def _notice(timeline: Timeline) -> str:
     if timeline.differs_at is None:
         return ""
     text = (
-        f"From event {timeline.differs_at} on this version of flowdist decides otherwise than was recorded. "
-        "What comes after it is not shown."
+        f"From event {timeline.differs_at} on, this version of flowdist decides otherwise than the record says. "
+        "Later events are not shown."
     )
     return f'<p class="notice" role="alert">{html.escape(text)}</p>'
 
 
 def page_data(timeline: Timeline) -> dict[str, Any]:
-    """What the script draws, in columns that it knows by their place; see `page.js`."""
+    """Return the data for `page.js`: lists of rows, whose columns the script knows by their position."""
     job = timeline.job
     nodes = {name: number for number, name in enumerate(timeline.nodes())}
     roles = {name: number for number, name in enumerate(job.roles)}
@@ -114,7 +114,7 @@ def page_data(timeline: Timeline) -> dict[str, Any]:
 
 
 class _Picker:
-    """Rows of attempts; names become numbers."""
+    """Maker of the rows of attempts: names become numbers."""
 
     def __init__(self, nodes: dict[str, int], replicas: dict[Any, int], decisions: dict[int, int]) -> None:
         self._nodes, self._replicas, self._decisions = nodes, replicas, decisions
@@ -137,7 +137,7 @@ class _Picker:
             NEVER if attempt.left_at is None else attempt.left_at,
         ]
         while row[-1] == NEVER:
-            row.pop()  # the script knows what is missing
+            row.pop()  # the script knows the defaults
         return row
 
 
