@@ -11,7 +11,10 @@ from typing import Literal
 
 import msgspec
 
-from flowdist.control.job.state import PHASES, Incident, JobState, Node, Replica, ReplicaPhase, Role, World, WorldPhase
+from flowdist.control.job.facts import Incident
+from flowdist.control.job.parts import Node, Replica, Role, World
+from flowdist.control.job.phases import PHASES, ReplicaPhase, WorldPhase
+from flowdist.control.job.state import JobState
 from flowdist.control.membership.waiting import held_up_by
 from flowdist.control.protocol.effects import Level, Notify, Outcome, StartReplica
 from flowdist.control.protocol.events import ReplicaProgressed

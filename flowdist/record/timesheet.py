@@ -16,7 +16,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from flowdist.control.job.state import JobState, Replica, World
+from flowdist.control.job.parts import Replica, World
+from flowdist.control.job.state import JobState
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import AnswerCheckpoint, FinishJob, StartReplica, StopReplica
 from flowdist.control.protocol.ids import NodeName, ReplicaId

@@ -1,4 +1,4 @@
-"""Where the time of a job went: when work ends and when that is noticed, services, joint worlds, ends of all kinds."""
+"""Time accounts: the end of work and its detection, services, joint worlds, and all kinds of ends."""
 
 from __future__ import annotations
 
@@ -361,7 +361,7 @@ def test_gates_are_waited_for_and_nodes_are():
 
 
 def test_who_is_lost_as_it_starts_up_waits_from_when_its_world_has_started_without_it():
-    """All of the world is gone with the node: it re-forms on the other, which has room for one, with the same event."""
+    """The whole world is lost with the node, and re-forms in the same event on the other node."""
     gang = role("trainer", min_replicas=1, max_replicas=2, restart=restart())
     talk = Talk(RoleGraph("test", (gang,), cluster=Cluster((node("node0", 2), node("node1", 1)))), auto=False)
     talk.join("node0")
@@ -378,7 +378,7 @@ def test_who_is_lost_as_it_starts_up_waits_from_when_its_world_has_started_witho
 
 
 def test_who_is_stopped_again_as_it_starts_up_re_forms_from_when_it_has_ended():
-    """A reader falls over the server, too, and joins the incident: all of it is stopped once more."""
+    """A reader fails because of the server as well and joins the incident: everything is stopped once more."""
     ps = role("ps", kind="service", restart=restart("replica"))
     reader = role("reader", gates=(Gate("ps", "started"),), restart=restart())
     talk = trainers(1, ps, reader, gates=(Gate("ps", "started", "restart"),))

@@ -1,4 +1,4 @@
-"""Where the time of a job went, by its record alone: what workers tell, what they do not, what is lost after all."""
+"""Timesheets from records alone: what workers report, what they do not report, and what turns out to be lost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flowdist.record.work_segments import MARKS_MAX, WorkSegment
 from tests.control.harness import r, restart
 from tests.control.sheets import fail, finish, half_up, read, save, seconds, step, trainers, until
 
-# What is told, and what is not.
+# Reports, and missing reports.
 
 
 def test_who_reports_nothing_works_whenever_all_of_it_runs():

@@ -1,4 +1,4 @@
-"""Where two records part: nothing differs, an event, a time, a decision, a fault, an end, a header."""
+"""The difference of two records: none, an event, a time, a decision, a fault, an end, a header."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `flowdist explain` tells of small topologies, and what it refuses."""
+"""Explanations of failures in small topologies, and failures that cannot be explained."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def because(entries: list[dict[str, Any]], name: str) -> str:
 
 
 def ps_train(on_restart: str = "restart", **trainer: Any) -> RoleGraph:
-    """Two servers, three trainers on them, an evaluator that looks on; three nodes with room to spare."""
+    """Return two servers, three trainers that depend on them, and an evaluator; three nodes with spare room."""
     ps = role(
         "ps", kind="service", min_replicas=2, max_replicas=2, ready=Readiness("tcp", "rpc"), ports=("rpc",),
         restart=restart("replica"),
@@ -259,7 +259,7 @@ def test_what_cannot_fail_is_refused_in_the_users_words(fault: str, message: str
 
 
 def in_zones() -> RoleGraph:
-    """The same on four nodes: the even ones are in zone a, the others in zone b."""
+    """Return the same topology on four nodes, the even ones in zone a and the others in zone b."""
     nodes = tuple(NodeSpec(f"node{i}", cpu=4, labels=(("zone", "ab"[i % 2]),)) for i in range(4))
     return msgspec.structs.replace(ps_train(), cluster=Cluster(nodes))
 

@@ -1,4 +1,4 @@
-"""What `flowdist explain` tells of joint worlds, of wider restarts, of nodes that are left in order, and of hangs."""
+"""Explanations of joint worlds, wider restarts, drained and preempted nodes, and hangs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.report.test_explain import because, explained, ps_train, waves, who
 
 
 def joint(**fields: Any) -> RoleGraph:
-    """`a` and `c` are one world; `b` stands between them: `c` waits for it. `d` looks on."""
+    """Return a joint world of `a` and `c`, in which `c` waits for `b`, and a role `d` beside them."""
     c = role("c", gates=(Gate("b", "started"),), **fields)
     d = role("d", primary=False, gates=(Gate("a", "started", "restart"),))
     topology = graph(role("a", **fields), role("b", restart=restart("role")), c, d)
@@ -192,7 +192,7 @@ def test_control_leaves_a_node_as_it_is_told(node: str) -> None:
 
 
 def test_of_several_that_pay_for_a_lost_node_the_one_that_was_seated_first_does() -> None:
-    """The minimum of `b` is seated before `a` grows."""
+    """The minimum of `b` gets its seat before `a` grows."""
     counted = restart("role", 3, rules=(Rule("restart", kind="node_lost"),))
     a = role("a", min_replicas=1, max_replicas=3, restart=counted)
     topology = graph(a, role("b", restart=counted), nodes=2, cpu=4)

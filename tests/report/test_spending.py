@@ -1,4 +1,4 @@
-"""Where the time went, in a line, as values, and in words what is not known."""
+"""Time accounts in a line, as values, and what is unknown in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The picture of a job: roles as rows, by name only what is not as usual, as many lines as there is room.
+"""The text of a status: roles as rows, by name only what is unusual, no more lines than there is room for.
 
 python -m tests.report.test_status        writes the golden picture anew; read the difference before you commit it
 """
@@ -23,7 +23,7 @@ GOLDEN = Path(__file__).parents[1] / "golden/status_of_200_replicas.txt"
 
 
 class Feed:
-    """A controller whose agents answer at once, but for replicas that are `held`: nothing is heard of them."""
+    """Controller whose agents answer at once, except for replicas that are `held`: they never answer."""
 
     def __init__(self, job: RoleGraph) -> None:
         self.controller, self.lately = (
@@ -67,7 +67,7 @@ class Feed:
 
 
 def big_job() -> Feed:
-    """200 trainers, three servers and twelve actors on 28 nodes, in trouble."""
+    """Return a job with 200 trainers, three servers and twelve actors on 28 nodes, after several failures."""
     ps = role(
         "ps", kind="service", min_replicas=3, max_replicas=3, ports=("rpc",), ready=TCP, restart=restart("replica")
     )

@@ -1,4 +1,4 @@
-"""A long record in short: what went wrong is seen, and what merely goes on is counted."""
+"""The short form of a long record: faults and incidents are visible, and checkpoints in a row are counted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MOST = 40
 
 
 def actors(*faults: str) -> SimResult:
-    """Eight actors that save every minute for an hour, beside a learner."""
+    """Return eight actors that save every minute for an hour, beside a learner."""
     t = Topology("rl", nodes=4 * [Node(cpu=4)])
     load = Workload(steps=3600, checkpoint_every="1m")
     learner = t.role("learner", "true", restart=Restart(max_restarts=99), workload=load)

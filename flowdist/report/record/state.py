@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from flowdist.control.job.deadlines import Deadlines
-from flowdist.control.job.state import JobState, World
+from flowdist.control.job.parts import World
+from flowdist.control.job.state import JobState
 from flowdist.control.membership.waiting import waiting_for
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.record.journal import Record

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flowdist.control.job.state import JobState, World
+from flowdist.control.job.parts import World
+from flowdist.control.job.state import JobState
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import AnswerCheckpoint, FinishJob, OpenStore, StartReplica, StopReplica
 from flowdist.record.journal import FaultLine, Line, Record, UnsavedLine

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from flowdist.control.job.state import Incident, JobState
+from flowdist.control.job.facts import Incident
+from flowdist.control.job.state import JobState
 from flowdist.graph import format_duration
 from flowdist.record.journal import FaultLine, Line
 from flowdist.report.record.spending import goodput_line, not_reported_lines

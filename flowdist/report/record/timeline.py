@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from flowdist.control.job.state import JobState, Replica
+from flowdist.control.job.parts import Replica
+from flowdist.control.job.state import JobState
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import (
     AnswerCheckpoint,

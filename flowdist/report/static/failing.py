@@ -62,13 +62,8 @@ def parse_failing(text: str, graph: RoleGraph) -> Failing:
     Raises:
         FlowdistError: if the text cannot be read, or names something that is not in the topology.
     """
-    if "@" in text:
-        target, _, rest = text.partition("@")
-        kind = "".join(rest.partition(":")[1:])
-        raise _wrong(text, "the time of the failure makes no difference here", f"write {target or 'ps/0'}{kind}")
+    _refuse_times(text)
     target, colon, kind_text = text.partition(":")
-    if "/" in kind_text:
-        raise _wrong(text, "the duration of the failure makes no difference here", f"write {text.rpartition('/')[0]}")
     nodes = [node.name for node in graph.cluster.nodes] if graph.cluster.given else ["node0"]
     kind, equals, argument = (kind_text if colon else "kill").partition("=")
     if target == "controller":
@@ -84,6 +79,15 @@ def parse_failing(text: str, graph: RoleGraph) -> Failing:
         raise _wrong(text, f"there is no {name!r}", did_you_mean(name, [*roles, *nodes, "all", "controller"]))
     index = _index(text, roles[name], number) if slash else None
     return _replica(text, roles[name], index, kind, equals, argument)
+
+
+def _refuse_times(text: str) -> None:
+    if "@" in text:
+        target, _, rest = text.partition("@")
+        kind = "".join(rest.partition(":")[1:])
+        raise _wrong(text, "the time of the failure makes no difference here", f"write {target or 'ps/0'}{kind}")
+    if "/" in text.partition(":")[2]:
+        raise _wrong(text, "the duration of the failure makes no difference here", f"write {text.rpartition('/')[0]}")
 
 
 def _controller(text: str, kind: str) -> Failing:
@@ -161,7 +165,7 @@ def _replica(text: str, spec: RoleSpec, index: int | None, kind: str, equals: st
 
 
 class _End(NamedTuple):
-    """How a replica ends, without its name."""
+    """End of a replica, without the name of the replica."""
 
     kind: FailureKind
     how: str

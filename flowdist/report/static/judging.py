@@ -33,26 +33,37 @@ def judge(spec: RoleSpec, failing: Failing, used: int) -> Verdict:
         failing: What fails, and how.
         used: How many restarts of the role's budgets are used up, over all levels of its policy.
     """
-    policy, free = spec.restart, bool(failing.nodes)
+    policy, is_free = spec.restart, bool(failing.nodes)
     if failing.kind == "drained":
         return Verdict("restart", False, "a drained node has not failed: the restart is not charged")
     lost = "a node that is taken away" if failing.kind == "preempted" else "a lost node"
     if policy is None:
-        if free:
+        if is_free:
             return Verdict("restart", False, f"{lost} is no failure: the restart is not charged, and needs no policy")
         return Verdict("fail", False, f"{spec.name} has no restart policy: any failure fails the job")
     rule = _first_rule(policy, failing)
-    written = _rule_text(rule) if rule is not None else ""
-    if rule is not None and rule.do != "restart":
-        return Verdict(rule.do, False, f"{written} is the first rule that matches", written)
-    if rule is None and free:
+    if rule is not None and (rule.do != "restart" or not rule.counted):
+        return _verdict_of(rule, policy)
+    if rule is None and is_free:
         return Verdict("restart", False, f"{lost} is no failure: the restart is not charged", scope=policy.scope)
-    found = f"{written} is the first rule that matches; " if rule is not None else ""
-    found = found or ("no rule matches; " if policy.rules else "")
+    return _charged(policy, rule, used)
+
+
+def _verdict_of(rule: Rule, policy: RestartPolicy) -> Verdict:
+    """Return the verdict of a rule that decides without a budget."""
+    written = _rule_text(rule)
+    if rule.do != "restart":
+        return Verdict(rule.do, False, f"{written} is the first rule that matches", written)
+    because = f"{written} is the first rule that matches, and it is not counted"
+    return Verdict("restart", False, because, written, scope=policy.scope)
+
+
+def _charged(policy: RestartPolicy, rule: Rule | None, used: int) -> Verdict:
+    """Return the verdict of the first policy whose budget is not used up, or of the last one."""
+    written = _rule_text(rule) if rule is not None else ""
+    found = "no rule matches; " if policy.rules else ""
+    found = f"{written} is the first rule that matches; " if written else found
     text = f"{found}its policy is {policy_text(policy)}"
-    if rule is not None and not rule.counted:
-        because = f"{written} is the first rule that matches, and it is not counted"
-        return Verdict("restart", False, because, written, scope=policy.scope)
     for level, each in enumerate(policy.chain()):
         if used < each.max_restarts:
             return Verdict("restart", True, text, written, scope=each.scope, level=level)
