@@ -165,7 +165,7 @@ def test_what_if_of_who_reports_progress_knows_what_restarts_cost(trace: Path) -
 
 def test_what_if_names_no_record_that_nobody_has(trace: Path) -> None:
     told = replay(str(trace), "--fail", "node1@5m").stdout
-    assert "what differs" in told and "the state before it" not in told, "`again` is no file to be replayed"
+    assert "what differs" in told and "the state before that" not in told, "`again` is no file to be replayed"
 
 
 def test_what_if_the_policies_had_been_others(trace: Path) -> None:

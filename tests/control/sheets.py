@@ -1,4 +1,4 @@
-"""Conversations as records, and where their time went: after each line it adds up, and no bucket is below nothing."""
+"""Timesheets of conversations. After each line the buckets add up, and none is negative."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def sheet_of(job: RoleGraph, lines: list[Line], known: tuple[str, ...] = ()) -> 
 
 
 def read(talk: Talk, *faults: tuple[float, str], known: int | None = None) -> Timesheet:
-    """The sheet of a conversation; `faults` were carried out at that second, on that target."""
+    """Return the timesheet of a conversation, with faults that were injected at that second into that target."""
     names = tuple(spec.name for spec in talk.graph.cluster.nodes)[:known]
     controller = Controller(talk.graph, names)
     lines: list[Line] = [FaultLine(round(at * SECOND), f"{target}@{at}s", target) for at, target in faults]
@@ -53,7 +53,7 @@ def trainers(count: int = 1, *others: object, nodes: int = 1, cpu: float = 8.0, 
 
 
 def half_up(at: float = 5) -> Talk:
-    """Two trainers, of which one has failed then; of their next generation only one is known to run."""
+    """Return two trainers of which one fails at `at`; of their next generation only one has reported that it runs."""
     talk = trainers(2)
     talk.auto = False
     talk.tell(ev.StoreOpened("trainer", 2, 1))  # of a generation that is not there

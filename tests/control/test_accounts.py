@@ -1,4 +1,4 @@
-"""Where the time of a job went: when work ends and when that is noticed, services, joint worlds, ends of all kinds."""
+"""Time accounts: the end of work and its detection, services, joint worlds, and all kinds of ends."""
 
 from __future__ import annotations
 
@@ -122,9 +122,9 @@ def test_of_the_time_until_the_next_start_the_back_off_was_asked_for():
 def test_a_member_that_was_moved_on_before_its_world_began_has_read_no_checkpoint():
     talk = trainers()
     accounts = Accounts(talk.job)
-    accounts.begins([r("trainer/0")], 3 * SECOND, restore_ns=SECOND)
+    accounts.begin_work([r("trainer/0")], 3 * SECOND, restore_ns=SECOND)
     parts: dict[Bucket, int] = {"productive": 2 * SECOND, "stalled": 1 * SECOND}
-    accounts.halts(talk.job, [r("trainer/0")], parts, 6 * SECOND)
+    accounts.end_work(talk.job, [r("trainer/0")], parts, 6 * SECOND)
     accounts.close(6 * SECOND)
     spent = {bucket: ns / SECOND for bucket, ns in accounts.spent["trainer"].items() if ns}
     assert spent == {"waiting": 3, "productive": 2, "stalled": 1}
@@ -134,23 +134,23 @@ def test_a_member_that_was_moved_on_before_its_world_began_has_read_no_checkpoin
 def test_a_service_that_does_not_serve_cannot_stop_serving():
     talk = trainers(1, role("ps", kind="service", restart=restart("replica")))
     accounts = Accounts(talk.job)
-    accounts.stopped_working(r("ps/0"), SECOND)
+    accounts.stop_serving(r("ps/0"), SECOND)
     assert accounts.bucket_of(r("ps/0")) == "waiting"
-    accounts.serves(r("ps/0"), 2 * SECOND)
-    accounts.stopped_working(r("ps/0"), 3 * SECOND)
+    accounts.start_serving(r("ps/0"), 2 * SECOND)
+    accounts.stop_serving(r("ps/0"), 3 * SECOND)
     assert accounts.bucket_of(r("ps/0")) == "detection"
 
 
 def test_work_that_does_not_add_up_is_refused():
     talk = trainers()
     accounts = Accounts(talk.job)
-    accounts.begins([r("trainer/0")], 0)
+    accounts.begin_work([r("trainer/0")], 0)
     with pytest.raises(AssertionError, match="trainer/0 works"):
         accounts.move(r("trainer/0"), "done", 1)
     with pytest.raises(AssertionError, match="trainer/0 works"):
         accounts.close(1)
     with pytest.raises(AssertionError, match="since 0"):
-        accounts.halts(talk.job, [r("trainer/0")], {"productive": 2}, 3)
+        accounts.end_work(talk.job, [r("trainer/0")], {"productive": 2}, 3)
 
 
 # Services, other worlds, other ends.
@@ -203,7 +203,7 @@ def test_a_joint_world_works_as_one():
     finish(one, 20, "a/0", "b/0")
     sheet = read(one)
     assert seconds(sheet, "a") == seconds(sheet, "b") == {"productive": 8 + 6, "lost work": 3, "start-up": 3}
-    assert sheet.told() == {"a": (True, False), "b": (True, False)}
+    assert sheet.reported() == {"a": (True, False), "b": (True, False)}
 
 
 def test_a_role_that_is_given_up_is_done():
@@ -361,7 +361,7 @@ def test_gates_are_waited_for_and_nodes_are():
 
 
 def test_who_is_lost_as_it_starts_up_waits_from_when_its_world_has_started_without_it():
-    """All of the world is gone with the node: it re-forms on the other, which has room for one, with the same event."""
+    """The whole world is lost with the node, and re-forms in the same event on the other node."""
     gang = role("trainer", min_replicas=1, max_replicas=2, restart=restart())
     talk = Talk(RoleGraph("test", (gang,), cluster=Cluster((node("node0", 2), node("node1", 1)))), auto=False)
     talk.join("node0")
@@ -378,7 +378,7 @@ def test_who_is_lost_as_it_starts_up_waits_from_when_its_world_has_started_witho
 
 
 def test_who_is_stopped_again_as_it_starts_up_re_forms_from_when_it_has_ended():
-    """A reader falls over the server, too, and joins the incident: all of it is stopped once more."""
+    """A reader fails because of the server as well and joins the incident: everything is stopped once more."""
     ps = role("ps", kind="service", restart=restart("replica"))
     reader = role("reader", gates=(Gate("ps", "started"),), restart=restart())
     talk = trainers(1, ps, reader, gates=(Gate("ps", "started", "restart"),))

@@ -1,4 +1,4 @@
-"""The record of a job, which a fresh controller reads; and the milestones of a job, which faults wait for."""
+"""The lines of a record, and the milestones of a job, which faults wait for."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def a_job() -> RoleGraph:
 
 
 def lines_of(talk: Talk) -> Iterator[bytes]:
-    """Everything that was told to the controller, as it would have been recorded."""
+    """Yield the lines of the record of a conversation."""
     controller = Controller(talk.graph, ("node0",))
     yield encode_line(Header(talk.graph, ("node0",), seed=7))
     for n, (event, at) in enumerate(talk.record, 1):

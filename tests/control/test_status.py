@@ -1,4 +1,4 @@
-"""The job as a value: what it tells of roles, worlds, replicas and nodes, what was said lately, how fast steps come."""
+"""The status of a job as a value: roles, worlds, replicas, nodes, recent decisions and the rate of steps."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_steps_per_second_are_those_of_the_furthest_over_half_a_minute():
     lately = lately_of((1, 10), (2, 20), (2.5, 15), (3, 30))  # a slower rank at 2.5
     assert lately.steps_per_s("trainer", 3 * SECOND) == 10.0
     at = 3 * SECOND + RATE_WINDOW_NS
-    assert lately.steps_per_s("trainer", at) == 20 / 32, "whoever stands still gets slower"
+    assert lately.steps_per_s("trainer", at) == 20 / 32, "without progress the rate falls"
     many = lately_of(*((second, second * 2) for second in range(100)))
     assert many.steps_per_s("trainer", 99 * SECOND) == 2.0
     slow = lately_of((0, 1), (100, 2))

@@ -1,4 +1,4 @@
-"""Where the time of a job went, by its record alone: what workers tell, what they do not, what is lost after all."""
+"""Timesheets from records alone: what workers report, what they do not report, and what turns out to be lost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flowdist.record.work_segments import MARKS_MAX, WorkSegment
 from tests.control.harness import r, restart
 from tests.control.sheets import fail, finish, half_up, read, save, seconds, step, trainers, until
 
-# What is told, and what is not.
+# Reports, and missing reports.
 
 
 def test_who_reports_nothing_works_whenever_all_of_it_runs():
@@ -18,7 +18,7 @@ def test_who_reports_nothing_works_whenever_all_of_it_runs():
     finish(talk, 100, "trainer/0", "trainer/1")
     sheet = read(talk)
     assert seconds(sheet) == {"productive": 200}
-    assert sheet.told() == {"trainer": (False, False)}
+    assert sheet.reported() == {"trainer": (False, False)}
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_who_reports_progress_starts_up_until_its_first_step(
     finish(talk, end, "trainer/0")
     sheet = read(talk)
     assert seconds(sheet) == {"start-up": start_up, "productive": end - start_up}
-    assert sheet.told() == {"trainer": (True, False)}
+    assert sheet.reported() == {"trainer": (True, False)}
 
 
 def test_steps_that_go_back_and_reports_of_dead_attempts_change_nothing():
@@ -105,7 +105,7 @@ def test_what_comes_after_the_last_checkpoint_is_lost():
     finish(talk, 100, "trainer/0", "trainer/1")
     sheet = read(talk)
     assert seconds(sheet) == {"productive": 2 * (20 + 30 + 25), "lost work": 2 * (10 + 10 + 5)}
-    assert sheet.told() == {"trainer": (False, True)}
+    assert sheet.reported() == {"trainer": (False, True)}
 
 
 def test_a_checkpoint_holds_what_was_done_by_its_step_however_late_it_is_complete():
@@ -211,29 +211,29 @@ def test_a_checkpoint_that_is_refused_keeps_nothing():
     talk.tell(ev.CheckpointOffered(r("trainer/0"), 1, 7, "path", 3))
     fail(talk, 20)
     finish(talk, 30, "trainer/0")
-    assert read(talk).told() == {"trainer": (False, False)}
+    assert read(talk).reported() == {"trainer": (False, False)}
 
 
 def test_only_so_many_marks_and_stretches_are_kept():
-    stretch = WorkSegment(0)
+    segment = WorkSegment(0)
     for number in range(10_000):
-        stretch.reports(number, number)
-        assert len(stretch.marks) <= MARKS_MAX
-    assert stretch.marks[0] == (0, 0) and stretch.marks[-1] == (9999, 9999)
-    assert stretch.when(7777) == 7777
+        segment.report(number, number)
+        assert len(segment.marks) <= MARKS_MAX
+    assert segment.marks[0] == (0, 0) and segment.marks[-1] == (9999, 9999)
+    assert segment.when(7777) == 7777
     talk = trainers(restart=restart(times=100, backoff_ns=0))
     for number in range(40):
         for more in range(1, 4):
             step(talk, 10 * number + more, 5 * number + more)
         fail(talk, 10 * number + 5)
     sheet = read(talk)
-    assert len(sheet._work["trainer"].past) == 16
+    assert len(sheet._work["trainer"].closed) == 16
 
 
 def test_between_two_reports_steps_are_in_proportion():
-    stretch = WorkSegment(0)
-    assert stretch.when(5) == 0 and stretch.pace() is None and stretch.begins_at(None) == 0
-    stretch.reports(10, 100)
-    assert stretch.when(12) == 100 and stretch.when(9) == 0
-    stretch.reports(20, 300)
-    assert [stretch.when(number) for number in (10, 15, 20, 25)] == [100, 200, 300, 400]
+    segment = WorkSegment(0)
+    assert segment.when(5) == 0 and segment.pace() is None and segment.begins_at(None) == 0
+    segment.report(10, 100)
+    assert segment.when(12) == 100 and segment.when(9) == 0
+    segment.report(20, 300)
+    assert [segment.when(number) for number in (10, 15, 20, 25)] == [100, 200, 300, 400]

@@ -1,4 +1,4 @@
-"""The picture at the bottom of a terminal: it stays there, what is printed above stays whole, whatever the size is."""
+"""The picture at the bottom of a terminal: it stays there, and the lines above it stay whole, at any size."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PICTURE = [[Span("first", "bold"), Span(" line")], [Span("second line", "green")
 
 
 class _Console(Console):
-    """One that is as large as its terminal, whatever becomes of that."""
+    """Console that follows the size of its terminal."""
 
     def __init__(self, terminal: Terminal) -> None:
         super().__init__(file=cast("IO[str]", terminal), force_terminal=True, highlight=False, markup=False)

@@ -80,7 +80,7 @@ def topologies(draw: st.DrawFn) -> RoleGraph:
 @given(topologies(), st.data())
 @settings(deadline=None)
 def test_what_restarts_is_what_the_table_says(topology: RoleGraph, data: st.DataObject) -> None:
-    """The oracle: networkx on the graph, against control's own closure."""
+    """Compare the oracle, networkx on the graph, with the closure of control."""
     talk = Talk(topology)
     talk.join("node0", "node1", "node2")
     before = talk.attempts()

@@ -1,4 +1,4 @@
-"""Whether a plan of faults leaves room for what it takes the nodes from: told before the job starts."""
+"""The warning before the start about a plan of faults that leaves a role without room."""
 
 from __future__ import annotations
 

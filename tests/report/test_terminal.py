@@ -1,4 +1,4 @@
-"""The timeline in the terminal: what must be seen is seen, in any width."""
+"""The timeline in the terminal: failures and faults are visible at any width."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def drawn(result: SimResult) -> Timeline:
 
 
 def lines_of(result: SimResult, width: int = 120) -> dict[str, str]:
-    """The cells, by label."""
+    """Return the cells by label."""
     lines = [line.plain for line in terminal_timeline(drawn(result), width)]
     label = lines[0].index("|")
     return {line[:label].strip(): line[label:] for line in lines[1:-1]}

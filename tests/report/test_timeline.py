@@ -1,4 +1,4 @@
-"""What ran where and when, read off a record; and the two forms in which it is drawn."""
+"""The timeline of a record, as a page and in the trace format of Chrome."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_every_attempt_that_was_ordered_is_there_once() -> None:
 
 
 class _Page(HTMLParser):
-    """What a browser would fetch, and the data."""
+    """Parser that keeps the data of the page, and everything that a browser would fetch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -256,7 +256,7 @@ def opened(browser: Browser, timeline: Timeline, folder: Path) -> float:
 
 
 def place_of(browser: Browser, item: str) -> tuple[float, float]:
-    """The middle of an item on the screen."""
+    """Return the middle of an item on the screen."""
     code = f"""(() => {{ const item = {item}, row = rows.find(r => r.items.includes(item));
         const box = canvas.getBoundingClientRect(), top = row.kind === 'events' ? 0 : scroller.scrollTop;
         return [box.left + (x(item.t0) + x(item.t1)) / 2, box.top + row.y - top + row.height / 2]; }})()"""

@@ -1,4 +1,4 @@
-"""Who stayed in place was not restarted: what the summary, the status, hooks and the timeline say of it."""
+"""Replicas that stayed in place do not count as restarted: in the summary, the status, the hooks and the timeline."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.control.harness import Talk, graph, r, restart, role
 
 
 def gang() -> Talk:
-    """Three trainers in elastic code, one of which has failed."""
+    """Return three trainers with elastic code, one of which has failed."""
     talk = Talk(graph(role("trainer", min_replicas=1, max_replicas=3, restart=restart())))
     talk.join("node0")
     talk.elastic(*talk.up())

@@ -1,4 +1,4 @@
-"""The judge of a record: what has happened as it should passes, and what is made wrong in it is told."""
+"""The judge of a record: a correct record passes, and each change to it that breaks a rule is reported."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def record(*faults: str) -> list[Line]:
 
 
 def with_starts(lines: list[Line], change: Callable[[StartReplica], Effect]) -> list[Line]:
-    """The record with every StartReplica changed."""
+    """Return the record with every StartReplica changed."""
     changed: list[Line] = []
     for line in lines:
         if isinstance(line, Record):

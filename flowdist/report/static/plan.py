@@ -1,4 +1,4 @@
-"""The plan: sizes, placement on the given nodes, start waves, policies with their defaults, and the restart table."""
+"""Plan of a topology: sizes, placement on the given nodes, start waves, policies and the restart table."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from flowdist.report.table import table
 
 
 def plan_of(graph: RoleGraph, python: str = "python", ours: str = "") -> dict[str, Any]:
-    """The plan as plain values, for --json and for tests.
+    """Return the plan as plain values, for --json and for tests.
 
     Args:
-        python: The interpreter that `python` stands for in commands.
-        ours: The one that runs flowdist; empty: the same.
+        graph: The topology.
+        python: The interpreter that `python` means in commands.
+        ours: The interpreter that runs flowdist; empty for the same.
     """
     return {
         "waves": start_waves(graph),
@@ -41,7 +42,10 @@ def _start_text(spec: RoleSpec, python: str, ours: str) -> str:
 
 
 def _placement(graph: RoleGraph) -> dict[str, str]:
-    """The seats that control gives when all nodes join and everything starts as it should."""
+    """Return the placement that the controller chooses when all nodes join and everything starts, by replica.
+
+    The key `""` has the reason if the job does not fit.
+    """
     if not graph.cluster.given:
         return {}
     controller = Controller(graph, tuple(node.name for node in graph.cluster.nodes))
@@ -64,6 +68,7 @@ def _seats(controller: Controller) -> dict[str, str]:
 
 
 def plan_text(graph: RoleGraph, plan: dict[str, Any]) -> str:
+    """Return the text of what `plan_of` returned, for the terminal."""
     lines = [f"{graph.name}", "", "Roles"]
     rows: list[tuple[str, ...]] = [("role", "kind", "replicas", "procs", "each replica needs", "gang", "primary")]
     rows += [_role_row(spec) for spec in graph.roles]
@@ -73,7 +78,9 @@ def plan_text(graph: RoleGraph, plan: dict[str, Any]) -> str:
         f"  {i}. {', '.join(_with_gates(graph, name) for name in wave)}" for i, wave in enumerate(plan["waves"], 1)
     ]
     for world in graph.worlds:
-        lines.append(f"     {' and '.join(world.roles)} are one world, {world.name}: one RANK space, and one fate")
+        lines.append(
+            f"     {' and '.join(world.roles)} are one world, {world.name}: they share RANKs, and restart together"
+        )
     lines += ["", "Placement", *_placement_lines(graph, plan["placement"])]
     lines += ["", "Policies"]
     for spec in graph.roles:

@@ -21,7 +21,7 @@ def begins(accounts: Accounts, model: WorldModel, now: int) -> None:
     model.done = [one for one in model.done if one.first < one.last]
     for name, role in model.roles.items():
         members = [member for member in model.members if member.role == name]
-        accounts.begins(members, now, role.workload.restore_ns if model.durable else 0)
+        accounts.begin_work(members, now, role.workload.restore_ns if model.durable else 0)
 
 
 def halts(accounts: Accounts, job: JobState, model: WorldModel, now: int) -> None:
@@ -35,7 +35,7 @@ def halts(accounts: Accounts, job: JobState, model: WorldModel, now: int) -> Non
     checkpoint += now - model.left_ns if model.left_ns is not None else 0
     stalled = now - model.begun_ns - warmed - worked - checkpoint
     parts: dict[Bucket, int] = {"productive": kept, "lost work": worked - kept, "start-up": warmed}
-    accounts.halts(job, members, parts | {"checkpoint": checkpoint, "stalled": stalled}, now)
+    accounts.end_work(job, members, parts | {"checkpoint": checkpoint, "stalled": stalled}, now)
     _count_up_to(accounts, model, min(model.durable, model.first_step))
     done = Done(model.first_step, model.step_at(now), dict(Counter(member.role for member in members)))
     before = model.done.pop() if model.done and model.done[-1][1:] == (done.first, done.by) else done
