@@ -125,12 +125,7 @@ def take_part(place: Rendezvous, settings: RunSettings, adapt: Adapt, gpus: tupl
 
 
 async def _take_part(
-    place: Rendezvous,
-    settings: RunSettings,
-    adapt: Adapt,
-    gpus: tuple[str, ...],
-    console: Console,
-    mask: Mask,
+    place: Rendezvous, settings: RunSettings, adapt: Adapt, gpus: tuple[str, ...], console: Console, mask: Mask
 ) -> RunResult:
     from flowdist.runtime.run_folder.folder import JOINED
     from flowdist.runtime.supervisor.joined_host import JoinedHost, join_job

@@ -56,10 +56,7 @@ nodes_argument = click.argument("nodes", nargs=-1, required=True, metavar="NODE.
 
 
 def give_orders(
-    named: RunOptions,
-    orders: Iterable[tuple[Operation, str]],
-    *,
-    until: Callable[[Status], bool] | None = None,
+    named: RunOptions, orders: Iterable[tuple[Operation, str]], *, until: Callable[[Status], bool] | None = None
 ) -> None:
     """Give orders to the controller of a run, print its decisions, and exit with 0, or with 1 if it refuses one.
 
