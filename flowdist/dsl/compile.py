@@ -23,9 +23,9 @@ from flowdist.dsl.read.placement import read_placement
 from flowdist.dsl.read.policy import compile_restart
 from flowdist.dsl.read.preload import read_preload, warn_if_cold
 from flowdist.dsl.read.resources import NamedResources
+from flowdist.dsl.read.settings import load_settings
 from flowdist.dsl.read.sizes import parse_sizes
 from flowdist.dsl.read.workload import read_workload
-from flowdist.dsl.settings import load_settings
 from flowdist.dsl.topology import ROLE_DEFAULTS, Gate, Role, Topology
 from flowdist.graph import (
     MINUTE,
@@ -116,12 +116,7 @@ def _domains(topology: Topology, problems: Problems) -> tuple[Domain, ...]:
 
 class _RoleCompiler:
     def __init__(
-        self,
-        topology: Topology,
-        folder: Path,
-        shared: Mapping[str, int],
-        cluster: Cluster,
-        problems: Problems,
+        self, topology: Topology, folder: Path, shared: Mapping[str, int], cluster: Cluster, problems: Problems
     ) -> None:
         self._topology, self._folder, self._shared, self._problems = topology, folder, shared, problems
         self._nodes = {node.name for node in cluster.nodes}

@@ -96,11 +96,7 @@ class Template:
     """
 
     def __init__(
-        self,
-        command: str | Sequence[str] | None = None,
-        *,
-        like: Template | None = None,
-        **fields: Unpack[RoleFields],
+        self, command: str | Sequence[str] | None = None, *, like: Template | None = None, **fields: Unpack[RoleFields]
     ) -> None:
         self.fields, self.sites = _inherit(like, {"command": command, **fields}, call_site(("command",)))
 

@@ -12,18 +12,9 @@ Scope = Literal["replica", "role", "domain", "job"]
 Action = Literal["restart", "fail", "ignore"]
 Then = Literal["fail", "ignore", "widen"]
 FailureKind = Literal[
-    "exit",
-    "signal",
-    "oom",
-    "hang",
-    "start_failed",
-    "unready",
-    "unkillable",
-    "store_lost",
-    "preempted",
-    "gpu_lost",
+    "exit", "signal", "oom", "hang", "start_failed", "unready", "unkillable", "store_lost", "preempted", "gpu_lost",
     "node_lost",
-]
+]  # fmt: skip
 
 
 class Rule(msgspec.Struct, frozen=True, repr_omit_defaults=True):

@@ -35,26 +35,10 @@ def format_memory(size: int) -> str:
     return f"{size}B"
 
 
-_DURATION_NS = {
-    "ns": 1,
-    "us": 1_000,
-    "ms": 1_000_000,
-    "s": 1_000_000_000,
-    "m": 60 * 1_000_000_000,
-    "h": 3600 * 1_000_000_000,
-    "d": 86400 * 1_000_000_000,
-}
-_MEMORY = {
-    "B": 1,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
-    "KiB": 1 << 10,
-    "MiB": 1 << 20,
-    "GiB": 1 << 30,
-    "TiB": 1 << 40,
-}
+_DURATION_NS = {"ns": 1, "us": 1_000, "ms": MS, "s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY}
+_MEMORY = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_MEMORY |= {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_MEMORY |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 
 
 def parse_duration(value: str | int | float) -> int:
@@ -93,7 +77,6 @@ def parse_memory(value: str | int) -> int:
     if isinstance(value, int):
         return _whole(value)
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", value.strip())
-    units = {name.lower(): size for name, size in _MEMORY.items()} | {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-    if match is None or match[2].lower() not in units:
+    if match is None or match[2].lower() not in _MEMORY:
         raise ValueError("not a size of memory")
-    return _whole(_exact(match[1], units[match[2].lower()]))
+    return _whole(_exact(match[1], _MEMORY[match[2].lower()]))

@@ -85,13 +85,7 @@ def as_here(theirs: RoleGraph, ours: RoleGraph) -> RoleGraph:
         message = f"--nproc-per-node is {own.procs} here, and {role.procs} on the host that runs the controller"
         raise FlowdistError(message, help="with --numa-binding give every host the same, or leave that out")
     kept = msgspec.structs.replace(
-        role,
-        procs=own.procs,
-        command=own.command,
-        env=own.env,
-        workdir=own.workdir,
-        preload=own.preload,
-        warm=own.warm,
+        role, procs=own.procs, command=own.command, env=own.env, workdir=own.workdir, preload=own.preload, warm=own.warm
     )
     return msgspec.structs.replace(theirs, roles=(kept,), source=ours.source)
 
@@ -202,19 +196,24 @@ class _Settler:
             why = "flowdist needs no rendezvous service: the host of --rdzv-endpoint runs the controller"
             self._refuse("rdzv_backend", why, f"leave it out, or write one of {', '.join(BACKENDS)}")
         for pair in filter(None, (part.strip() for part in self._values["rdzv_conf"].split(","))):
-            name, equals, value = (part.strip() for part in pair.partition("="))
-            known = (*TIMERS, *PLACES, *DEAD_TIMERS)
-            if not equals or not value:
-                self._unreadable("rdzv_conf", f"{pair!r} is no NAME=VALUE", "write --rdzv-conf join_timeout=600")
-            elif name not in known:
-                self._unreadable("rdzv_conf", f"{name!r} is unknown", did_you_mean(name, known))
-            elif name == "is_host" and value.lower() not in (*YES, *NO):
-                self._unreadable("rdzv_conf", f"is_host={value} is neither yes nor no", "write is_host=1 or is_host=0")
-            elif name == "is_host" and value.lower() in NO and not self._meets_others:
-                self._refuse("rdzv_conf", f"{ONE_MACHINE}: no other runs the controller", "leave is_host out")
-            elif name in DEAD_TIMERS or (name in PLACES and not self._meets_others):
-                shown = "***" if name == "token" else value
-                self._idle.append(f"{name}={shown} of --rdzv-conf")
+            self._check_conf(pair)
+
+    def _check_conf(self, pair: str) -> None:
+        """Check one NAME=VALUE of --rdzv-conf."""
+        name, equals, value = (part.strip() for part in pair.partition("="))
+        known = (*TIMERS, *PLACES, *DEAD_TIMERS)
+        is_no = value.lower() in NO
+        if not equals or not value:
+            self._unreadable("rdzv_conf", f"{pair!r} is no NAME=VALUE", "write --rdzv-conf join_timeout=600")
+        elif name not in known:
+            self._unreadable("rdzv_conf", f"{name!r} is unknown", did_you_mean(name, known))
+        elif name == "is_host" and not is_no and value.lower() not in YES:
+            self._unreadable("rdzv_conf", f"is_host={value} is neither yes nor no", "write is_host=1 or is_host=0")
+        elif name == "is_host" and is_no and not self._meets_others:
+            self._refuse("rdzv_conf", f"{ONE_MACHINE}: no other runs the controller", "leave is_host out")
+        elif name in DEAD_TIMERS or (name in PLACES and not self._meets_others):
+            shown = "***" if name == "token" else value
+            self._idle.append(f"{name}={shown} of --rdzv-conf")
 
     def _check_plug_ins(self) -> None:
         if self._values["event_log_handler"] != "null":

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from flowdist.cli.main import VERBS as VERBS_OF_MAIN
-from flowdist.cli.main import cli
+from flowdist.cli.main import Verb, cli
 from flowdist.cli.shared.common import guarded
 from flowdist.graph import decode_graph
 
@@ -45,8 +45,8 @@ def test_help_names_every_verb() -> None:
     assert headings == ["Options:", "Before anything runs:", "Run:", "While it runs:", "Afterwards:"]
 
 
-def test_a_verb_that_is_in_no_group_is_shown_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(VERBS_OF_MAIN, "dance", "Dance.")
+def test_a_verb_of_a_new_group_gets_a_heading_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(VERBS_OF_MAIN, "dance", Verb("Others", "inspect", "Dance."))
     told = CliRunner().invoke(cli, ["--help"]).output
     assert "Others:\n  dance" in told
 
@@ -102,12 +102,12 @@ def test_plan_as_json_holds_the_graph() -> None:
         (["simulate", GANG, "--fail", "node1@3s:exit=3"], "exit of a node means nothing here"),
         (["simulate", GANG, "--scale", "trainer@3s"], "cannot be read"),
         (["simulate", GANG, "--scale", "trianer=2@3s"], "no role 'trianer'"),
-        (["simulate", GANG, "--until", "soon"], "--until soon: no duration"),
+        (["simulate", GANG, "--until", "soon"], "--until soon is no duration"),
         (["simulate", "nope.toml"], "nope.toml: No such file"),
         (["run", GANG, "--fail", "node1@3s:partition=node2"], "run cannot cut node1 off from node2"),
         (["run", GANG, "--add", "node1@3s"], "there is a 'node1' already"),
         (["run", GANG, "--replicas", "2"], "--replicas is for scripts"),
-        (["run", GANG, "-p", "x"], "-p x: it has no value"),
+        (["run", GANG, "-p", "x"], "-p x has no value"),
         (["replay", GANG], "is no journal"),
         (["status", "zebra"], "there is no run 'zebra' in runs"),
         (["logs", "--run", "zebra"], "there is no run 'zebra' in runs"),

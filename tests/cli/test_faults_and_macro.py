@@ -83,7 +83,7 @@ def test_exploring_draws_its_own_faults() -> None:
         (("--macro", "--schedule", "3"), "--schedule is not for --macro"),
         (("--macro", "--jobs", "2", "--seeds", "1:2"), "--jobs is not for --macro"),
         (("--macro", "--seed", "2", "--seeds", "1:2"), "--seed does not go with --seeds"),
-        (("--until", "0s"), "--until 0s: that is before anything happens"),
+        (("--until", "0s"), "--until 0s: nothing happens before that time"),
     ],
 )
 def test_options_that_would_change_nothing_are_refused(arguments: tuple[str, ...], words: str) -> None:
@@ -95,7 +95,7 @@ def test_a_scenario_is_no_topology_to_explore(tmp_path: Path) -> None:
     scenario = tmp_path / "s.toml"
     scenario.write_text(f'title = "x"\ntopology = "{GANG}"\n')
     done = simulate(str(scenario), "--explore", "3")
-    assert done.exit_code == 2 and "a scenario is one story" in done.output
+    assert done.exit_code == 2 and "a scenario has its own faults" in done.output
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from flowdist.cli.simulate.patience import Patience
+from flowdist.cli.shared.patience import Patience
 from flowdist.graph import SECOND
 
 

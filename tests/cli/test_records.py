@@ -195,7 +195,7 @@ def test_replay_as_a_log_is_a_line_an_event(trace: Path) -> None:
         (timeline, ["TRACE", "-o", "/nowhere/x.html"], "cannot be written"),
         (diff, ["TRACE", "nope.jsonl"], "there is no file 'nope.jsonl'"),
         (replay, ["TRACE", "--step", "79"], "--step 79: there are 78 events"),
-        (replay, ["TRACE", "--until", "soon"], "--until soon: no duration"),
+        (replay, ["TRACE", "--until", "soon"], "--until soon is no duration"),
         (replay, ["TRACE", "--until", "3m", "--step", "3"], "--step does not go with --until"),
         (replay, ["TRACE", "--log", "--json"], "--log does not go with"),
         (replay, ["TRACE", "--set", "trainer.cpu=2"], "--set trainer.cpu=2: of which topology?"),

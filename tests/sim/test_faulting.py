@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from flowdist import Node, Restart, Topology, Workload
-from flowdist.cli.simulate.simulated import simulated_summary
+from flowdist.cli.shared.simulated import simulated_summary
 from flowdist.control.controller import Controller
 from flowdist.control.protocol.events import NodeJoined, ReplicaLeftStep
 from flowdist.dsl.load import load_topology

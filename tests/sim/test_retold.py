@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from flowdist import Node, Restart, Topology, Workload
-from flowdist.cli.shared.common import Named, load
+from flowdist.cli.shared.common import load
+from flowdist.cli.shared.options import TopologyOptions
 from flowdist.cli.simulate.simulate import _from_scenario
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import StartReplica
@@ -29,7 +30,7 @@ STORIES = sorted((Path(__file__).parents[2] / "scenarios").glob("*.toml"))
 
 def played(path: Path, *more: str) -> tuple[RoleGraph, SimResult]:
     scenario = load_scenario(path)
-    graph = with_nodes(load(_from_scenario(path, scenario, Named(None, (), (), None, as_json=True))).graph)
+    graph = with_nodes(load(_from_scenario(path, scenario, TopologyOptions(None, (), (), None, as_json=True))).graph)
     plan = parse_plan([*scenario.faults, *more], scenario.scale, scenario.add, scenario.drain)
     return graph, Simulation(graph, plan, seed=scenario.seed).run()
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from flowdist.cli.shared.common import Named, guarded, load, print_json, topology_options
+from flowdist.cli.shared.common import guarded, load, print_json
+from flowdist.cli.shared.options import TopologyOptions, topology_options
 from flowdist.dsl.load import DEFAULT_FILE
 from flowdist.dsl.problems.codes import section
 from flowdist.errors import FlowdistError
@@ -20,7 +21,7 @@ from flowdist.graph import RoleGraph
     "--fail", "fails", multiple=True, metavar="TARGET[:KIND]", help="ps/0, ps, node1, zone=a, ps/0:oom, ps/0:exit=2"
 )
 @guarded
-def command(named: Named, fails: tuple[str, ...]) -> None:
+def command(named: TopologyOptions, fails: tuple[str, ...]) -> None:
     """Explain an error code; or tell what a failure restarts, in which order, who pays, and why.
 
     \b
@@ -46,7 +47,7 @@ def _looks_like_code(target: str) -> bool:
     return re.fullmatch(r"fd\w*", target, re.IGNORECASE) is not None and not Path(target).exists()
 
 
-def _explain_code(named: Named, fails: tuple[str, ...]) -> None:
+def _explain_code(named: TopologyOptions, fails: tuple[str, ...]) -> None:
     if fails:
         help = f"write flowdist explain {named.target}, or name a topology"
         raise FlowdistError(f"--fail {fails[0]}: {named.target} is an error code, no topology", help=help)
@@ -57,7 +58,7 @@ def _explain_code(named: Named, fails: tuple[str, ...]) -> None:
         click.echo(f"{found.code}: {found.title}\n\n{found.text}")
 
 
-def _explain_failures(named: Named, fails: tuple[str, ...]) -> None:
+def _explain_failures(named: TopologyOptions, fails: tuple[str, ...]) -> None:
     graph = load(named).graph
     from flowdist.report.static.explain import explanation_of  # networkx: only where the graph is analysed
     from flowdist.report.static.failing import parse_failings

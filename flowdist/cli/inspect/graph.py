@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from flowdist.cli.shared.common import Named, guarded, load, print_json, topology_options
+from flowdist.cli.shared.common import format_of, guarded, load, print_json, write
+from flowdist.cli.shared.options import TopologyOptions, topology_options
 from flowdist.errors import FlowdistError
 from flowdist.report.static.drawing import DRAWERS, dot, graph_of
 
@@ -22,7 +23,7 @@ DRAWING_S_MAX = 60
 @click.option("--format", "wanted", type=click.Choice(FORMATS), help="Default: by the suffix of FILE, else mermaid.")
 @click.option("-o", "file", type=click.Path(dir_okay=False), metavar="FILE", help="Write there, not to stdout.")
 @guarded
-def command(named: Named, wanted: str | None, file: str | None) -> None:
+def command(named: TopologyOptions, wanted: str | None, file: str | None) -> None:
     """Draw the role graph: roles with kind, size and resources, gates as arrows, restart domains as boxes.
 
     \b
@@ -32,7 +33,7 @@ def command(named: Named, wanted: str | None, file: str | None) -> None:
     """
     if named.as_json and (wanted is not None or file is not None):
         raise FlowdistError("--json does not go with --format or -o", help="leave out one or the other")
-    form = wanted or _format_of(file)
+    form = wanted or ("mermaid" if file is None else format_of(file, SUFFIXES))
     if form == "png" and file is None:
         raise FlowdistError("png is no text for a terminal", help="name a file: -o graph.png")
     graph = load(named).graph
@@ -43,21 +44,7 @@ def command(named: Named, wanted: str | None, file: str | None) -> None:
     if file is None:
         click.echo(content, nl=False)
         return
-    try:
-        Path(file).write_bytes(content)
-    except OSError as error:
-        raise FlowdistError(f"{file} cannot be written: {error.strerror}", help="name another file after -o") from None
-
-
-def _format_of(file: str | None) -> str:
-    """By the suffix of the file; FlowdistError for a suffix that says nothing."""
-    if file is None:
-        return "mermaid"
-    form = SUFFIXES.get(Path(file).suffix.lower())
-    if form is None:
-        known = ", ".join(SUFFIXES)
-        raise FlowdistError(f"-o {file}: its suffix names no format", help=f"known: {known}; or add --format")
-    return form
+    write(Path(file), content)
 
 
 def _draw(text: str, form: str) -> bytes:

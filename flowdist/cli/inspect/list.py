@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from flowdist.cli.shared.common import guarded, print_json
-from flowdist.cli.shared.operating import json_option, runs_option
+from flowdist.cli.shared.options import json_option, runs_option
 
 COLOURS = {"running": "cyan", "succeeded": "green", "failed": "red", "died": "red", "cancelled": "yellow"}
 

@@ -10,15 +10,13 @@ from typing import Any
 import click
 
 from flowdist.cli.shared.common import guarded, print_json
-from flowdist.cli.shared.operating import json_option, run_argument, runs_option
+from flowdist.cli.shared.runs import RunOptions, run_options
 
 
 @click.command(name="report")
-@run_argument
-@runs_option
-@json_option
+@run_options
 @guarded
-def command(run: str, base: str, as_json: bool) -> None:
+def command(named: RunOptions) -> None:
     """Report a run: how it ended and why, its goodput and where the time went, each incident with what it restarted
     and at whose cost, the root cause.
 
@@ -30,10 +28,9 @@ def command(run: str, base: str, as_json: bool) -> None:
     event.
     """
     from flowdist.report.record.summary import summary_text  # msgspec and the runtime: not for --help
-    from flowdist.runtime.run_folder.folder import find_run
     from flowdist.runtime.run_folder.runs import environment_of, known_mask, not_hidden, resume_help, state_of
 
-    run_dir, graph = find_run(Path(base), run)
+    run_dir, graph = named.find()
     end = state_of(run_dir)
     mask = known_mask(graph, os.environ)
     over = end.state not in ("running", "died")
@@ -43,7 +40,7 @@ def command(run: str, base: str, as_json: bool) -> None:
     if summary["root_cause"] and written is None and (said := not_hidden(graph, os.environ)):
         click.echo(f"warning: {said}", err=True)  # lines of a worker's own log; the summary of the run itself is masked
     starts = environment_of(run_dir)
-    if as_json:
+    if named.as_json:
         more = {"run": run_dir.name, "run_dir": str(run_dir), "state": end.state, "starts": starts}
         print_json("report", **{**summary, **more})  # the run may be elsewhere by now
         return

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from flowdist.cli.shared.common import guarded, print_json
-from flowdist.cli.shared.operating import json_option, run_argument, runs_option
+from flowdist.cli.shared.runs import RunOptions, run_options
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph
 
@@ -23,13 +23,11 @@ WATCH_S = 1.0
 
 
 @click.command(name="status")
-@run_argument
+@run_options
 @click.option("--watch", "-w", is_flag=True, help="Again and again, until the run is over.")
 @click.option("--plain", is_flag=True, help="With --watch: a line whenever something has changed, on a terminal too.")
-@runs_option
-@json_option
 @guarded
-def command(run: str, watch: bool, plain: bool, base: str, as_json: bool) -> None:
+def command(named: RunOptions, watch: bool, plain: bool) -> None:
     """Show how a run is: roles, nodes, what is not as usual, what it waits for, what was decided lately.
 
     \b
@@ -40,14 +38,12 @@ def command(run: str, watch: bool, plain: bool, base: str, as_json: bool) -> Non
     RUN is its name, the beginning of it, or its folder. Of a run that is over it shows how it ended; of one that died
     without an end how it was then, and how to go on with it.
     """
-    from flowdist.runtime.run_folder.folder import find_run  # msgspec and the runtime: not for --help
-
-    run_dir, graph = find_run(Path(base), run)
-    if watch and as_json:
+    run_dir, graph = named.find()
+    if watch and named.as_json:
         raise FlowdistError("--watch does not go with --json", help="flowdist logs --events -f prints JSON lines")
     if watch:
         _watch(run_dir, graph, plain or not sys.stdout.isatty())
-    _show(run_dir, graph, as_json)
+    _show(run_dir, graph, named.as_json)
 
 
 def _show(run_dir: Path, graph: RoleGraph, as_json: bool) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from flowdist.cli.shared.common import guarded, write
+from flowdist.cli.shared.common import format_of, guarded, write
 from flowdist.cli.shared.records import find_record, read_journal, refuse_macro
 from flowdist.errors import FlowdistError
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from flowdist.report.record.timeline import Timeline
 
 FORMATS = {"html": ".html", "perfetto": ".json", "text": ".txt"}
+SUFFIXES = {suffix: form for form, suffix in FORMATS.items()} | {".htm": "html"}
 PLAIN_WIDTH = 120  # of what is no terminal
 
 
@@ -38,7 +39,7 @@ def command(file: str, output: str | None, form: str | None) -> None:
     there.
     """
     path = find_record(file)
-    form = form or _format_of(output)
+    form = form or ("html" if output in (None, "-") else format_of(output or "", SUFFIXES))
     header, lines, _ = read_journal(path)
     refuse_macro(header, str(path))
     from flowdist.report.record.timeline import timeline_of
@@ -76,18 +77,6 @@ def _print(timeline: Timeline) -> None:
     console = Console(highlight=False, soft_wrap=True)
     for line in terminal_timeline(timeline, console.width if console.is_terminal else PLAIN_WIDTH):
         console.print(line)
-
-
-def _format_of(output: str | None) -> str:
-    """By the suffix of the file; FlowdistError for one that says nothing."""
-    if output in (None, "-"):
-        return "html"
-    found = {suffix: form for form, suffix in FORMATS.items()} | {".htm": "html"}
-    suffix = Path(output or "").suffix.lower()
-    if suffix not in found:
-        help = f"known: {', '.join(found)}; or add --format"
-        raise FlowdistError(f"-o {output}: its suffix names no format", help=help)
-    return found[suffix]
 
 
 def _beside(path: Path, form: str) -> Path:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import click
 
-from flowdist.cli.shared.common import Named, load, print_json, write
-from flowdist.cli.simulate.patience import Patience
-from flowdist.cli.simulate.simulated import simulated_summary
+from flowdist.cli.shared.common import load, print_json, write
+from flowdist.cli.shared.options import FaultOptions, TopologyOptions
+from flowdist.cli.shared.patience import Patience
+from flowdist.cli.shared.simulated import simulated_summary
 from flowdist.errors import FlowdistError
-from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import FaultError, Plan
 from flowdist.graph import RoleGraph, format_duration
 from flowdist.record.journal import Header, Line
@@ -34,43 +34,47 @@ WORKLOAD = {  # as --set calls them, and the graph
 }
 
 
-class Question(NamedTuple):
-    """What is to be different. `named` is the topology with other policies, where there is one."""
+class OtherTopology(NamedTuple):
+    """Topology whose policies replace those of the record: `--with`, `-p` and `--set`."""
 
-    faults: tuple[str, ...]
-    scales: tuple[str, ...]
-    adds: tuple[str, ...]
-    drains: tuple[str, ...]
-    named: Named | None
+    topology: str | None
+    params: tuple[str, ...]
+    sets: tuple[str, ...]
+
+
+class Question(NamedTuple):
+    """Differences from the recorded run: more faults, and the topology with other policies, if there is one."""
+
+    faults: FaultOptions
+    named: TopologyOptions | None
     trace_file: str | None
 
     @property
     def words(self) -> list[str]:
-        more = [f"--fail {text}" for text in self.faults] + [f"--scale {text}" for text in self.scales]
-        more += [f"--add {text}" for text in self.adds] + [f"--drain {text}" for text in self.drains]
+        """The differences in words, one each; empty if there is none."""
+        options = {"--fail": self.faults.fails, "--scale": self.faults.scales}
+        options |= {"--add": self.faults.adds, "--drain": self.faults.drains}
+        words = [f"{option} {text}" for option, texts in options.items() for text in texts]
         if self.named is not None:
             sets = [f"--set {text}" for text in self.named.sets] + [f"-p {text}" for text in self.named.params]
-            more.append(" ".join([f"the policies of {self.named.target}", *sets]))
-        return more
+            words.append(" ".join([f"the policies of {self.named.target}", *sets]))
+        return words
 
 
-def read_question(
-    fails: tuple[str, ...],
-    scales: tuple[str, ...],
-    adds: tuple[str, ...],
-    drains: tuple[str, ...],
-    topology: str | None,
-    params: tuple[str, ...],
-    sets: tuple[str, ...],
-    trace_file: str | None,
-) -> Question | None:
-    """None where nothing is asked; FlowdistError for a question that lacks something."""
-    if topology is None and (params or sets):
-        option = f"--set {sets[0]}" if sets else f"-p {params[0]}"
+def read_question(faults: FaultOptions, other: OtherTopology, trace_file: str | None) -> Question | None:
+    """Return the question of the command line; None if there is none.
+
+    Raises:
+        FlowdistError: An option of the question lacks the option that it belongs to.
+    """
+    if other.topology is None and (other.params or other.sets):
+        option = f"--set {other.sets[0]}" if other.sets else f"-p {other.params[0]}"
         help = "a record knows the compiled graph only: add --with topology.py"
         raise FlowdistError(f"{option}: of which topology?", help=help)
-    named = Named(topology, params, sets, None, as_json=False) if topology is not None else None
-    question = Question(fails, scales, adds, drains, named, trace_file)
+    named = None
+    if other.topology is not None:
+        named = TopologyOptions(other.topology, other.params, other.sets, None, as_json=False)
+    question = Question(faults, named, trace_file)
     if question.words:
         return question
     if trace_file is not None:
@@ -85,7 +89,7 @@ def answer(header: Header, lines: list[Line], name: str, question: Question, as_
     from flowdist.sim.simulation import Simulation, with_nodes
 
     story = retold(header, lines)
-    more = parse_plan(question.faults, question.scales, question.adds, question.drains)
+    more = question.faults.plan()
     same = with_nodes(with_workloads(header.graph, story.workloads))
     other = _other(same, story.workloads, question)
     then = story.plan

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from flowdist.cli.run.hosts import Here, meet
-from flowdist.cli.run.run import carry_out, needs_linux
+from flowdist.cli.run.execution import RunSettings, execute, needs_linux
+from flowdist.cli.run.hosts import meet
 from flowdist.cli.shared.common import guarded, show_problems
 from flowdist.dsl.load import compile_loaded
 from flowdist.errors import FlowdistError
-from flowdist.faults.grammar import Plan
 from flowdist.torchrun.options import HelpAsked, help_text, read_options
 
 if TYPE_CHECKING:
@@ -73,10 +72,10 @@ def command(ctx: click.Context, words: tuple[str, ...]) -> None:
     def opener(run_dir: Path, show: Show) -> OpenSink:
         return Output(launch.streams, run_dir, show).open
 
+    settings = RunSettings(base, prefix=prefix, opener=opener)
     if launch.rendezvous is None:
-        carry_out(loaded.graph, Plan(()), base, prefix=prefix, opener=opener)
-    here = Here(base, prefix, opener=opener)
-    meet(loaded.graph, launch.rendezvous, here, lambda graph: as_here(graph, loaded.graph), gpus)
+        execute(loaded.graph, settings)
+    meet(loaded.graph, launch.rendezvous, settings, lambda graph: as_here(graph, loaded.graph), gpus)
 
 
 def _check_log_dir(folder: str) -> None:

@@ -9,11 +9,7 @@ from flowdist.dsl.read.fields import Fields
 from flowdist.dsl.read.placement import check_placement
 from flowdist.dsl.topology import Gate, Role, Topology
 from flowdist.graph import Gate as GateSpec
-from flowdist.graph import (
-    RoleGraph,
-    RoleSpec,
-    format_duration,
-)
+from flowdist.graph import RoleGraph, RoleSpec, format_duration
 
 
 def check_graph(topology: Topology, graph: RoleGraph, problems: Problems) -> None:

@@ -17,18 +17,8 @@ from flowdist.dsl.read.functions import function_of
 
 MACRO = re.compile(r"\$\{([^}]*)\}")
 MACROS = (
-    "role",
-    "replica",
-    "replica_index",
-    "rank",
-    "local_rank",
-    "world_size",
-    "attempt",
-    "generation",
-    "checkpoint_dir",
-    "log_dir",
-    "run_id",
-    "$",  # a dollar: ${$}{x} is ${x} for the program itself
+    *("role", "replica", "replica_index", "rank", "local_rank", "world_size", "attempt", "generation"),
+    *("checkpoint_dir", "log_dir", "run_id", "$"),  # ${$}{x} is ${x} for the program itself
 )
 HOOK_MACROS = ("checkpoint_dir", "run_id")
 WAYS = ("command", "script", "module", "run")  # to give it; the first that is given counts

@@ -9,6 +9,7 @@ import ast
 import inspect
 import symtable
 import sys
+from collections.abc import Callable
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,28 +18,54 @@ from flowdist.dsl.problems.problem import did_you_mean
 from flowdist.dsl.read.fields import Fields
 
 HELP = 'write run="module:function", or a function that a module defines at its top'
+NOWHERE = "nothing:nothing"  # stands for an object that was refused
+LAZY = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 NO_NAMES = ("flowdist_topology", "__main__")  # modules that have another name in a worker: their file is recorded
 
 
+class Wanted(NamedTuple):
+    """Kind of object that an argument takes, and how a wrong one is reported."""
+
+    argument: str
+    code: str
+    what: str
+    is_one: Callable[[object], bool]
+    importer: str  # "workers can import"
+    help: str
+
+
+FUNCTION = Wanted("run", "FD147", "function", inspect.isfunction, "workers can import", HELP)
+
+
 def function_of(fields: Fields, folder: Path) -> str:
-    """`module:function`, or `/path/file.py:function` for one of the topology file itself."""
+    """Return `run=` as `module:function`, or as `/path/file.py:function` if the topology file itself defines it."""
     value: Any = fields.values["run"]
     if isinstance(value, str):
         _check_text(fields, value, folder)
         return value
+    address = address_of(fields, FUNCTION, value)
+    if address != NOWHERE:
+        name = value.__qualname__
+        _check_arguments(fields, name, _wanted(value))
+        if any(is_lazy(value) for is_lazy in LAZY):
+            _refuse_lazy(fields, name)
+    return address
+
+
+def address_of(fields: Fields, wanted: Wanted, value: Any) -> str:
+    """Return `module:name` of an object that workers can import, or `/path/file.py:name`; NOWHERE if it is refused."""
     name = getattr(value, "__qualname__", "")
     module = sys.modules.get(getattr(value, "__module__", None) or "")
-    if not inspect.isfunction(value) or getattr(module, name, None) is not value:
-        fields.error("FD147", "run", f"{name or repr(value)} is no function that workers can import", HELP)
-        return "nothing:nothing"
-    _check_arguments(fields, name, _wanted(value))
-    if inspect.iscoroutinefunction(value) or inspect.isgeneratorfunction(value) or inspect.isasyncgenfunction(value):
-        _refuse_suspended(fields, name)
+    if not wanted.is_one(value) or getattr(module, name, None) is not value:
+        message = f"{name or repr(value)} is no {wanted.what} that {wanted.importer}"
+        fields.error(wanted.code, wanted.argument, message, wanted.help)
+        return NOWHERE
     if value.__module__ not in NO_NAMES:
         return f"{value.__module__}:{name}"
     file = getattr(module, "__file__", None)
     if file is None:
-        fields.error("FD147", "run", f"{name}() is in no file that workers can import", HELP)
+        call = f"{name}()" if inspect.isfunction(value) else name
+        fields.error(wanted.code, wanted.argument, f"{call} is in no file that {wanted.importer}", wanted.help)
     return f"{file}:{name}"
 
 
@@ -63,20 +90,8 @@ def _check_text(fields: Fields, text: str, folder: Path) -> None:
     if functions[name].decorator_list:
         return  # what is called is what the decorator returns
     if isinstance(functions[name], ast.AsyncFunctionDef):
-        _refuse_suspended(fields, name)
+        _refuse_lazy(fields, name)
     _check_arguments(fields, name, required(functions[name]))
-
-
-class Wanted(NamedTuple):
-    """What `module:name` in an argument is to be, and the code for one that is nothing of the kind."""
-
-    argument: str
-    code: str
-    what: str
-    help: str
-
-
-FUNCTION = Wanted("run", "FD147", "function", HELP)
 
 
 class Source(NamedTuple):
@@ -171,7 +186,7 @@ def _check_arguments(fields: Fields, name: str, wanted: list[str]) -> None:
         fields.error("FD147", "run", f"{name}() wants arguments: {', '.join(wanted)}", help)
 
 
-def _refuse_suspended(fields: Fields, name: str) -> None:
+def _refuse_lazy(fields: Fields, name: str) -> None:
     """Calling it does nothing yet."""
     help = f"write a plain function that runs it: asyncio.run({name}())"
     fields.error("FD147", "run", f"{name}() is a coroutine or a generator: called alone, it does nothing", help)

@@ -8,17 +8,16 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
-import sys
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from flowdist.dsl.read.fields import Fields
-from flowdist.dsl.read.functions import NO_NAMES, Wanted, read_source, refuse_missing, required
+from flowdist.dsl.read.functions import NOWHERE, Wanted, address_of, read_source, refuse_missing, required
 from flowdist.graph import RoleSpec
 
 HELP = 'write simulate="module:Class", or a class that a module defines at its top'
-CLASS = Wanted("simulate", "FD149", "class", HELP)
+CLASS = Wanted("simulate", "FD149", "class", inspect.isclass, "can be imported", HELP)
 METHODS = {"task": ("restore", "step"), "service": ()}  # without which there is nothing to run
 MORE: dict[str, tuple[str, ...]] = {  # what may be left out
     "task": ("combine", "checkpoint", "publish", "committed", "state"),
@@ -35,18 +34,11 @@ def model_of(fields: Fields, folder: Path, kind: str) -> str:
     if isinstance(value, str):
         _check_text(fields, value, folder, kind)
         return value
-    name = getattr(value, "__qualname__", "")
-    module = sys.modules.get(getattr(value, "__module__", None) or "")
-    if not inspect.isclass(value) or getattr(module, name, None) is not value:
-        fields.error("FD149", "simulate", f"{name or repr(value)} is no class that can be imported", HELP)
-        return "nothing:nothing"
-    _check_methods(fields, name, [method for method in dir(value) if callable(getattr(value, method))], kind)
-    if value.__module__ not in NO_NAMES:
-        return f"{value.__module__}:{name}"
-    file = getattr(module, "__file__", None)
-    if file is None:
-        fields.error("FD149", "simulate", f"{name} is in no file that can be imported", HELP)
-    return f"{file}:{name}"
+    address = address_of(fields, CLASS, value)
+    if address != NOWHERE:
+        methods = [method for method in dir(value) if callable(getattr(value, method))]
+        _check_methods(fields, value.__qualname__, methods, kind)
+    return address
 
 
 def check_model(fields: Fields, spec: RoleSpec) -> None:

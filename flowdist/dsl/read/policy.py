@@ -12,23 +12,10 @@ from flowdist.graph.policies import Then
 
 KINDS: tuple[str, ...] = get_args(FailureWord)
 SCOPES = ("replica", "role", "domain", "job")  # from narrow to wide
-SIGNALS: tuple[str, ...] = (
-    "ABRT",
-    "ALRM",
-    "BUS",
-    "FPE",
-    "HUP",
-    "ILL",
-    "INT",
-    "KILL",
-    "PIPE",
-    "QUIT",
-    "SEGV",
-    "SYS",
-    "TERM",
-    "USR1",
+SIGNALS = (
+    *("ABRT", "ALRM", "BUS", "FPE", "HUP", "ILL", "INT", "KILL", "PIPE", "QUIT", "SEGV", "SYS", "TERM"),
+    *("USR1", "USR2", "XCPU"),
 )
-SIGNALS += ("USR2", "XCPU")
 
 
 def compile_restart(role: Fields, given: Any) -> RestartPolicy | None:

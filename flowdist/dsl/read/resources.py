@@ -8,7 +8,7 @@ from typing import Any
 from flowdist import dsl
 from flowdist.dsl.problems.problem import Problems, did_you_mean
 from flowdist.dsl.read.fields import Fields
-from flowdist.dsl.settings import Settings
+from flowdist.dsl.read.settings import Settings
 from flowdist.graph import Resources
 
 

@@ -1,4 +1,4 @@
-"""Options of `flowdist simulate` that do not go together: none is taken and then not honoured."""
+"""Options of `flowdist simulate` that do not go together. None is accepted and then ignored."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ OF_ONE_RUN = ("--seed", "--schedule", "--until", "--trace", "--html")
 OF_CAMPAIGNS = ("--jobs", "--corpus", "--fail-fast", "--cover")
 
 
-def refuse_apart(*, is_scenario: bool) -> None:
-    """FlowdistError for the first option that would change nothing beside the others of the command line."""
+def refuse_mixtures(*, is_scenario: bool) -> None:
+    """Refuse the first option that would change nothing beside the other options of the command line.
+
+    Raises:
+        FlowdistError: There is such an option.
+    """
     given = _given()
     if "--macro" in given:
         _refuse(given, (*OF_CAMPAIGNS, "--schedule", "--full"), "is not for --macro", "leave it out, or --macro")
@@ -26,7 +30,8 @@ def refuse_apart(*, is_scenario: bool) -> None:
         if "--seeds" in given:
             _refuse(given, ("--explore",), "does not go with --seeds: 3 are the seeds 1:3", "leave out one of them")
         if is_scenario:
-            raise FlowdistError("a scenario is one story: a campaign draws its own faults", help="name its topology")
+            message = "a scenario has its own faults, and a campaign draws them at random"
+            raise FlowdistError(message, help="name the topology of the scenario")
         help = "give it to the command that shows a failure again"
         _refuse(given, OF_ONE_RUN, "is of one run; a campaign has many", help)
     else:
@@ -34,7 +39,7 @@ def refuse_apart(*, is_scenario: bool) -> None:
 
 
 def _given() -> list[str]:
-    """The options that stand on the command line, by their flags."""
+    """Return the flags of the options that stand on the command line."""
     context = click.get_current_context()
     return [
         parameter.opts[0]
