@@ -161,7 +161,7 @@ def test_a_difference_beside_the_gang_is_seen(monkeypatch: pytest.MonkeyPatch) -
     graph = with_role(graph, "evaluator", workload=load)
     (one,) = compare(graph, plan, [0], 2 * HOUR)
     assert one.is_equal
-    monkeypatch.setattr("flowdist.sim.macro.auxiliary_replicas.Beside._may_start", lambda self, now: True)
+    monkeypatch.setattr("flowdist.sim.macro.auxiliary_role.AuxiliaryRole._may_start", lambda self, now: True)
     (one,) = compare(graph, plan, [0], 2 * HOUR)
     assert not one.is_equal
 

@@ -56,10 +56,10 @@ def test_json_has_the_shrunk_case(capsys: pytest.CaptureFixture[str]):
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_each_mutant_finds_its_place_changes_the_code_and_leaves_nothing_behind(mutant: Mutant):
-    before = judge.matching_rule.__code__, judge.judge.__code__
+    before = judge.matching_rule.__code__, judge.judge_failure.__code__
     with mutated(mutant):
         pass
-    assert (judge.matching_rule.__code__, judge.judge.__code__) == before
+    assert (judge.matching_rule.__code__, judge.judge_failure.__code__) == before
 
 
 def test_a_mutant_without_a_place_is_refused():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from flowdist.control.incidents.ending import close_store
-from flowdist.control.incidents.health import was_healthy
+from flowdist.control.incidents.health import growth_wait_ns, was_healthy
 from flowdist.control.incidents.in_place import note_start, take_up
 from flowdist.control.incidents.recovery import end_ignored, open_incident
 from flowdist.control.job.deadlines import Due
@@ -375,10 +375,8 @@ def _may_grow_from(job: JobState, roles: list[Role], world: World) -> int:
     assert world.formed_ns is not None
     if world.grow_at_once:
         return job.now
-    wait = max(role.spec.cooldown_ns for role in roles)
-    if world.generation == 1:
-        wait = 0  # it has not re-formed yet, and has waited for company in its join_window
-    options = job.graph.options
-    if world.free_row >= options.free_incidents_max - 1 and not was_healthy(job, world):
-        wait = max(wait, options.min_uptime_ns)  # growing is our own choice: it must not be what fails the job (R8)
-    return world.formed_ns + wait
+    cooldown_ns = max(role.spec.cooldown_ns for role in roles)
+    healthy, is_first = was_healthy(job, world), world.generation == 1
+    return world.formed_ns + growth_wait_ns(
+        cooldown_ns, world.free_row, job.graph.options, healthy=healthy, is_first=is_first
+    )

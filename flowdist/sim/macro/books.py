@@ -79,7 +79,7 @@ class Books:
         """Who steps waits from now on, in the middle of the work."""
         self._stalls.append([now, NEVER])
 
-    def go_on(self, now: int) -> int:
+    def resume(self, now: int) -> int:
         """They step again. Returns when all is done."""
         assert self.begun is not None
         self._stalls[-1][1] = now
@@ -90,10 +90,10 @@ class Books:
         assert self.begun is not None
         return time - self.begun - sum(min(end, time) - start for start, end in self._stalls if start < time)
 
-    def halt(self, now: int, *, done: bool = False, heard_until: int | None = None, is_known: bool = False) -> None:
+    def halt(self, now: int, *, done: bool = False, answered_until: int | None = None, is_known: bool = False) -> None:
         """A member is gone: what was done since the last checkpoint is lost. Or all is done, and nothing is.
 
-        A checkpoint counts that was answered by `heard_until`, or by now. `is_known`: control had them stopped.
+        A checkpoint counts that was answered by `answered_until`, or by now. `is_known`: control had them stopped.
         """
         if self.begun is None:
             return
@@ -102,7 +102,7 @@ class Books:
         within = rest if rest < load.checkpoint_every_ns else load.checkpoint_every_ns
         worked = cycles * load.checkpoint_every_ns + within
         step = min(load.steps, self._first + worked // load.step_ns)
-        answered = now if heard_until is None else heard_until
+        answered = now if answered_until is None else answered_until
         saved = max(0, self._position(answered - ANSWER_NS) // self._cycle_ns)
         if done:
             self.durable = load.steps
