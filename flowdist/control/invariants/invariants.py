@@ -169,20 +169,8 @@ def _check_suspended(job: JobState, replica: Replica) -> None:
 
 def check_world(job: JobState, world: World) -> None:
     """Check the members of a world, the counts of their phases, and what its own phase promises."""
+    _check_pool(job, world)
     members = [job.replicas[id] for id in world.members]
-    pool = iter(world.pool)
-    is_ordered = world.members == world.pool or all(id in pool for id in world.members)  # each behind the one before
-    assert is_ordered, f"the members of {world.name} are out of order, or of another world"
-    counts = dict.fromkeys(PHASES, 0)
-    silent = []
-    for id in world.pool:
-        replica = job.replicas[id]
-        counts[replica.phase] += 1
-        if replica.stalled:
-            silent.append(replica)
-    assert counts == world.counts, f"{world.name}: miscounted, it is {counts}"
-    if silent or world.spoken or any(world.stalls.values()):
-        _check_stalls(world, silent)
     live = [replica.id for replica in members if replica.phase in LIVE_PHASES]
     assert len(live) == world.live, (
         f"only {_names(live)} of {world.live} that run are of the generation of {world.name}"
@@ -196,6 +184,23 @@ def check_world(job: JobState, world: World) -> None:
     if Due("finish", world.name) in job.due:
         is_closing = world.phase in ("running", "stopping") and any(replica.phase == "succeeded" for replica in members)
         assert is_closing, f"{world.name} has to finish, but none of it has"
+
+
+def _check_pool(job: JobState, world: World) -> None:
+    """Check the order of the members, and recompute the phases and stalls of all replicas that may be members."""
+    pool = iter(world.pool)
+    is_ordered = world.members == world.pool or all(id in pool for id in world.members)  # each behind the one before
+    assert is_ordered, f"the members of {world.name} are out of order, or of another world"
+    counts = dict.fromkeys(PHASES, 0)
+    silent = []
+    for id in world.pool:
+        replica = job.replicas[id]
+        counts[replica.phase] += 1
+        if replica.stalled:
+            silent.append(replica)
+    assert counts == world.counts, f"{world.name}: miscounted, it is {counts}"
+    if silent or world.spoken or any(world.stalls.values()):
+        _check_stalls(world, silent)
 
 
 def _check_formed(job: JobState, world: World, members: list[Replica]) -> None:
