@@ -29,34 +29,34 @@ from flowdist.sim.engine.network import LATENCY_NS
 from flowdist.sim.simulation import Simulation
 
 
-class Retold(NamedTuple):
+class Reconstructed(NamedTuple):
     """What a record says about the world outside the controller.
 
-    `workloads` are by role, measured where the record allows it. `untold` says in words what is not repeated.
+    `workloads` are by role, measured where the record allows it. `omitted` says in words what is not repeated.
     `arrivals` are when the first agents of the declared nodes called, in nanoseconds; of nodes that never did, none.
     """
 
     plan: Plan
     arrivals: dict[NodeName, int]
     workloads: dict[str, WorkloadSpec]
-    untold: tuple[str, ...]
+    omitted: tuple[str, ...]
 
 
-def retold(header: Header, lines: Sequence[Line]) -> Retold:
+def reconstruct(header: Header, lines: Sequence[Line]) -> Reconstructed:
     """What befell the job of a record, and how its workers worked.
 
     Args:
         header: Of the record; its graph says what the cluster was.
         lines: The rest, in their order.
     """
-    teller = _Teller(header)
+    found = _Reconstruction(header)
     for line in lines:
-        teller.hear(line)
-    teller.end()
-    texts = sorted(teller.faults, key=lambda fault: fault[0])  # of one moment: as they came
-    plan = parse_plan([text for _, text in texts], teller.scales, teller.adds, teller.drains)
+        found.add(line)
+    found.end()
+    texts = sorted(found.faults, key=lambda fault: fault[0])  # of one moment: as they came
+    plan = parse_plan([text for _, text in texts], found.scales, found.adds, found.drains)
     workloads, unmeasured = measured(header.graph, lines)
-    return Retold(plan, teller.arrivals, workloads, (*teller.untold, *unmeasured))
+    return Reconstructed(plan, found.arrivals, workloads, (*found.omitted, *unmeasured))
 
 
 def let_arrive(simulation: Simulation, arrivals: Mapping[NodeName, int]) -> Simulation:
@@ -81,7 +81,7 @@ def _at(ns: int) -> str:
     return f"{max(0, ns) / SECOND:.6f}".rstrip("0").rstrip(".") + "s"
 
 
-class _Teller:
+class _Reconstruction:
     """Goes through a record with a controller beside it, to know which events were causes."""
 
     def __init__(self, header: Header) -> None:
@@ -98,9 +98,9 @@ class _Teller:
         self.scales: list[str] = []
         self.adds: list[str] = []
         self.drains: list[str] = []
-        self.untold: list[str] = []
+        self.omitted: list[str] = []
 
-    def hear(self, line: Line) -> None:
+    def add(self, line: Line) -> None:
         if isinstance(line, FaultLine):
             self._hit[line.target or line.spec.partition("@")[0]] = line.t_ns
         job = self._replay.job
@@ -115,9 +115,9 @@ class _Teller:
             if incident.kind == "hang" and incident.root in self._stalled:
                 since = self._stalled[incident.root]
                 self._fault(since, f"{incident.root}@{_at(since)}:hang")
-        self._tell(line.event, line.t_ns, is_cause)
+        self._note(line.event, line.t_ns, is_cause)
 
-    def _tell(self, event: ev.Event, now: int, is_cause: bool) -> None:
+    def _note(self, event: ev.Event, now: int, is_cause: bool) -> None:
         match event:
             case ev.ReplicaExited(kind=str()):
                 self._failure(event, now, is_cause)
@@ -139,13 +139,13 @@ class _Teller:
             case ev.ControllerStarted():
                 self._fault(now - TAKE_OVER_NS, f"controller@{_at(now - TAKE_OVER_NS)}")
             case ev.StoreLost():
-                self.untold.append(f"the store of {event.world} was lost at {now / 1e9:.2f}s")
+                self.omitted.append(f"the store of {event.world} was lost at {now / 1e9:.2f}s")
             case ev.CancelRequested():
-                self.untold.append(f"the operator cancelled the job at {now / 1e9:.2f}s")
+                self.omitted.append(f"the operator cancelled the job at {now / 1e9:.2f}s")
             case ev.GpuFailed():
                 self._fault(now, f"{event.node}@{_at(now)}:xid={event.xid},{event.gpu}")
             case ev.CordonRequested() | ev.UncordonRequested() | ev.ReplicaUnkillable():
-                self.untold.append(f"{type(event).__name__} at {now / 1e9:.2f}s")
+                self.omitted.append(f"{type(event).__name__} at {now / 1e9:.2f}s")
             case _:
                 pass
 
@@ -156,10 +156,10 @@ class _Teller:
         """One that only followed another's, in the incident of that, would follow again."""
         hit = self._hit.get(str(event.replica), self._hit.get(f"{event.replica}.{event.local_rank}"))
         if not is_cause and (hit is None or now - hit > self._graph.options.cause_window_ns):
-            self.untold.append(f"{event.replica} failed at {now / 1e9:.2f}s in the wake of another failure")
+            self.omitted.append(f"{event.replica} failed at {now / 1e9:.2f}s in the wake of another failure")
             return
         if event.kind in ("start_failed", "unready"):
-            self.untold.append(f"{event.replica} did not come up at {now / 1e9:.2f}s ({event.kind})")
+            self.omitted.append(f"{event.replica} did not come up at {now / 1e9:.2f}s ({event.kind})")
             return
         how = {"oom": ":oom", "hang": ":hang"}.get(event.kind or "", f":exit={event.exit_code}")
         if event.signal is not None and event.kind == "signal":
@@ -234,9 +234,9 @@ class _Attempts:
         self._lasted: dict[tuple[ReplicaId, int], int] = {}  # of those that succeeded
         self._first_suspended: int | None = None  # when the first stayed in place
         for line in records:
-            self._hear(role, line)
+            self._add(role, line)
 
-    def _hear(self, role: str, line: Record) -> None:
+    def _add(self, role: str, line: Record) -> None:
         for effect in line.effects:
             if isinstance(effect, StartReplica) and effect.replica.role == role:
                 self.runs.setdefault((effect.replica, effect.attempt), line.t_ns)

@@ -202,7 +202,7 @@ class Simulation:
         self._accounts.hear(job, line)
         if self._faults.is_waiting:
             self._faults.hear(line)
-        self.work.forget_unseated_services()
+        self.work.services.forget_unseated()
 
     def _note_offer(self, replica: ReplicaId, attempt: int) -> None:
         self.points.offered(replica, attempt)  # made after the user code that offers

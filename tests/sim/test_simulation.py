@@ -19,6 +19,8 @@ from flowdist.dsl.load import load_topology
 from flowdist.faults import Plan, parse_add, parse_fault, parse_scale
 from flowdist.graph import HOUR, SECOND, RoleGraph, parse_duration
 from flowdist.record.journal import FaultLine, Record, encode_line
+from flowdist.sim.engine.attempts import RunningAttempts
+from flowdist.sim.engine.controller import SimController
 from flowdist.sim.engine.network import LATENCY_NS, Link
 from flowdist.sim.engine.queue import Queue
 from flowdist.sim.faults.nemesis import Nemesis
@@ -112,10 +114,10 @@ def test_a_job_that_can_never_go_on_is_a_violation_of_liveness() -> None:
 
 
 def test_two_attempts_at_once_are_seen() -> None:
-    simulation = Simulation(load("gang.py"))
-    simulation.attempt_began(r("trainer/0"), 1)
+    running = RunningAttempts(Queue())
+    running.began(r("trainer/0"), 1)
     with pytest.raises(Violation, match="split brain: trainer/0 runs as attempt 2 while attempt 1 does"):
-        simulation.attempt_began(r("trainer/0"), 2)
+        running.began(r("trainer/0"), 2)
 
 
 def test_a_lost_node_is_fenced_before_its_replicas_run_elsewhere() -> None:
@@ -289,17 +291,21 @@ def test_the_simulator_knows_of_each_node_whether_it_is_heard_as_the_links_do() 
     """It is written down where it changes: whoever is missed plays each heartbeat."""
     unlike = 0
 
-    class Watched(Simulation):
+    class Watched(SimController):
         def plan(self) -> None:
             super().plan()
             nonlocal unlike
-            for name, node in getattr(self, "nodes", {}).items():
-                unlike += node.is_heard != self.sessions.is_heard(name) and not self.is_down
+            for name, node in self._nodes.items():
+                unlike += node.is_heard != self.sessions.is_heard(name) and not self._ctx.is_down
                 seen.add(node.is_heard)
+
+    class WatchedSimulation(Simulation):
+        def _new_controller(self, checks: Checks) -> SimController:
+            return Watched(self.ctx, self.nodes, self, checks)
 
     seen: set[bool] = set()
     graph = load("ps.py", nodes=8, trainers="2:8", max_restarts=9)
     nemesis = Nemesis(graph, HOUR // 6)
     for seed in range(1, 40):
-        Watched(graph, nemesis.plan(seed), seed=seed, schedule=seed, fast_forward=True).run(HOUR)
+        WatchedSimulation(graph, nemesis.plan(seed), seed=seed, schedule=seed, fast_forward=True).run(HOUR)
     assert not unlike and seen == {True, False}

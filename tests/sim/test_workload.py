@@ -21,7 +21,7 @@ from flowdist.sim.faults.nemesis import Nemesis
 from flowdist.sim.simulation import SimResult, Simulation
 from flowdist.testing.campaign import campaign, horizon
 from flowdist.testing.kit import graph_of
-from tests.sim.test_stretch import differences
+from tests.sim.test_fast_forward import differences
 
 
 def gang(replicas: str = "4", **load: Any) -> RoleGraph:

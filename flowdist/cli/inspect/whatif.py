@@ -85,10 +85,10 @@ def read_question(faults: FaultOptions, other: OtherTopology, trace_file: str | 
 def answer(header: Header, lines: list[Line], name: str, question: Question, as_json: bool) -> NoReturn:
     """Simulate what was, and what would have been; show both beside the record. Exits as the latter ended."""
     from flowdist.sim.faults.injector import check_faults
-    from flowdist.sim.reconstruct import let_arrive, retold, with_workloads
+    from flowdist.sim.reconstruct import let_arrive, reconstruct, with_workloads
     from flowdist.sim.simulation import Simulation, with_nodes
 
-    story = retold(header, lines)
+    story = reconstruct(header, lines)
     more = question.faults.plan()
     same = with_nodes(with_workloads(header.graph, story.workloads))
     other = _other(same, story.workloads, question)
@@ -109,7 +109,7 @@ def answer(header: Header, lines: list[Line], name: str, question: Question, as_
 
         write(Path(question.trace_file), b"".join(encode_line(line) for line in result.lines))
     if as_json:
-        told: dict[str, Any] = {"faults": _spelled(story.plan), "untold": list(story.untold)}
+        told: dict[str, Any] = {"faults": _spelled(story.plan), "untold": list(story.omitted)}
         told |= dict(zip(("as_it_was", "again", "what_if"), summaries, strict=True))
         told["unfired"] = [fault.spec for fault in result.unfired]
         told["violation"] = str(result.violation) if result.violation is not None else None
@@ -184,7 +184,7 @@ def _show(
 
     click.echo(f"{name}, with {', '.join(question.words)}\n")
     click.echo(f"What befell the run: {', '.join(_spelled(story.plan)) or 'nothing'}")
-    for text in story.untold:
+    for text in story.omitted:
         click.echo(f"Not repeated: {text}")
     click.echo("")
     for line in table(_rows(summaries)):

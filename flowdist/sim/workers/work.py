@@ -58,7 +58,7 @@ class Work:
         self.worlds = Worlds(ctx, code, accounts)
         self.models = self.worlds.models
         self.partitions = Partitions(ctx, self.worlds)
-        self._services = Services(ctx, self.worlds, self.partitions, code, accounts)
+        self.services = Services(ctx, self.worlds, self.partitions, code, accounts)
         self.stalled_services = StalledServices(ctx, self.worlds)
         self.collectives = Collectives(ctx, nodes, self.worlds, self.partitions)
         self.disks = Disks(ctx, code.disk)
@@ -151,7 +151,7 @@ class Work:
             node.tell(io.ProbePassed(*key))
         if role.kind == "service":
             self.stalled_services.end(start.replica)
-            self._services.begin(start.replica, start.attempt)
+            self.services.begin(start.replica, start.attempt)
         elif role.workload.rejoin_ns is not None:
             for local_rank in range(node.procs_of(start.replica)):
                 node.tell(io.WorkerElastic(*key, local_rank))
@@ -178,7 +178,7 @@ class Work:
             self.worlds.halt(model)
         if self.stalled_services.has_begun(replica, attempt):
             self.stalled_services.end(replica)
-        self._services.end(replica, attempt)
+        self.services.end(replica, attempt)
 
     def worker_lost(self, replica: ReplicaId, attempt: int) -> None:
         """Let the peers of workers that are about to end notice it, or not."""
@@ -187,10 +187,6 @@ class Work:
     def is_deaf(self, replica: ReplicaId, attempt: int) -> bool:
         """Return whether the workers run no signal handler, because they are inside a collective that never ends."""
         return self.collectives.is_deaf(replica, attempt)
-
-    def forget_unseated_services(self) -> None:
-        """Resume the worlds that wait for a replica of a service which has lost its seat."""
-        self._services.forget_unseated()
 
     def leave_behind(self, start: StartReplica) -> None:
         """A world starts anew whose last generation stands still, on a node that is paused: that one works no more."""

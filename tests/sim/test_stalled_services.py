@@ -11,7 +11,7 @@ from flowdist.faults import Plan, parse_fault
 from flowdist.graph import SECOND
 from flowdist.sim.result import SimResult
 from flowdist.testing import graph_of, simulate
-from tests.sim.test_stretch import differences
+from tests.sim.test_fast_forward import differences
 
 
 def run(*faults: str, on_restart: Literal["reconnect", "restart"] = "reconnect", **service: Any) -> SimResult:

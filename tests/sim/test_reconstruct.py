@@ -20,7 +20,7 @@ from flowdist.faults.scenario import load_scenario
 from flowdist.graph import MS, SECOND, RoleGraph
 from flowdist.record.journal import FaultLine, Header, Line, Record
 from flowdist.report.record.summary import summary_of
-from flowdist.sim.reconstruct import let_arrive, measured, retold, with_workloads
+from flowdist.sim.reconstruct import let_arrive, measured, reconstruct, with_workloads
 from flowdist.sim.simulation import SimResult, Simulation, with_nodes
 from flowdist.testing import simulate
 from flowdist.testing.kit import graph_of
@@ -49,7 +49,7 @@ def story(result: SimResult) -> object:
 def test_every_scenario_told_again_from_its_trace_is_the_same_story(path: Path) -> None:
     graph, then = played(path)
     header, lines = header_of(then)
-    found = retold(header, lines)
+    found = reconstruct(header, lines)
     again = let_arrive(Simulation(with_workloads(graph, found.workloads), found.plan), found.arrivals).run()
     assert again.violation is None
     assert story(again) == story(then)
@@ -78,9 +78,9 @@ GANG = next(path for path in STORIES if path.stem.startswith("r4_"))
 def test_a_failure_is_spelled_in_the_fault_grammar(exit: ev.ReplicaExited, spelled: str) -> None:
     header, lines = header_of(played(GANG)[1])
     before = [line for line in lines if isinstance(line, Record) and line.t_ns < 4 * SECOND]
-    found = retold(header, [*before, Record(len(before) + 1, 5 * SECOND + 499_000, exit)])
+    found = reconstruct(header, [*before, Record(len(before) + 1, 5 * SECOND + 499_000, exit)])
     assert [fault.spec for fault in found.plan.faults] == [spelled] * bool(spelled)
-    assert spelled or found.untold[0] == "trainer/1 did not come up at 5.00s (start_failed)"
+    assert spelled or found.omitted[0] == "trainer/1 did not come up at 5.00s (start_failed)"
 
 
 def test_who_fails_in_the_wake_of_another_is_not_repeated_but_a_second_fault_is() -> None:
@@ -99,9 +99,9 @@ def test_who_fails_in_the_wake_of_another_is_not_repeated_but_a_second_fault_is(
         now = last.t_ns + 10 * MS
         fault = [FaultLine(now - 1 * MS, "trainer/3@2m", "trainer/3")] if hit else []
         failed = ev.ReplicaExited(ReplicaId("trainer", 3), 1, "signal", 0, "ABRT")  # a peer, in the open incident
-        found = retold(header, [*told, *fault, Record(last.n + 1, now, failed)])
+        found = reconstruct(header, [*told, *fault, Record(last.n + 1, now, failed)])
         assert [f.target for f in found.plan.faults] == ["trainer/2", "trainer/3"][: 1 + hit]
-        assert bool(found.untold and "in the wake of another failure" in found.untold[0]) != hit
+        assert bool(found.omitted and "in the wake of another failure" in found.omitted[0]) != hit
 
 
 def test_steps_start_up_and_checkpoints_are_measured() -> None:
@@ -124,7 +124,7 @@ def test_nodes_come_when_they_came() -> None:
     graph, plan = with_nodes(graph_of(t)), parse_plan(["trainer/1@20s", "controller@5s"])
     then = let_arrive(Simulation(graph, plan), late).run()
     header, lines = header_of(then)
-    found = retold(header, lines)
+    found = reconstruct(header, lines)
     assert found.arrivals == late and story(then)[0] == "succeeded"
     again = let_arrive(Simulation(with_workloads(graph, found.workloads), found.plan), found.arrivals).run()
     assert story(again) == story(then) and again.now == pytest.approx(then.now, rel=0.01)
@@ -162,7 +162,7 @@ def test_without_progress_the_pace_is_that_of_the_checkpoints_and_that_is_said()
     cycle = declared.checkpoint_every_ns + declared.checkpoint_ns
     assert work.steps == pytest.approx(declared.steps, rel=0.01)
     assert (work.step_ns, work.checkpoint_every_ns) == (pytest.approx(cycle / 60, rel=0.01), pytest.approx(cycle))
-    again = Simulation(with_workloads(graph, workloads), retold(header_of(then)[0], lines).plan).run()
+    again = Simulation(with_workloads(graph, workloads), reconstruct(header_of(then)[0], lines).plan).run()
     assert again.now == pytest.approx(then.now, rel=0.02) and story(again) == story(then)
     told = [result.models["trainer"].lost_ns for result in (again, then)]
     assert told[0] == pytest.approx(told[1], rel=0.1)
@@ -174,7 +174,7 @@ def test_what_is_in_the_measured_times_is_not_paid_again() -> None:
     t.role("trainer", "true", replicas=2, restart=Restart(max_restarts=3), workload=Workload(**load))  # type: ignore[arg-type]
     then = simulate(t, "trainer/1@350s")
     header, lines = header_of(then)
-    found = retold(header, lines)
+    found = reconstruct(header, lines)
     again = Simulation(with_workloads(header.graph, found.workloads), found.plan).run()
     assert again.now == pytest.approx(then.now, rel=0.02) and story(again) == story(then)
     silent = without(lines, ev.ReplicaProgressed, ev.CheckpointOffered)
