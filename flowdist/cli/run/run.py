@@ -26,7 +26,7 @@ from flowdist.graph import RoleGraph
 if TYPE_CHECKING:
     from flowdist.runtime.run_folder.logs import OpenSink
     from flowdist.runtime.supervisor.event_printer import Show
-    from flowdist.runtime.supervisor.startup_signals import EarlyInterrupts
+    from flowdist.runtime.supervisor.startup_signals import StartupSignals
     from flowdist.runtime.supervisor.supervisor import Hosting
 
 COMPONENTS = ("dist.ddp", "dist.spmd")
@@ -166,7 +166,7 @@ def carry_out(
     from flowdist.runtime.gpus.devices import machine_gpus, settle_cluster  # asyncio and more: not for --help
     from flowdist.runtime.injection.injector import check_faults
     from flowdist.runtime.run_folder.folder import find_run, new_run
-    from flowdist.runtime.supervisor.startup_signals import EarlyInterrupts
+    from flowdist.runtime.supervisor.startup_signals import StartupSignals
     from flowdist.runtime.worker_env.secret_values import Mask, check_secrets
 
     gpus = machine_gpus(os.environ)
@@ -185,7 +185,7 @@ def carry_out(
     console.now_ns = lambda: 0  # nothing has begun
     for warning in warnings:
         console.show("warning", warning)
-    with EarlyInterrupts() as early:
+    with StartupSignals() as early:
         run_dir = run_dir or new_run(base, graph, prefix)
         if metrics is not None:
             console.show("event", f"metrics at http://127.0.0.1:{metrics.getsockname()[1]}/metrics")
@@ -218,7 +218,7 @@ def _supervise(
     opener: Callable[[Path, Show], OpenSink] | None,
     metrics: int | None,
     hosting: Hosting | None,
-    early: EarlyInterrupts,
+    early: StartupSignals,
 ) -> str:
     """Until the job is over and its summary is written; the outcome."""
     from flowdist.runtime.supervisor.supervisor import Supervisor
@@ -262,12 +262,12 @@ def _supervise(
 def _call_off(graph: RoleGraph, run_dir: Path, console: Console, mask: Callable[[str], str]) -> bool:
     """It was interrupted before it could end in order. That ends it only where nothing of it has happened yet."""
     from flowdist.runtime.run_folder.runs import has_begun, resume_help
-    from flowdist.runtime.supervisor.cancelled_before_start import called_off  # as in carry_out
+    from flowdist.runtime.supervisor.cancelled_before_start import cancelled_before_start  # as in carry_out
 
     if has_begun(run_dir):
         console.show("warning", f"interrupted before it could end in order; {resume_help(run_dir)}")
         return False
-    finish(called_off(run_dir, graph), console.shown.as_json, mask)
+    finish(cancelled_before_start(run_dir, graph), console.shown.as_json, mask)
     return True
 
 
