@@ -99,7 +99,7 @@ def test_sigkill_of_a_process_of_a_node(tmp_path: Path, victim: str, how: tuple[
 def test_sigkill_of_a_fork_server_is_a_failure_of_its_workers(tmp_path: Path) -> None:
     """They end with it; the next ones are forked by another."""
     with stubborn_job(tmp_path, *WARM, "--max-restarts", "3") as job:
-        (server,) = job.named("flowdist/runtime/fork_server_boot.py")[:1]
+        (server,) = job.named("flowdist/runtime/processes/fork_server_boot.py")[:1]
         below = descendants(server)
         assert len(below) >= 2
         with Deaths([server, *below]) as deaths:
