@@ -129,7 +129,13 @@ class HostProcess:
     def result(self, finished: FinishJob, unfired: list[Fault]) -> RunResult:
         """Return the result of the run. `unfired` are the faults of the plan that were never injected."""
         return RunResult(
-            finished.outcome, finished.reason, str(self.run_dir), self.state, self.fault_lines, unfired, self._mirror.sheet
+            finished.outcome,
+            finished.reason,
+            str(self.run_dir),
+            self.state,
+            self.fault_lines,
+            unfired,
+            self._mirror.sheet,
         )
 
     async def end_processes(self) -> None:
