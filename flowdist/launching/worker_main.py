@@ -5,7 +5,6 @@ It calls the function that the parent has pickled, and leaves in its folder what
 
 from __future__ import annotations
 
-import os
 import pickle
 import sys
 import traceback
@@ -14,6 +13,7 @@ from multiprocessing import spawn
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+from flowdist.runtime.run_folder.atomic import write_atomically
 from flowdist.worker.process_groups import end_at_exit
 
 CALL = "call.pickle"  # in the folder of the run
@@ -84,9 +84,7 @@ def _fail(folder: Path, result: Result) -> NoReturn:
 
 
 def _leave(folder: Path, result: Result) -> None:
-    temporary = folder / f".{RESULT}.{os.getpid()}"
-    temporary.write_bytes(pickle.dumps(tuple(result)))
-    temporary.rename(folder / RESULT)
+    write_atomically(folder / RESULT, pickle.dumps(tuple(result)))
 
 
 if __name__ == "__main__":

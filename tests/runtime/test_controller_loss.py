@@ -99,7 +99,7 @@ def test_r21_ctrl_c_that_a_controller_has_not_read_before_it_died_is_for_the_nex
         controller = job.named("flowdist.runtime.controller.controller_main")[0]
         os.kill(controller, signal.SIGSTOP)  # it reads nothing more
         job.process.send_signal(signal.SIGINT)
-        job.until("once more stops at once")
+        job.until("a second interrupt stops it at once")
         os.kill(controller, signal.SIGKILL)
         assert job.finish() == 130
         header, lines = job.journal()

@@ -22,7 +22,7 @@ from flowdist.faults.files import parse_plan
 from flowdist.faults.rates import Arrivals
 from flowdist.record.journal import FaultLine, Record
 from flowdist.report.record.summary import summary_of
-from flowdist.runtime.supervisor.supervisor import WIND_DOWN_S
+from flowdist.runtime.supervisor.host_process import WIND_DOWN_S
 from flowdist.sim.simulation import Simulation, with_nodes
 from tests.runtime.harness import Deaths, Job
 from tests.runtime.test_run import decisions, replayed, world_sizes

@@ -9,7 +9,7 @@ import pytest
 
 from flowdist.control.protocol.events import NodeGone, NodeLeft, NodePreempted, NodeSilent, ReplicaExited
 from flowdist.record.journal import FaultLine, Record
-from flowdist.runtime.controller.reception import node_name
+from flowdist.runtime.controller.host_registry import node_name
 from tests.runtime.harness import Deaths, Job
 from tests.runtime.hosts import Hosts
 

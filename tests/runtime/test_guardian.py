@@ -22,7 +22,7 @@ def fork(code):
         os._exit(0)
     return pid
 
-guardian.LAST_S = float(sys.argv[3])
+guardian.EXIT_WAIT_S = float(sys.argv[3])
 wake, wake_write = os.pipe()
 os.set_blocking(wake_write, False)
 signal.set_wakeup_fd(wake_write)

@@ -11,7 +11,7 @@ from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.ids import unnamed_nodes
 from flowdist.errors import FlowdistError
 from flowdist.graph import Cluster, NodeSpec, RoleGraph, RoleSpec
-from flowdist.runtime.controller.reception import Reception, node_name
+from flowdist.runtime.controller.host_registry import HostRegistry, node_name
 from flowdist.runtime.wire import addresses
 from flowdist.runtime.wire.addresses import Endpoint, endpoint_of, interface_of, listening_address, reserve
 from flowdist.runtime.wire.frames import JoinRequest, Welcome
@@ -19,20 +19,20 @@ from flowdist.runtime.wire.handshake import (
     Accepted,
     Challenge,
     ClientHandshake,
+    ConnectionRejected,
     Hello,
     Proof,
     Refused,
     ServerHandshake,
-    TurnedAway,
 )
 
 
-def greet(caller: ClientHandshake, porter: ServerHandshake) -> Accepted | Refused:
+def greet(caller: ClientHandshake, server: ServerHandshake) -> Accepted | Refused:
     """A whole conversation."""
-    challenge = porter.challenge(caller.hello)
+    challenge = server.challenge(caller.hello)
     if isinstance(challenge, Refused):
         return challenge
-    return porter.judge(caller.answer(challenge))
+    return server.verify(caller.answer(challenge))
 
 
 @pytest.mark.parametrize("run", ["", "run-1"])
@@ -50,35 +50,37 @@ def test_another_job_or_another_run_is_refused_by_name() -> None:
 
 @pytest.mark.parametrize(("ours", "theirs"), [("hush", "other"), ("", "other"), ("hush", "")])
 def test_each_side_finds_out_that_the_other_has_another_token(ours: str, theirs: str) -> None:
-    caller, porter = ClientHandshake("job1", "", ours), ServerHandshake("job1", "run-1", theirs)
-    challenge = porter.challenge(caller.hello)
-    with pytest.raises(TurnedAway, match="another token") as caught:
+    caller, server = ClientHandshake("job1", "", ours), ServerHandshake("job1", "run-1", theirs)
+    challenge = server.challenge(caller.hello)
+    with pytest.raises(ConnectionRejected, match="another token") as caught:
         caller.answer(challenge)
     assert ("not set here" in caught.value.help) == (not ours)
     forged = Proof(b"x" * 32)
-    assert porter.judge(forged) == Refused("another token", "set FLOWDIST_TOKEN to the same on every host")
+    assert server.verify(forged) == Refused(
+        "this host has another token", "set FLOWDIST_TOKEN to the same value on every host"
+    )
 
 
 def test_a_proof_is_good_for_one_call_and_one_side_only() -> None:
-    caller, porter = ClientHandshake("job1", "", "hush"), ServerHandshake("job1", "run-1", "hush")
-    challenge = porter.challenge(caller.hello)
+    caller, server = ClientHandshake("job1", "", "hush"), ServerHandshake("job1", "run-1", "hush")
+    challenge = server.challenge(caller.hello)
     assert isinstance(challenge, Challenge)
     proof = caller.answer(challenge)
     again = ServerHandshake("job1", "run-1", "hush")
     again.challenge(caller.hello)
-    assert isinstance(again.judge(proof), Refused), "a recorded proof does not open another call"
-    assert isinstance(porter.judge(Proof(challenge.proof)), Refused), "the controller's own proof is not the host's"
+    assert isinstance(again.verify(proof), Refused), "a recorded proof does not open another call"
+    assert isinstance(server.verify(Proof(challenge.proof)), Refused), "the controller's own proof is not the host's"
 
 
 def test_words_in_the_wrong_order_are_refused() -> None:
-    porter = ServerHandshake("job1", "run-1", "")
-    assert isinstance(porter.challenge(Proof(b"")), Refused) and isinstance(porter.judge(Proof(b"")), Refused)
-    assert isinstance(porter.judge(Hello("job1", "", b"")), Refused)
-    refused = porter.challenge(Hello("job1", "", b"", wire=99))
+    server = ServerHandshake("job1", "run-1", "")
+    assert isinstance(server.challenge(Proof(b"")), Refused) and isinstance(server.verify(Proof(b"")), Refused)
+    assert isinstance(server.verify(Hello("job1", "", b"")), Refused)
+    refused = server.challenge(Hello("job1", "", b"", wire=99))
     assert isinstance(refused, Refused) and "this host version 99" in refused.reason
-    with pytest.raises(TurnedAway):
+    with pytest.raises(ConnectionRejected):
         ClientHandshake("job1", "", "").answer(Accepted())
-    with pytest.raises(TurnedAway, match="full"):
+    with pytest.raises(ConnectionRejected, match="full"):
         ClientHandshake("job1", "", "").answer(Refused("full"))
 
 
@@ -96,11 +98,11 @@ class Door:
         graph = RoleGraph("t", (RoleSpec("default", ("true",)),), cluster=Cluster((NodeSpec("gpu"),)))
         self.known = ("gpu", *unnamed_nodes(2, 3))
         self.controller = Controller(graph, self.known)
-        self.reception = Reception(graph, "job1", "run-1", "", self.known)
+        self.registry = HostRegistry(graph, "job1", "run-1", "", self.known)
 
     def arrive(self, host: str, uid: str, node: str = "") -> tuple[Welcome | Refused, asyncio.StreamWriter]:
         writer: asyncio.StreamWriter = object()  # type: ignore[assignment]
-        return self.reception.welcome(JoinRequest(host, uid, node), self.controller.state, writer), writer
+        return self.registry.welcome(JoinRequest(host, uid, node), self.controller.state, writer), writer
 
     def join(self, welcome: Welcome | Refused) -> None:
         assert isinstance(welcome, Welcome)
@@ -120,7 +122,7 @@ def test_a_name_is_given_again_once_its_host_has_left_and_counts_on_from_there()
     door = Door()
     one, writer = door.arrive("a", "1")
     door.join(one)
-    door.reception.depart(writer)
+    door.registry.disconnected(writer)
     two, _ = door.arrive("a", "2")
     assert isinstance(two, Welcome) and two.node == "a-2", "it still counts as up"
     door.controller.handle(ev.NodeLeft("a"), 0)
@@ -131,18 +133,18 @@ def test_a_name_is_given_again_once_its_host_has_left_and_counts_on_from_there()
 def test_a_host_that_comes_again_keeps_its_name_unless_another_has_it() -> None:
     door = Door()
     _, writer = door.arrive("a", "1")
-    door.reception.depart(writer)
+    door.registry.disconnected(writer)
     again, _ = door.arrive("", "1", "a")
     assert isinstance(again, Welcome) and again.node == "a"
     refused, _ = door.arrive("", "2", "a")
-    assert isinstance(refused, Refused) and "another host has become a" in refused.reason and not refused.again
+    assert isinstance(refused, Refused) and "another host has become a" in refused.reason and not refused.retry
 
 
 def test_nobody_is_let_into_a_job_that_ends() -> None:
     door = Door()
     door.controller.handle(ev.CancelRequested("enough"), 0)
     refused, _ = door.arrive("a", "1")
-    assert isinstance(refused, Refused) and refused.again, "the next run may be another matter"
+    assert isinstance(refused, Refused) and refused.retry, "the next run may be another matter"
 
 
 def test_endpoints_are_read_as_people_write_them() -> None:
@@ -178,10 +180,10 @@ def test_a_port_is_reserved_once() -> None:
     assert reserve("127.0.0.1", 0) is None
     elsewhere = reserve("127.0.0.2", 0)
     assert elsewhere is not None
-    elsewhere.held.close()
-    held.held.close()
+    elsewhere.lock.close()
+    held.lock.close()
     again = reserve("127.0.0.1", 0)
     assert again is not None
-    again.held.close()
+    again.lock.close()
     with pytest.raises(FlowdistError, match=r"192\.0\.2\.1:0 cannot be bound"):
         reserve("192.0.2.1", 0)

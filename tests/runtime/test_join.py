@@ -140,7 +140,7 @@ def test_two_hosts_are_up_until_the_controllers_is_gone_for_too_long(tmp_path: P
         assert f"write flowdist run --listen {hosts.endpoint} --resume {first.run_dir.name}" in again.text
         assert second.finish() == 1 and second.alive() == [], second.text
         text = f"no controller has answered at {hosts.endpoint} for 3s (connection refused)"
-        assert f"{text}: everything here was stopped" in second.text
+        assert f"{text}; everything on this host was stopped" in second.text
 
 
 @pytest.mark.slow

@@ -88,10 +88,10 @@ def test_sigkill_of_a_process_of_a_node(tmp_path: Path, victim: str, how: tuple[
         with Deaths([guardian, spawner, agent, *below, *adopted]) as deaths:
             os.kill({"agent": agent, "spawner": spawner, "guardian": guardian}[victim], signal.SIGKILL)
             assert deaths.survivors() == []
-        job.until("its agent is started again")
+        job.until("agent started again")
         job.until("set free", 2)
         job.process.send_signal(signal.SIGINT)
-        job.until("once more stops at once")
+        job.until("a second interrupt stops it at once")
         job.process.send_signal(signal.SIGINT)
         assert job.finish() == 130
         assert job.alive() == []
@@ -101,7 +101,7 @@ def test_sigkill_of_a_process_of_a_node(tmp_path: Path, victim: str, how: tuple[
 def test_sigkill_of_a_fork_server_is_a_failure_of_its_workers(tmp_path: Path) -> None:
     """They end with it; the next ones are forked by another."""
     with stubborn_job(tmp_path, *WARM, "--max-restarts", "3") as job:
-        (server,) = job.named("flowdist/runtime/fork_server_boot.py")[:1]
+        (server,) = job.named("flowdist/runtime/processes/fork_server_boot.py")[:1]
         below = descendants(server)
         assert len(below) >= 2
         with Deaths([server, *below]) as deaths:
@@ -110,7 +110,7 @@ def test_sigkill_of_a_fork_server_is_a_failure_of_its_workers(tmp_path: Path) ->
         job.until("signal SIGKILL")
         job.until("set free", 2)
         job.process.send_signal(signal.SIGINT)
-        job.until("once more stops at once")
+        job.until("a second interrupt stops it at once")
         job.process.send_signal(signal.SIGINT)
         assert job.finish() == 130
         assert job.alive() == []
@@ -160,7 +160,7 @@ def test_ctrl_c_stops_in_order_and_a_second_one_at_once(tmp_path: Path) -> None:
         assert job.text.count("goodbye") == 2 and job.alive() == []
     with stubborn_job(tmp_path) as job:
         job.process.send_signal(signal.SIGINT)
-        job.until("once more stops at once")
+        job.until("a second interrupt stops it at once")
         job.process.send_signal(signal.SIGINT)
         assert job.finish() == 130 and job.alive() == []
 
@@ -202,7 +202,7 @@ def test_an_agent_that_dies_again_and_again_is_not_started_any_more_and_status_s
         for death in range(6):
             node1 = next(pid for pid in job.named("flowdist.runtime.agent.guardian") if is_guardian_of(pid, "node1"))
             os.kill(node1, signal.SIGKILL)
-            job.until("its agent is started again" if death < 5 else "is not started again (see node1.log)")
+            job.until("agent started again" if death < 5 else "is not started again (see node1.log)")
             if death < 5:
                 job.until("node1 joined")
         status = status_text(describe(job.run_dir))

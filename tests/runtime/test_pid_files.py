@@ -24,7 +24,7 @@ from flowdist.control.protocol.events import ReplicaElastic, ReplicaStarted, Rep
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.control.protocol.messages import Ordered, Report, Reported
 from flowdist.graph import SECOND, NodeSpec, encode_graph
-from flowdist.runtime.agent.guardian import NodeConfig
+from flowdist.runtime.agent.node_config import NodeConfig
 from flowdist.runtime.injection.remote_faults import RemoteFault, strike, workers_hit
 from flowdist.runtime.processes.spawner import Spawner
 from flowdist.runtime.processes.spawning import (
@@ -160,7 +160,7 @@ AGENT = """
 import socket, sys
 import msgspec
 from flowdist.runtime.agent.agent_main import run_agent
-from flowdist.runtime.agent.guardian import NodeConfig
+from flowdist.runtime.agent.node_config import NodeConfig
 run_agent(msgspec.json.decode(sys.argv[1], type=NodeConfig), socket.socket(fileno=int(sys.argv[2])))
 """
 

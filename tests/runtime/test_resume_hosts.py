@@ -109,7 +109,7 @@ def test_a_host_that_still_calls_is_taken_in_again(tmp_path: Path) -> None:
         second.until("generation 1 rank 1 of 2")
         first.until("committed True")
         kill(first)
-        second.until("is lost: calling it")
+        second.until("lost; connecting again")
         again = hosts.start(1, "run", "--listen", hosts.endpoint, "--resume", "latest")
         second.until("connected to the controller again")
         second.until("rank 1 of 2 from step 1")
@@ -129,7 +129,7 @@ def test_a_host_that_has_seen_more_of_the_journal_than_the_crash_has_left_is_tol
         journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:3]))
         hosts.start(1, "run", "--listen", hosts.endpoint, "--resume", "latest").until("rank 0 of 1")
         assert second.finish() == 1 and second.alive() == [], second.text
-        assert "the next one lacks the end of its journal: join again" in second.text
+        assert "the journal there lost its last lines in a crash: join the job again" in second.text
         assert "does not replay" not in hosts.text
 
 

@@ -31,7 +31,7 @@ from flowdist.runtime.run_folder.runs import (
     state_of,
     written_status,
 )
-from flowdist.runtime.supervisor.cancelled_before_start import called_off
+from flowdist.runtime.supervisor.cancelled_before_start import cancelled_before_start
 from flowdist.runtime.worker_env.run_environment import write_environment
 from flowdist.runtime.worker_env.secret_values import Mask
 
@@ -154,7 +154,7 @@ def test_a_run_that_was_interrupted_before_it_began_was_cancelled(base: Path) ->
     """It has no journal that could say so, but its summary does, and nobody goes on with it."""
     run_dir = new_run(base, GRAPH)
     assert state_of(run_dir).state == "died" and not has_begun(run_dir)
-    finish(called_off(run_dir, GRAPH), as_json=True, mask=str)
+    finish(cancelled_before_start(run_dir, GRAPH), as_json=True, mask=str)
     assert state_of(run_dir) == ("cancelled", "interrupted before it began", 0)
     status = written_status(run_dir)
     assert status is not None and status.state == "cancelled"

@@ -27,7 +27,7 @@ from flowdist.graph import SECOND
 from flowdist.record.journal import Record
 
 if TYPE_CHECKING:
-    from flowdist.runtime.supervisor.startup_signals import EarlyInterrupts
+    from flowdist.runtime.supervisor.startup_signals import StartupSignals
     from flowdist.runtime.supervisor.supervisor import Observer
 
 LOG = "supervisor.log"
@@ -66,7 +66,7 @@ def detached(
     shown: Shown,
     mask: Callable[[str], str],
     supervise: Callable[[Console], int],
-    early: EarlyInterrupts,
+    early: StartupSignals,
 ) -> NoReturn:
     """Leave it to a process in the background; ends this one when that has started the job, or could not.
 

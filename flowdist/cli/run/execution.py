@@ -21,7 +21,7 @@ from flowdist.graph import RoleGraph
 if TYPE_CHECKING:
     from flowdist.runtime.run_folder.logs import OpenSink
     from flowdist.runtime.supervisor.event_printer import Show
-    from flowdist.runtime.supervisor.startup_signals import EarlyInterrupts
+    from flowdist.runtime.supervisor.startup_signals import StartupSignals
     from flowdist.runtime.supervisor.supervisor import Hosting, RunResult
     from flowdist.runtime.worker_env.secret_values import Mask
 
@@ -60,7 +60,7 @@ def execute(graph: RoleGraph | None, settings: RunSettings) -> NoReturn:
     from flowdist.runtime.gpus.devices import machine_gpus, settle_cluster  # asyncio and more: not needed by --help
     from flowdist.runtime.injection.injector import check_faults
     from flowdist.runtime.run_folder.folder import find_run, new_run
-    from flowdist.runtime.supervisor.startup_signals import EarlyInterrupts
+    from flowdist.runtime.supervisor.startup_signals import StartupSignals
     from flowdist.runtime.worker_env.secret_values import Mask, check_secrets
 
     plan, hosting = settings.plan, settings.hosting
@@ -79,7 +79,7 @@ def execute(graph: RoleGraph | None, settings: RunSettings) -> NoReturn:
     console.now_ns = lambda: 0  # the job has not begun
     for warning in warnings:
         console.show("warning", warning)
-    with EarlyInterrupts() as early:
+    with StartupSignals() as early:
         run_dir = run_dir or new_run(settings.base, graph, settings.prefix)
         if metrics is not None:
             console.show("event", f"metrics at http://127.0.0.1:{metrics.getsockname()[1]}/metrics")
@@ -100,7 +100,7 @@ class _Run(NamedTuple):
     settings: RunSettings
     mask: Mask
     metrics: int | None  # file descriptor of the listening socket
-    early: EarlyInterrupts
+    early: StartupSignals
 
     def supervise(self, console: Console) -> int:
         """Run the job to its end and return its exit code."""
@@ -161,10 +161,10 @@ class _Run(NamedTuple):
     def _cancel_before_start(self, console: Console) -> bool:
         """End an interrupted run as cancelled if nothing of it has happened yet; else say how to resume it."""
         from flowdist.runtime.run_folder.runs import has_begun, resume_help
-        from flowdist.runtime.supervisor.cancelled_before_start import called_off  # as in execute
+        from flowdist.runtime.supervisor.cancelled_before_start import cancelled_before_start  # as in execute
 
         if has_begun(self.run_dir):
             console.show("warning", f"interrupted before it could end in order; {resume_help(self.run_dir)}")
             return False
-        finish(called_off(self.run_dir, self.graph), console.shown.as_json, self.mask)
+        finish(cancelled_before_start(self.run_dir, self.graph), console.shown.as_json, self.mask)
         return True

@@ -20,7 +20,7 @@ from flowdist.errors import FlowdistError
 from flowdist.graph import NODE_PROCS, Cluster, NodeSpec, RoleGraph, encode_graph
 
 if TYPE_CHECKING:
-    from flowdist.runtime.supervisor.supervisor import RunResult
+    from flowdist.runtime.supervisor.host_process import RunResult
     from flowdist.runtime.worker_env.secret_values import Mask
     from flowdist.torchrun.rendezvous import Rendezvous
 
@@ -95,9 +95,10 @@ def open_job(
     graph: RoleGraph, place: Rendezvous, settings: RunSettings, address: str, gpus: tuple[str, ...]
 ) -> NoReturn:
     """Run the controller on this host, and let others join."""
-    from flowdist.runtime.controller.reception import Listening, node_name
+    from flowdist.runtime.controller.host_registry import Listening, node_name
     from flowdist.runtime.run_folder.folder import Door
-    from flowdist.runtime.supervisor.supervisor import Hosting, Site
+    from flowdist.runtime.supervisor.local_node import Site
+    from flowdist.runtime.supervisor.supervisor import Hosting
     from flowdist.runtime.wire.addresses import address_of, interface_of, reachable_address
 
     own = address_of(place.local_addr) if place.local_addr else reachable_address(address)
@@ -128,21 +129,22 @@ async def _take_part(
     place: Rendezvous, settings: RunSettings, adapt: Adapt, gpus: tuple[str, ...], console: Console, mask: Mask
 ) -> RunResult:
     from flowdist.runtime.run_folder.folder import JOINED
-    from flowdist.runtime.supervisor.joined_host import JoinedHost, join_job
-    from flowdist.runtime.supervisor.supervisor import Site
+    from flowdist.runtime.supervisor.joined_host import JoinedHost
+    from flowdist.runtime.supervisor.joining import join_job
+    from flowdist.runtime.supervisor.local_node import Site
     from flowdist.runtime.wire.addresses import address_of, interface_of
-    from flowdist.runtime.wire.endpoint import Meeting
+    from flowdist.runtime.wire.endpoint import ControllerEndpoint
     from flowdist.runtime.worker_env.run_environment import write_environment
     from flowdist.runtime.worker_env.secret_values import check_secrets
 
-    meeting = Meeting(place.endpoint.host, place.endpoint.port, place.job_id)
-    joined = await join_job(meeting, place.token, socket.gethostname(), place.join_timeout_s, console.show)
+    controller = ControllerEndpoint(place.endpoint.host, place.endpoint.port, place.job_id)
+    joined = await join_job(controller, place.token, socket.gethostname(), place.join_timeout_s, console.show)
     graph = adapt(joined.welcome.graph)
     mask.learn(check_secrets(graph, os.environ))
     run_dir = _folder(settings.base, joined.welcome.run_id, joined.welcome.node, graph)
     (run_dir / JOINED).write_text(f"{place.endpoint}\n")
     write_environment(run_dir, graph, mask, __version__)
-    own = address_of(place.local_addr) if place.local_addr else joined.link.own_address
+    own = address_of(place.local_addr) if place.local_addr else joined.connection.own_address
     open_sink = settings.opener(run_dir, console.show) if settings.opener is not None else None
     console.show("event", f"joined {place.endpoint} as {joined.welcome.node}; logs: {run_dir}")
     procs = own_procs(joined.welcome.graph, graph)

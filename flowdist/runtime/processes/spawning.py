@@ -14,6 +14,10 @@ from pathlib import Path
 
 import msgspec
 
+from flowdist.runtime.run_folder.atomic import write_atomically
+from flowdist.runtime.wire.framing import FrameBuffer
+from flowdist.runtime.wire.framing import encode as encode
+
 
 class ForkServer(msgspec.Struct, frozen=True):
     """What has to be equal for workers to be forked from one process: all that its imports may have read."""
@@ -116,17 +120,14 @@ Answer = Spawned | SpawnRefused | Ended | Ready | Prepared | StartedCold
 
 _REQUESTS = msgspec.msgpack.Decoder(Request)
 _ANSWERS = msgspec.msgpack.Decoder(Answer)
-_ENCODER = msgspec.msgpack.Encoder()
 INJECTED_EXIT = "injected_exit"  # a fault wrote here which code the kill that follows is to be taken for
 INJECTED_OOM = "injected_oom"  # a fault left this: the kill that follows is to be taken for the kernel's
 
 
 def write_pid(folder: str | Path, pid: int) -> None:
     """Whoever reads it finds all of it or nothing. A full disk costs the file, which faults want, not the worker."""
-    temporary = Path(folder, f".pid.{os.getpid()}")
     with contextlib.suppress(OSError):
-        temporary.write_text(f"{pid}\n")
-        temporary.rename(Path(folder, "pid"))
+        write_atomically(Path(folder, "pid"), f"{pid}\n")
 
 
 def read_pid(folder: str | Path) -> int | None:
@@ -143,27 +144,14 @@ def injected_code(folder: Path, code: int) -> int:
     return int(file.read_text()) if code == -signal.SIGKILL and file.exists() else code
 
 
-def encode(message: Request | Answer) -> bytes:
-    body = _ENCODER.encode(message)
-    return len(body).to_bytes(4, "big") + body
-
-
 class Frames:
     """Cuts a stream of bytes into messages."""
 
     def __init__(self, decoder: msgspec.msgpack.Decoder[Request] | msgspec.msgpack.Decoder[Answer]) -> None:
-        self._decoder, self._buffer = decoder, bytearray()
+        self._decoder, self._frames = decoder, FrameBuffer()
 
     def feed(self, data: bytes) -> list[Request | Answer]:
-        self._buffer += data
-        messages: list[Request | Answer] = []
-        while len(self._buffer) >= 4:
-            end = 4 + int.from_bytes(self._buffer[:4], "big")
-            if len(self._buffer) < end:
-                break
-            messages.append(self._decoder.decode(self._buffer[4:end]))
-            del self._buffer[:end]
-        return messages
+        return [self._decoder.decode(body) for body in self._frames.feed(data)]
 
 
 def requests() -> Frames:

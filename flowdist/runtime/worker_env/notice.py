@@ -9,8 +9,9 @@ then reads the steps. So a worker that has seen no notice is never further than 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
+
+from flowdist.runtime.run_folder.atomic import write_atomically
 
 NOTICE = "notice.json"
 ASKED = "asked"
@@ -34,9 +35,7 @@ def tell(folder: Path, step: int | None) -> None:
 
 def _write(folder: Path, content: dict[str, int | bool | None]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f".{NOTICE}.{os.getpid()}"
-    temporary.write_text(json.dumps(content))
-    temporary.rename(folder / NOTICE)
+    write_atomically(folder / NOTICE, json.dumps(content))
 
 
 def _asked(path: Path) -> int | None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from flowdist.graph import RoleGraph
+from flowdist.runtime.run_folder.atomic import write_atomically
 
 ENVIRONMENT = "environment.json"
 
@@ -30,9 +31,7 @@ def write_environment(run_dir: Path, graph: RoleGraph, mask: Callable[[str], str
     except (OSError, ValueError, KeyError, TypeError):
         starts = []
     content = {"format": 1, "kind": "environment", "starts": [*starts, _this_start(graph, mask, flowdist)]}
-    temporary = path.with_suffix(".new")
-    temporary.write_text(json.dumps(content, indent=2) + "\n")
-    temporary.rename(path)
+    write_atomically(path, json.dumps(content, indent=2) + "\n")
 
 
 def _this_start(graph: RoleGraph, mask: Callable[[str], str], flowdist: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from flowdist.control.protocol.events import CancelRequested
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.record.journal import Record
 from flowdist.runtime.run_folder.logs import Follower
-from flowdist.runtime.supervisor.event_printer import Teller
+from flowdist.runtime.supervisor.event_printer import EventPrinter
 from flowdist.testing import graph_of, simulate
 
 
@@ -22,10 +22,10 @@ def told(tmp_path: Path, *faults: str, rejoin_time: str | None, attempt: int = 2
     work = Workload(steps=60, rejoin_time=rejoin_time)
     t.role("trainer", "true", replicas=3, restart=Restart("role", max_restarts=3), workload=work)
     said: list[str] = []
-    teller = Teller(graph_of(t), Follower(tmp_path, lambda *_: None), (), lambda _, text: said.append(text))
+    printer = EventPrinter(graph_of(t), Follower(tmp_path, lambda *_: None), (), lambda _, text: said.append(text))
     for line in simulate(t, *faults).lines:
         if isinstance(line, Record):
-            teller.tell(line)
+            printer.print(line)
     return sorted(text.partition(",")[0] for text in said if f"(attempt {attempt})" in text)
 
 
@@ -37,19 +37,19 @@ def test_who_starts_anew_tears_no_line_of_the_others(tmp_path: Path) -> None:
     role = graph.role("trainer")
     shown: list[str] = []
     follower = Follower(tmp_path, lambda _, text: shown.append(text))
-    teller = Teller(graph, follower, (), lambda *_: None)
+    printer = EventPrinter(graph, follower, (), lambda *_: None)
     logs = [tmp_path / f"trainer/{index}/attempt_1/0/stdout.log" for index in (0, 1)]
     starts = [
         StartReplica(f"node{index}", ReplicaId("trainer", index), 1, "", 1, 0, 1, 0, 1, 0, 1, 0, "", 0)
         for index in (0, 1)
     ]
-    teller.skip(Record(1, 0, CancelRequested(), tuple(starts), ""))
+    printer.skip(Record(1, 0, CancelRequested(), tuple(starts), ""))
     for log, start in zip(logs, starts, strict=True):
         log.parent.mkdir(parents=True)
         log.write_text("a whole line\nhalf")
         follower.follow(start, role)
     again = msgspec.structs.replace(starts[1], attempt=2)
-    teller.tell(Record(2, 0, CancelRequested(), (again,), ""))
+    printer.print(Record(2, 0, CancelRequested(), (again,), ""))
     assert shown == [
         "[trainer/0] a whole line",
         "[trainer/1] a whole line",
@@ -63,9 +63,9 @@ def test_who_starts_anew_tears_no_line_of_the_others(tmp_path: Path) -> None:
 
 def test_who_stays_in_place_goes_on_and_who_failed_starts(tmp_path: Path) -> None:
     assert told(tmp_path, "trainer/1@20s", rejoin_time="1s") == [
-        "trainer/0: goes on in place on node0 (attempt 2)",
+        "trainer/0: continues in place on node0 (attempt 2)",
         "trainer/1: starts on node1 (attempt 2)",
-        "trainer/2: goes on in place on node2 (attempt 2)",
+        "trainer/2: continues in place on node2 (attempt 2)",
     ]
 
 
@@ -76,7 +76,7 @@ def test_without_elastic_workers_all_start(tmp_path: Path) -> None:
 def test_whoever_waited_on_a_node_that_was_lost_starts_when_it_is_back(tmp_path: Path) -> None:
     in_back_off = ("trainer/1@20s", "trainer/1@40s", "node2@40.2s/300ms")
     assert told(tmp_path, *in_back_off, rejoin_time="1s", attempt=3) == [
-        "trainer/0: goes on in place on node0 (attempt 3)",
+        "trainer/0: continues in place on node0 (attempt 3)",
         "trainer/1: starts on node1 (attempt 3)",
         "trainer/2: starts on node2 (attempt 3)",
     ]

@@ -6,12 +6,12 @@ import signal
 
 import pytest
 
-from flowdist.runtime.supervisor.startup_signals import EarlyInterrupts
+from flowdist.runtime.supervisor.startup_signals import StartupSignals
 
 
 def test_an_interrupt_is_no_exception_until_somebody_asks() -> None:
     before = signal.getsignal(signal.SIGINT)
-    with EarlyInterrupts() as early:
+    with StartupSignals() as early:
         early.check()
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
@@ -22,7 +22,7 @@ def test_an_interrupt_is_no_exception_until_somebody_asks() -> None:
 
 
 def test_after_its_end_interrupts_are_what_they_were() -> None:
-    with EarlyInterrupts() as early:
+    with StartupSignals() as early:
         early.end()
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
