@@ -21,8 +21,9 @@ from flowdist.graph import RoleGraph
 if TYPE_CHECKING:
     from flowdist.runtime.run_folder.logs import OpenSink
     from flowdist.runtime.supervisor.event_printer import Show
+    from flowdist.runtime.supervisor.host_process import RunResult
     from flowdist.runtime.supervisor.startup_signals import StartupSignals
-    from flowdist.runtime.supervisor.supervisor import Hosting, RunResult
+    from flowdist.runtime.supervisor.supervisor import Hosting
     from flowdist.runtime.worker_env.secret_values import Mask
 
 EXIT_CODES = {"succeeded": 0, "failed": 1, "cancelled": 130}
