@@ -36,10 +36,10 @@ class ProcessControl:
     def note_fault(self, spec: str, target: str) -> None:
         pass
 
-    def is_far(self, node: str) -> bool:
+    def is_remote(self, node: str) -> bool:
         return node == "far"
 
-    def strike_far(self, blow: RemoteFault) -> None:
+    def apply_remotely(self, blow: RemoteFault) -> None:
         self.done.append(blow)
 
 

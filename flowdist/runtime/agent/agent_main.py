@@ -29,19 +29,20 @@ from flowdist.runtime.agent.readiness import Listener, until_ready
 from flowdist.runtime.agent.worker_socket import WorkerSocket
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.gpus.guard import GpuGuard
-from flowdist.runtime.processes import spawning as spawner
+from flowdist.runtime.processes import spawn_protocol as spawner
+from flowdist.runtime.processes.exit_status import describe_exit, signal_name
 from flowdist.runtime.run_folder.logs import last_output_ns
-from flowdist.runtime.run_folder.remote_error_report import gather
+from flowdist.runtime.run_folder.remote_error_report import collect_report
 from flowdist.runtime.stores.store_forks import StoreForks
 from flowdist.runtime.stores.stores import Stores
 from flowdist.runtime.wire.dialing import dial
 from flowdist.runtime.wire.frames import encode, read_from_controller
 from flowdist.runtime.wire.handshake import TurnedAway
-from flowdist.runtime.worker_env import notice
-from flowdist.runtime.worker_env.environment import Places, fork_server, macro_values, worker_argv, worker_env
+from flowdist.runtime.worker_env import stop_notice
+from flowdist.runtime.worker_env.environment import RunPaths, expand_command, fork_server_spec, macro_values, worker_env
 from flowdist.runtime.worker_env.ports import Ports
 from flowdist.runtime.worker_env.secret_values import Mask
-from flowdist.runtime.worker_env.worker_errors import is_out_of_memory, one_line, oom_kills, raised_ns, signal_name
+from flowdist.runtime.worker_env.worker_errors import error_line, is_out_of_memory, oom_kills, raised_ns
 
 CONNECT_PAUSE_S = 0.02
 FAR_PAUSE_S = 0.1  # to a controller on another host, which may have many to answer
@@ -78,7 +79,7 @@ class _AgentProcess:
         self._agent = Agent(config.node, graph, config.address, config.incarnation)
         checkpoints = graph.checkpoint_dir or str(Path(config.run_dir, "checkpoints"))
         socket_path = str(Path(config.socket_dir, f"{config.node.name}.sock"))
-        self._places = Places(config.run_dir, config.run_id, checkpoints, socket_path)
+        self._places = RunPaths(config.run_dir, config.run_id, checkpoints, socket_path)
         self._ports = Ports(config.run_id, config.number, config.address)
         self._inputs: deque[io.AgentInput] = deque()
         self._is_pumping = False
@@ -173,9 +174,9 @@ class _AgentProcess:
             case io.LeaveGeneration():
                 self._sockets.leave(output.replica, output.attempt)
             case io.HurrySpawn():
-                self._gpus.hurry(output.replica, output.attempt)
+                self._gpus.cancel(output.replica, output.attempt)
                 for id in self._ids_of(output.replica, output.attempt):
-                    self._channel_send(spawner.Hurry(id))
+                    self._channel_send(spawner.CancelSpawn(id))
             case io.SignalWorkers():
                 self._signal(output)
             case io.WritePeers():
@@ -187,10 +188,10 @@ class _AgentProcess:
                 self._inputs.append(io.SignsSeen(output.replica, output.attempt, seen_ns))
             case io.AskWorkers():
                 folder, procs = self._attempt_dir(output.replica, output.attempt), self._procs(output.replica)
-                step = notice.ask(folder, procs)
+                step = stop_notice.announce_stop(folder, procs)
                 self._inputs.append(io.WorkersAsked(output.replica, output.attempt, step))
             case io.TellWorkers():
-                notice.tell(self._attempt_dir(output.replica, output.attempt), output.step)
+                stop_notice.set_stop_step(self._attempt_dir(output.replica, output.attempt), output.step)
             case io.BindStore():
                 port = self._stores.bind((output.world, output.generation), output.eager and self._may_use_torch)
                 self._inputs.append(io.StoreBound(output.world, output.generation, port))
@@ -228,12 +229,12 @@ class _AgentProcess:
         for local_rank in sorted(spawning.missing):
             env = envs[local_rank]
             values = macro_values(start, role, local_rank, self._places, ports)
-            argv = worker_argv(role, values, os.environ)
+            argv = expand_command(role.command, values, os.environ)
             folder = str(self._places.attempt_dir(start) / str(local_rank))
             id = next(self._ids)
             self._workers[id] = (start, local_rank)
             spawning.ids[id] = local_rank
-            spawning.server = fork_server(role, argv, os.environ, env, values)
+            spawning.server = fork_server_spec(role, argv, os.environ, env, values)
             where = (role.workdir, folder, spawning.server, cores[local_rank])
             self._channel_send(spawner.Spawn(id, argv, env, *where))
 
@@ -257,7 +258,7 @@ class _AgentProcess:
 
     def _prepare(self) -> None:
         """Where all workers want the same imports, they begin before the first of them is ordered."""
-        wanted: dict[spawner.ForkServer, None] = {}
+        wanted: dict[spawner.ForkServerSpec, None] = {}
         for role in self._graph.roles:
             size = role.max_replicas * role.procs
             world = ("", 1, 0, size, 0, 1, 0, 1, 0, "", 0)  # nothing that differs from start to start counts
@@ -265,17 +266,19 @@ class _AgentProcess:
             values = macro_values(start, role, 0, self._places, {})
             with contextlib.suppress(OSError):  # a secret that is missing: whoever needs it says so
                 env = worker_env(start, role, 0, os.environ, self._places, {}, (), self._stores.has_torch)
-                server = fork_server(role, worker_argv(role, values, os.environ), os.environ, env, values)
+                server = fork_server_spec(
+                    role, expand_command(role.command, values, os.environ), os.environ, env, values
+                )
                 wanted |= {server: None} if server is not None else {}
         if len(wanted) == 1:
-            self._agent.is_warming = self._stores.is_early = True
+            self._agent.is_warming = self._stores.awaits_fork_server = True
             (self._prepared,) = wanted
             self._channel_send(spawner.Prepare(self._prepared))
 
     def _env(self, start: StartReplica, role: RoleSpec, local_rank: int, ports: dict[str, int]) -> dict[str, str]:
         devices = tuple(self._config.devices[gpu] for gpu in start.gpus)
         env = worker_env(start, role, local_rank, os.environ, self._places, ports, devices, self._stores.has_torch)
-        self._mask.learn(env[secret.name] for secret in role.secrets)
+        self._mask.add(env[secret.name] for secret in role.secrets)
         return env
 
     def _channel_send(self, request: spawner.Request) -> None:
@@ -315,8 +318,8 @@ class _AgentProcess:
                 case spawner.Ended():
                     self._ended(answer)
                 case spawner.Prepared():
-                    self._fork_stores_from(self._prepared if answer.is_of_use else None)
-                    self._stores.settled()
+                    self._fork_stores_from(self._prepared if answer.is_usable else None)
+                    self._stores.start_deferred()
                     self._tell(io.WarmedUp())
                 case spawner.StartedCold() if not self._store_forks.owns(answer.id):
                     start, _ = self._workers[answer.id]
@@ -329,10 +332,9 @@ class _AgentProcess:
                 self._store_forks.server = None
                 self._stores.ended(self._store_forks.ended(answer.id), answer.detail)
             case spawner.Ended():
-                how = f"exit code {answer.code}" if answer.code >= 0 else f"signal {signal_name(answer.code)}"
-                self._stores.ended(self._store_forks.ended(answer.id), how)
+                self._stores.ended(self._store_forks.ended(answer.id), describe_exit(answer.code))
 
-    def _fork_stores_from(self, server: spawner.ForkServer | None) -> None:
+    def _fork_stores_from(self, server: spawner.ForkServerSpec | None) -> None:
         """Workers are forked from it: it may be of use for the next store, too."""
         if server is not None and any(name.partition(".")[0] == "torch" for name in server.preload):
             self._store_forks.server = server
@@ -405,8 +407,8 @@ class _AgentProcess:
         if code == 0:
             return io.WorkerExited(start.replica, start.attempt, local_rank)
         if self._config.meeting is not None and self._writer is not None:
-            self._writer.write(encode(gather(start, local_rank, folder, self._mask)))
-        detail = one_line(folder, self._mask)
+            self._writer.write(encode(collect_report(start, local_rank, folder, self._mask)))
+        detail = error_line(folder, self._mask)
         kind = "oom" if is_out_of_memory(detail) or self._was_oom_killed(start, local_rank, name) else None
         how = (max(code, 0), name, kind, detail, raised_ns(folder))
         return io.WorkerExited(start.replica, start.attempt, local_rank, *how)  # type: ignore[arg-type]
@@ -447,4 +449,4 @@ class _Spawning:
     ) -> None:
         self.start, self.ports, self.since_ns, self.ids, self.missing = start, ports, since_ns, ids, missing
         self.refused: str | None = None
-        self.server: spawner.ForkServer | None = None  # that its workers are forked from, as far as is known
+        self.server: spawner.ForkServerSpec | None = None  # that its workers are forked from, as far as is known

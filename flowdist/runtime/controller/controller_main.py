@@ -31,17 +31,17 @@ from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.controller.alarm import Alarm
 from flowdist.runtime.controller.metrics import serve_metrics
 from flowdist.runtime.controller.reception import Listening, Reception
-from flowdist.runtime.injection.link_faults import Disturb, Disturbances, Heal
+from flowdist.runtime.injection.link_faults import HealLink, LinkFault, LinkFaults
 from flowdist.runtime.injection.remote_faults import RemoteFault
-from flowdist.runtime.run_folder.remote_error_report import keep
+from flowdist.runtime.run_folder.remote_error_report import save_report
 from flowdist.runtime.wire.endpoint import DeathProof
 from flowdist.runtime.wire.frames import (
-    Evidence,
     Farewell,
     Injected,
     JoinRequest,
     JournalLine,
     Operate,
+    RemoteErrorReport,
     ToControllerFrame,
     Watch,
     encode,
@@ -51,7 +51,7 @@ from flowdist.runtime.wire.handshake import TOKEN
 from flowdist.runtime.wire.status_query import Decided, Describe, Described
 
 # What other hosts may say: nothing of the operator's.
-FromAfar = ToController | Watch | JoinRequest | DeathProof | Evidence
+FromAfar = ToController | Watch | JoinRequest | DeathProof | RemoteErrorReport
 BIND_S = 10.0  # a controller that takes over waits so long for the port of the last one
 PART_S = 2.0  # for the other hosts to have read the last frames
 
@@ -70,7 +70,7 @@ class ControllerConfig(msgspec.Struct, frozen=True):
     known_nodes: tuple[NodeName, ...]
     start_ns: int  # of the job, on CLOCK_BOOTTIME
     lifeline: int
-    disturbed: tuple[Disturb, ...] = ()  # connections, by a plan of faults
+    disturbed: tuple[LinkFault, ...] = ()  # connections, by a plan of faults
     listening: Listening | None = None
     metrics: int | None = None  # a socket that listens: whoever asks there is told the metrics
 
@@ -115,7 +115,7 @@ class _ControllerProcess:
         self._n = 0
         self._last_ns = 0
         self._agents: dict[NodeName, asyncio.StreamWriter] = {}
-        self._disturbances = Disturbances(config.disturbed)
+        self._link_faults = LinkFaults(config.disturbed)
         self._watchers: list[asyncio.StreamWriter] = []
         self._alarm = Alarm(self._now, self._time_passed)
         self._lately = RecentDecisions()
@@ -253,10 +253,10 @@ class _ControllerProcess:
                 self._send(writer, Described(self._status()))
             case Injected():
                 self._write(FaultLine(self._now(), message.spec, message.target), force=False)
-            case Disturb():
-                self._disturbances.disturb(message)
-            case Heal():
-                self._disturbances.heal(message)
+            case LinkFault():
+                self._link_faults.add(message)
+            case HealLink():
+                self._link_faults.heal(message)
             case RemoteFault():
                 if (link := self._reception.link_of(message.node)) is not None:
                     self._send(link, message)
@@ -265,10 +265,10 @@ class _ControllerProcess:
             case DeathProof():
                 for gone in self._links.gone(message.node, message.incarnation, message.cause):
                     self._handle(gone)
-            case Evidence():
-                keep(message, self._controller.state, Path(self._config.run_dir))
+            case RemoteErrorReport():
+                save_report(message, self._controller.state, Path(self._config.run_dir))
             case Join() | Heartbeat() | Report() | Preempted() | Leave():
-                self._disturbances.carry(message.node, "up", writer, lambda: self._hear_agent(message, writer))
+                self._link_faults.carry(message.node, "up", writer, lambda: self._hear_agent(message, writer))
             case _:
                 assert_never(message)
 
@@ -317,7 +317,7 @@ class _ControllerProcess:
                     self._send_agent(effect.node, agent, self._links.order(effect))
 
     def _send_agent(self, node: NodeName, writer: asyncio.StreamWriter, message: ToAgent) -> None:
-        self._disturbances.carry(node, "down", writer, lambda: self._send(writer, message))
+        self._link_faults.carry(node, "down", writer, lambda: self._send(writer, message))
 
     def _send(self, writer: asyncio.StreamWriter, message: Any) -> None:
         with contextlib.suppress(ConnectionError, RuntimeError):

@@ -11,7 +11,7 @@ import msgspec
 from flowdist.control.job.state import JobState
 from flowdist.control.protocol.ids import NodeName
 from flowdist.graph import RoleGraph
-from flowdist.runtime.run_folder.folder import Door
+from flowdist.runtime.run_folder.resume import RunEndpoint
 from flowdist.runtime.wire.endpoint import INCARNATIONS, keep_alive
 from flowdist.runtime.wire.frames import JoinRequest, Welcome, read_frame
 from flowdist.runtime.wire.handshake import CALLED, FRAME_MAX, PATIENCE_S, Accepted, Refused, ServerHandshake, encode
@@ -29,7 +29,7 @@ def node_name(host: str, roles: set[str]) -> NodeName:
 class Listening(msgspec.Struct, frozen=True):
     """Where the controller listens for other hosts, and for which job. An empty address: every one of this machine."""
 
-    door: Door
+    door: RunEndpoint
     address: str
     port: int
     hosts: int  # that are expected, this one included

@@ -30,8 +30,8 @@ from flowdist.record.journal import FaultLine, Line, Record, decode_lines
 from flowdist.record.timesheet import Timesheet
 from flowdist.runtime.agent.guardian import KILL_NODE, NodeConfig
 from flowdist.runtime.clock import boot_ns
-from flowdist.runtime.injection.remote_faults import Held, RemoteFault, strike, workers_hit
-from flowdist.runtime.processes.holding import Below
+from flowdist.runtime.injection.remote_faults import Paused, RemoteFault, apply, workers_hit
+from flowdist.runtime.processes.pausing import PausedNode
 from flowdist.runtime.processes.reaper import become_subreaper, kill_descendants
 from flowdist.runtime.run_folder.folder import lock_run, remove_sockets, socket_dir
 from flowdist.runtime.run_folder.logs import Follower, OpenSink
@@ -178,7 +178,7 @@ class JoinedHost:
         self._agent = AgentUpkeep(str(run_dir / "node.log"))
         self._lives = 0  # of the guardian
         self._away: list[int | None] = []  # a fault has ended it: for how long, in ns; None: for good
-        self._held: list[Below | Held] = []  # by a fault
+        self._held: list[PausedNode | Paused] = []  # by a fault
         self._guardian: asyncio.subprocess.Process | None = None
         self._leaving = 0
         self._finished: FinishJob | None = None
@@ -362,27 +362,27 @@ class JoinedHost:
         if blow.replica is not None:
             if blow.replica in self._mirror.state.replicas:
                 for folder in workers_hit(self._run_dir, blow):
-                    if (held := strike(folder, blow)) is not None:
+                    if (held := apply(folder, blow)) is not None:
                         self._hold(held, blow.duration_ns if blow.kind != "hang" else None)
             return
         match blow.kind:
             case "pause":
-                below = Below(guardian.pid)
-                below.stop()
+                below = PausedNode(guardian.pid)
+                below.pause()
                 self._hold(below, blow.duration_ns)
             case "kill" | "leave":
                 self._away.append(blow.duration_ns)
                 guardian.send_signal(KILL_NODE if blow.kind == "kill" else signal.SIGTERM)
 
-    def _hold(self, held: Below | Held, duration_ns: int | None) -> None:
+    def _hold(self, held: PausedNode | Paused, duration_ns: int | None) -> None:
         self._held.append(held)
         if duration_ns is not None:
             asyncio.get_running_loop().call_later(duration_ns / 1e9, self._let_go, held)
 
-    def _let_go(self, held: Below | Held) -> None:
+    def _let_go(self, held: PausedNode | Paused) -> None:
         if held in self._held:
             self._held.remove(held)
-            held.go_on()
+            held.resume()
 
     def _end(self, why: str) -> None:
         """The job is over for this host."""

@@ -33,12 +33,13 @@ from flowdist.runtime.controller.reception import Listening
 from flowdist.runtime.gpus.devices import share_devices
 from flowdist.runtime.hooks.hooks import Hooks
 from flowdist.runtime.injection.injector import Injector
-from flowdist.runtime.injection.link_faults import Disturb, Heal
+from flowdist.runtime.injection.link_faults import HealLink, LinkFault
 from flowdist.runtime.injection.remote_faults import RemoteFault
-from flowdist.runtime.processes.owned_processes import Offspring
+from flowdist.runtime.processes.owned_processes import OwnedProcesses
 from flowdist.runtime.processes.reaper import become_subreaper, kill_descendants
-from flowdist.runtime.run_folder.folder import CONTROL, end_leftovers, lock_run, past_of, remove_sockets, socket_dir
+from flowdist.runtime.run_folder.folder import CONTROL, lock_run, remove_sockets, socket_dir
 from flowdist.runtime.run_folder.logs import Follower, OpenSink
+from flowdist.runtime.run_folder.resume import kill_remaining_workers, resume_point
 from flowdist.runtime.supervisor.event_printer import Show, Teller
 from flowdist.runtime.supervisor.outbox import Outbox
 from flowdist.runtime.supervisor.startup_signals import EarlyInterrupts
@@ -108,8 +109,8 @@ class Supervisor:
         self._onlooker, self._metrics, self._early = onlooker, metrics, early
         self._graph, self._show, self._run_dir, self._run_id = graph, show, run_dir, run_dir.name
         self._lock = lock_run(run_dir)
-        self._past = past_of(run_dir, hosting.listening.door if hosting is not None else None)
-        if ended := end_leftovers(run_dir):
+        self._past = resume_point(run_dir, hosting.listening.door if hosting is not None else None)
+        if ended := kill_remaining_workers(run_dir):
             show("warning", f"worker processes that had outlived the run are killed: {ended}")
         nodes = [*graph.cluster.nodes, *(added_node(name, graph) for name in plan.new_nodes)]
         self._nodes = {node.name: node for node in nodes}
@@ -140,12 +141,12 @@ class Supervisor:
         self._finished: FinishJob | None = None
         self._fault_lines: list[Line] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._own = Offspring(run_dir)
+        self._own = OwnedProcesses(run_dir)
         self._outbox = Outbox()
         lost = self._past.added if hosting is None else ()  # of another host nothing is proven: its lease will tell
         for name in lost:
             self.operate(NodeGone(name, "the run was killed, and it with it"))
-        self._disturbed: dict[tuple[str, str], Disturb] = {}  # connections, by node and fault
+        self._disturbed: dict[tuple[str, str], LinkFault] = {}  # connections, by node and fault
 
     @property
     def run_dir(self) -> Path:
@@ -209,7 +210,7 @@ class Supervisor:
         self._outbox.take_back_gone(node.name)
         for name, why in list(self._disturbed):
             if name == node.name:
-                self.heal(name, why)  # it has a new connection
+                self.heal_link(name, why)  # it has a new connection
         config = NodeConfig(
             node=node,
             number=list(self._nodes).index(node.name),
@@ -327,15 +328,15 @@ class Supervisor:
             self._show("error", f"line {line.n} of the journal does not replay: please report this as a bug")
         if self._seen <= self._past.lines:  # told already, when it happened
             self._teller.skip(line)
-            self._hooks.skip(self._mirror.state)
+            self._hooks.skip_past(self._mirror.state)
             return
-        self._hooks.hear(self._mirror.state)
+        self._hooks.observe(self._mirror.state)
         self._teller.tell(line)
         for effect in line.effects:
             if isinstance(effect, FinishJob):
                 self._finished = effect
                 self._over.set()
-        self._injector.hear(self._mirror.state, line)
+        self._injector.observe(self._mirror.state, line)
 
     def _interrupted(self) -> None:
         """First in order, then at once, then without asking anybody."""
@@ -350,22 +351,22 @@ class Supervisor:
         else:
             self.operate(CancelRequested("interrupted", now=self._interrupts > 1))
 
-    def is_far(self, node: str) -> bool:
+    def is_remote(self, node: str) -> bool:
         return node not in self._nodes
 
-    def strike_far(self, blow: RemoteFault) -> None:
+    def apply_remotely(self, blow: RemoteFault) -> None:
         self._outbox.say(blow)  # the controller has a connection to the command of its host
 
     def kill_node(self, name: str, back_after_ns: int | None) -> None:
         self._take_away(RemoteFault(name, "kill", duration_ns=back_after_ns))
 
-    def send_away(self, name: str, back_after_ns: int | None) -> None:
+    def make_node_leave(self, name: str, back_after_ns: int | None) -> None:
         self._take_away(RemoteFault(name, "leave", duration_ns=back_after_ns))
 
     def _take_away(self, blow: RemoteFault) -> None:
         guardian = self._guardians.get(blow.node)
-        if self.is_far(blow.node):
-            self.strike_far(blow)
+        if self.is_remote(blow.node):
+            self.apply_remotely(blow)
         elif guardian is not None and guardian.returncode is None:
             self._back_after_ns[blow.node] = blow.duration_ns
             guardian.send_signal(KILL_NODE if blow.kind == "kill" else signal.SIGTERM)  # which is a leave
@@ -378,13 +379,13 @@ class Supervisor:
         guardian = self._guardians.get(name)
         return guardian.pid if guardian is not None and guardian.returncode is None else None
 
-    def disturb(self, wrong: Disturb) -> None:
-        self._disturbed[wrong.node, wrong.why] = wrong
-        self._outbox.say(wrong)
+    def add_link_fault(self, fault: LinkFault) -> None:
+        self._disturbed[fault.node, fault.why] = fault
+        self._outbox.say(fault)
 
-    def heal(self, node: str, why: str) -> None:
+    def heal_link(self, node: str, why: str) -> None:
         if self._disturbed.pop((node, why), None) is not None:
-            self._outbox.say(Heal(node, why))
+            self._outbox.say(HealLink(node, why))
 
     def kill_controller(self) -> None:
         if self._controller.returncode is None:
@@ -403,7 +404,7 @@ class Supervisor:
     async def _wind_down(self, held: int) -> None:
         """Agents that were dismissed go by themselves; whatever is left after a moment does not have the choice."""
         self._over.set()
-        self._injector.let_go()
+        self._injector.end_all()
         if self._finished is not None:
             waits = [asyncio.create_task(guardian.wait()) for guardian in self._guardians.values()]
             if waits:

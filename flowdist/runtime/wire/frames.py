@@ -18,7 +18,7 @@ from flowdist.control.protocol.events import (
 from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.control.protocol.messages import ToAgent, ToController
 from flowdist.graph import RoleGraph
-from flowdist.runtime.injection.link_faults import Disturb, Heal
+from flowdist.runtime.injection.link_faults import HealLink, LinkFault
 from flowdist.runtime.injection.remote_faults import RemoteFault
 from flowdist.runtime.wire.endpoint import DeathProof
 from flowdist.runtime.wire.handshake import Refused
@@ -82,7 +82,7 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
     known_nodes: tuple[NodeName, ...]
 
 
-class Evidence(msgspec.Struct, frozen=True, tag=True):
+class RemoteErrorReport(msgspec.Struct, frozen=True, tag=True):
     """What a worker on another host has left of itself before it failed: its error file and its last lines."""
 
     node: NodeName
@@ -110,12 +110,12 @@ ToControllerFrame = (
     | Watch
     | Operate
     | Injected
-    | Disturb
-    | Heal
+    | LinkFault
+    | HealLink
     | Describe
     | JoinRequest
     | DeathProof
-    | Evidence
+    | RemoteErrorReport
     | RemoteFault
 )
 FromControllerFrame = ToAgent | JournalLine | Welcome | Refused | Farewell | RemoteFault
