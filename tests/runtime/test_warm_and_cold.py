@@ -446,7 +446,7 @@ def test_stacks_of_a_crash_go_to_its_log(spawning: Spawning) -> None:
     frames = [re.findall(r'File ".*?([^/"]+)", line (\d+) in (\S+)', outcome.err) for outcome in (cold, warm)]
     assert frames[0][-1] == ("crashes.py", "4", "<module>")
     assert frames[1][: len(frames[0])] == frames[0]
-    assert [file for file, _, _ in frames[1][len(frames[0]) :]] == ["as_main.py", "as_main.py", "fork_server_boot.py"]
+    assert [file for file, _, _ in frames[1][len(frames[0]) :]] == ["run_main.py", "run_main.py", "fork_server_boot.py"]
 
 
 def test_two_of_them_draw_different_numbers(spawning: Spawning) -> None:

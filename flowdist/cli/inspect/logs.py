@@ -16,7 +16,7 @@ from flowdist.errors import FlowdistError
 
 if TYPE_CHECKING:
     from flowdist.runtime.run_folder.logs import Stream
-    from flowdist.runtime.run_folder.reading import Follow
+    from flowdist.runtime.run_folder.reading import LogTail
 
 LOOK_S = 0.1  # how often a file that is followed is looked at
 NEW_S = 0.5  # how often there may be new files
@@ -61,7 +61,7 @@ def command(
     Values of secrets that can be read here are masked; of others it is said that they are not.
     """
     from flowdist.runtime.run_folder.folder import find_run, run_dirs  # msgspec and the runtime: not for --help
-    from flowdist.runtime.run_folder.reading import Follow, find_logs, latest_attempts, lines_of, parse_target
+    from flowdist.runtime.run_folder.reading import LogTail, find_logs, latest_attempts, lines_of, parse_target
     from flowdist.runtime.run_folder.runs import known_mask, not_hidden
 
     run_dir, graph = find_run(Path(base), run, of_one_host=True)
@@ -96,8 +96,8 @@ def command(
         click.echo(mask(line if no_prefix else f"[{name}] {line}"))
 
     if follow:
-        follower = Follow(run_dir, graph, meant, streams)
-        follower.begin(logs, tail)
+        follower = LogTail(run_dir, graph, meant, streams)
+        follower.start(logs, tail)
         _follow(run_dir, follower, show)
         return
     for log in logs:
@@ -105,14 +105,14 @@ def command(
             show(log.name, line)
 
 
-def _follow(run_dir: Path, follower: Follow, show: Callable[[str, str], None]) -> None:
+def _follow(run_dir: Path, follower: LogTail, show: Callable[[str, str], None]) -> None:
     from flowdist.runtime.run_folder.folder import is_locked
 
     look_at = 0.0
     while True:
         over = not is_locked(run_dir)  # before it is read: nothing is written after that
         if over or time.monotonic() >= look_at:
-            follower.look()
+            follower.find_new_files()
             look_at = time.monotonic() + NEW_S
         for log, line in follower.new_lines(final=over):
             show(log.name, line)
@@ -123,7 +123,7 @@ def _follow(run_dir: Path, follower: Follow, show: Callable[[str, str], None]) -
 
 def _events(run_dir: Path, follow: bool, tail: int | None, mask: Callable[[str], str]) -> None:
     from flowdist.runtime.run_folder.folder import is_locked
-    from flowdist.runtime.run_folder.logs import File
+    from flowdist.runtime.run_folder.logs import LogFile
     from flowdist.runtime.run_folder.reading import lines_of, start_of_last
 
     path = run_dir / "journal.jsonl"
@@ -131,7 +131,7 @@ def _events(run_dir: Path, follow: bool, tail: int | None, mask: Callable[[str],
         for line in lines_of(path, tail):
             click.echo(mask(line))
         return
-    file = File(path, lambda line: None)
+    file = LogFile(path, lambda line: None)
     file.skip(start_of_last(path, tail) if tail is not None and path.exists() else 0)
     while True:
         over = not is_locked(run_dir)

@@ -39,7 +39,10 @@ def families(status: Status) -> Iterator[Family]:
     nodes = Counter(node.phase for node in status.nodes)
     yield Family("job_info", "gauge", "The job.", [({"job": status.name, "run": status.run_id}, 1)])
     yield Family(
-        "job_state", "gauge", "1 for the current state of the job, 0 for every other.", _one_of("state", JOB_STATES, status.state)
+        "job_state",
+        "gauge",
+        "1 for the current state of the job, 0 for every other.",
+        _one_of("state", JOB_STATES, status.state),
     )
     yield Family("job_seconds", "gauge", "Time since the job was started.", [({}, status.now_ns / 1e9)])
     yield Family("controller_epoch", "gauge", "Number of the current controller.", [({}, status.epoch)])
@@ -79,12 +82,8 @@ def _of_roles(status: Status) -> Iterator[Family]:
         ({"role": role.name, "state": phase}, float(role.phases.get(phase, 0))) for role in roles for phase in PHASES
     ]
     yield Family("replicas", "gauge", "Replicas, by role and state.", counts)
-    yield Family(
-        "replicas_stalled", "gauge", "Stalled replicas.", [(_r(r.name), stalled[r.name]) for r in roles]
-    )
-    yield Family(
-        "replicas_target", "gauge", "Maximum number of replicas.", [(_r(r.name), r.target) for r in roles]
-    )
+    yield Family("replicas_stalled", "gauge", "Stalled replicas.", [(_r(r.name), stalled[r.name]) for r in roles])
+    yield Family("replicas_target", "gauge", "Maximum number of replicas.", [(_r(r.name), r.target) for r in roles])
     yield Family("replicas_min", "gauge", "Minimum number of replicas.", [(_r(r.name), r.min_replicas) for r in roles])
     yield Family("workers", "gauge", "Running worker processes.", [(_r(r.name), r.workers) for r in roles])
     yield Family("step", "gauge", "Highest completed step.", [(_r(r.name), r.step) for r in roles if r.step >= 0])
