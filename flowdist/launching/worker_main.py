@@ -13,7 +13,7 @@ from multiprocessing import spawn
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from flowdist.runtime.run_folder.atomic import write_atomically
+from flowdist.runtime.atomic import write_atomically
 from flowdist.worker.process_groups import end_at_exit
 
 CALL = "call.pickle"  # in the folder of the run

@@ -14,10 +14,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from flowdist.runtime.processes.spawning import (
+from flowdist.runtime.processes.spawn_protocol import (
     Answer,
     Ended,
-    ForkServer,
+    ForkServerSpec,
     Signal,
     Spawn,
     Spawned,
@@ -70,15 +70,15 @@ class Spawning:
         self._channel.close()
         self.process.wait()
 
-    def server(self, *preload: str, flags: tuple[str, ...] = (), env: dict[str, str] | None = None) -> ForkServer:
+    def server(self, *preload: str, flags: tuple[str, ...] = (), env: dict[str, str] | None = None) -> ForkServerSpec:
         """The fork server for programs of the folder."""
         whole = tuple({**os.environ, **self._mark, **(env or {})}.items())
-        return ForkServer((sys.executable, *flags), whole, str(self.folder), str(self.folder), preload)
+        return ForkServerSpec((sys.executable, *flags), whole, str(self.folder), str(self.folder), preload)
 
     def start(
         self,
         *args: str,
-        server: ForkServer | None = None,
+        server: ForkServerSpec | None = None,
         env: dict[str, str] | None = None,
         cpus: tuple[int, ...] = (),
     ) -> int:

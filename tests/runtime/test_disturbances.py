@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from flowdist.runtime.injection.link_faults import Direction, Disturb, Disturbances, Heal
+from flowdist.runtime.injection.link_faults import LinkFaults
+from flowdist.runtime.wire.fault_messages import Direction, HealLink, LinkFault
 
 
 class Link:
@@ -26,7 +27,7 @@ class Link:
 class Talk:
     """Says numbers on the connection of node1; `heard` are those that arrive."""
 
-    def __init__(self, disturbances: Disturbances) -> None:
+    def __init__(self, disturbances: LinkFaults) -> None:
         self.link, self.heard, self._disturbances = Link(), [], disturbances  # type: ignore[var-annotated]
         self.done = asyncio.Event()
 
@@ -44,41 +45,41 @@ class Talk:
 
 
 def test_what_nobody_disturbs_arrives_at_once() -> None:
-    talk = Talk(Disturbances((Disturb("node2", "why", cut=("up",)),)))
+    talk = Talk(LinkFaults((LinkFault("node2", "why", cut=("up",)),)))
     talk.say(1, 2)  # there is no loop: nothing waits
     assert talk.heard == [1, 2]
 
 
 def test_a_cut_loses_what_is_said_in_its_direction_and_closes_the_connection_when_it_heals() -> None:
     async def story() -> None:
-        disturbances = Disturbances((Disturb("node1", "a", cut=("up", "down")), Disturb("node1", "b", cut=("up",))))
+        disturbances = LinkFaults((LinkFault("node1", "a", cut=("up", "down")), LinkFault("node1", "b", cut=("up",))))
         talk = Talk(disturbances)
         talk.say(1)
         talk.say(2, direction="down")
-        disturbances.heal(Heal("node1", "a"))
+        disturbances.heal(HealLink("node1", "a"))
         talk.say(3)
         talk.say(4, direction="down")
         assert talk.heard == [4] and not talk.link.is_closed
-        disturbances.heal(Heal("node1", "b"))
+        disturbances.heal(HealLink("node1", "b"))
         assert talk.link.is_closed  # the agent makes another
         talk.link = Link()
         talk.say(5)
         assert talk.heard == [4, 5]
-        disturbances.heal(Heal("node1", "b"))
+        disturbances.heal(HealLink("node1", "b"))
         assert not talk.link.is_closed
 
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("wrong", [Disturb("node1", "x", delay_ns=20_000_000), Disturb("node1", "x", loss=0.3)])
-def test_what_is_delayed_or_dropped_arrives_later_and_in_order(wrong: Disturb) -> None:
+@pytest.mark.parametrize("wrong", [LinkFault("node1", "x", delay_ns=20_000_000), LinkFault("node1", "x", loss=0.3)])
+def test_what_is_delayed_or_dropped_arrives_later_and_in_order(wrong: LinkFault) -> None:
     async def story() -> None:
-        disturbances = Disturbances()
-        disturbances.disturb(wrong)
+        disturbances = LinkFaults()
+        disturbances.add(wrong)
         talk = Talk(disturbances)
         talk.say(*range(8))
         assert talk.heard != list(range(8))
-        disturbances.heal(Heal("node1", "x"))
+        disturbances.heal(HealLink("node1", "x"))
         talk.say(8, 99)  # overtakes nobody
         await talk.done.wait()
         assert talk.heard == [*range(9), 99]
@@ -88,7 +89,7 @@ def test_what_is_delayed_or_dropped_arrives_later_and_in_order(wrong: Disturb) -
 
 def test_what_is_late_on_a_connection_that_is_closed_by_then_never_arrives() -> None:
     async def story() -> None:
-        talk = Talk(Disturbances((Disturb("node1", "x", delay_ns=10_000_000),)))
+        talk = Talk(LinkFaults((LinkFault("node1", "x", delay_ns=10_000_000),)))
         talk.say(1)
         talk.link.close()
         talk.link = Link()

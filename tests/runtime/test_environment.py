@@ -17,8 +17,15 @@ from flowdist.errors import FlowdistError
 from flowdist.graph import Cluster, NodeSpec, Readiness, Resources, RoleGraph, RoleSpec, SecretRef
 from flowdist.runtime.agent.readiness import Listener, until_ready
 from flowdist.runtime.gpus.devices import machine_gpus, settle_cluster, share_devices
-from flowdist.runtime.processes.spawning import ForkServer
-from flowdist.runtime.worker_env.environment import Places, expand, fork_server, macro_values, worker_argv, worker_env
+from flowdist.runtime.processes.spawn_protocol import ForkServerSpec
+from flowdist.runtime.worker_env.environment import (
+    RunPaths,
+    expand,
+    expand_command,
+    fork_server_spec,
+    macro_values,
+    worker_env,
+)
 from flowdist.runtime.worker_env.ports import Ports
 from tests.control.harness import r, restart, role
 
@@ -39,7 +46,7 @@ START = StartReplica(
     29500,
     addresses=(("ps:rpc", "h:1,h:2"),),
 )
-PLACES = Places("/runs/x", "x", "/runs/x/checkpoints", "/runs/x/node1.sock")
+PLACES = RunPaths("/runs/x", "x", "/runs/x/checkpoints", "/runs/x/node1.sock")
 
 
 def env(
@@ -151,9 +158,9 @@ def test_who_has_a_share_of_a_gpu_is_told_how_much() -> None:
 def test_macros_and_the_interpreter() -> None:
     spec = RoleSpec("trainer", ("python", "x.py", "${addresses:ps:rpc}", "${self.port:rpc-a}", "a${rank}"), procs=2)
     values = macro_values(START, spec, 1, PLACES, {"rpc-a": 15001})
-    argv = worker_argv(spec, values, {"PYTHON_EXEC": "/opt/python"})
+    argv = expand_command(spec.command, values, {"PYTHON_EXEC": "/opt/python"})
     assert argv == ("/opt/python", "x.py", "h:1,h:2", "15001", "a3")
-    assert worker_argv(RoleSpec("a", ("./python", "x")), {}, {}) == ("./python", "x")
+    assert expand_command(("./python", "x"), {}, {}) == ("./python", "x")
     assert expand("${log_dir} ${run_id} ${generation}", values) == "/runs/x/trainer/1/attempt_3/1 x 5"
 
 
@@ -232,13 +239,13 @@ def test_readiness_checks_wait_until_the_answer_is_yes(tmp_path: Path) -> None:
 BASE = {"HOME": "/root", "RANK": "the user's"}
 
 
-def server_of(folder: Path, *args: str, base: dict[str, str] | None = None, **fields: object) -> ForkServer | None:
+def server_of(folder: Path, *args: str, base: dict[str, str] | None = None, **fields: object) -> ForkServerSpec | None:
     """The fork server of one worker of a role that runs `python ARGS` in the folder."""
     spec = msgspec.structs.replace(role("trainer"), preload=("torch",), workdir=str(folder), **fields)
     spec = msgspec.structs.replace(spec, command=("python", *args))
     values = macro_values(START, spec, 1, PLACES, {})
     whole = worker_env(START, spec, 1, base or BASE, PLACES, {}, (), has_store=True)
-    return fork_server(spec, worker_argv(spec, values, base or BASE), base or BASE, whole, values)
+    return fork_server_spec(spec, expand_command(spec.command, values, base or BASE), base or BASE, whole, values)
 
 
 def test_a_fork_server_has_what_does_not_differ_from_worker_to_worker(tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ def test_a_controller_that_takes_over_finds_the_link_cut(tmp_path: Path) -> None
         ("trainer@3s:disk-full", "the disk is that of the whole machine", "checkpoint_dir="),
         ("node0@3s:partition=node1", "run cannot cut node0 off from node1", "partition=controller"),
         ("node0@3s:cut-to=controller,node1", "run cannot cut node0 off from node1", "cut-to=controller"),
-        ("trainer/0@3s:slow=0.5x", "nobody can make a real process faster", "slow=2x"),
+        ("trainer/0@3s:slow=0.5x", "a real process cannot be made faster", "slow=2x"),
         ("node0@3s:slow=2x", "slow of a node means nothing here", "what a node can suffer: kill, lost"),
     ],
 )

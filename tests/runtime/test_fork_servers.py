@@ -16,8 +16,8 @@ import msgspec
 import pytest
 
 from flowdist.runtime.processes import fork_server
-from flowdist.runtime.processes.fork_server import Imports, other_threads
-from flowdist.runtime.processes.spawning import Ended, Hurry, Prepare, Spawned, SpawnRefused
+from flowdist.runtime.processes.fork_server import Imports, running_threads
+from flowdist.runtime.processes.spawn_protocol import CancelSpawn, Ended, Prepare, Spawned, SpawnRefused
 from tests.runtime.harness import Deaths, children
 from tests.runtime.spawning import Spawning, cold_reasons
 
@@ -135,7 +135,7 @@ def test_a_thread_that_has_been_joined_and_is_not_off_the_list_yet_does_not_coun
         (tmp_path / str(thread)).mkdir()
         (tmp_path / str(thread) / "stat").write_text(f"{thread} {stat}\n")
     (tmp_path / "15").mkdir()  # it ends while we look
-    assert other_threads(tmp_path, 10) == ["pt_main (a) b"]
+    assert running_threads(tmp_path, 10) == ["pt_main (a) b"]
 
 
 def test_files_that_an_import_has_opened_stay_open_and_ours_do_not(spawning: Spawning) -> None:
@@ -172,7 +172,7 @@ def test_who_is_to_end_does_not_wait_for_imports(spawning: Spawning) -> None:
     os.mkfifo(spawning.folder / "go")
     server = spawning.server("heavy")
     ended, other = spawning.start("says.py", server=server), spawning.start("says.py", server=server)
-    spawning.send(Hurry(ended))
+    spawning.send(CancelSpawn(ended))
     assert spawning.until(Ended, ended) == Ended(ended, -signal.SIGTERM)
     assert spawning.until(Spawned, ended) == Spawned(ended, 0)
     (spawning.folder / "go").write_text("x")

@@ -14,9 +14,10 @@ from flowdist.control.protocol.effects import Notify, StartReplica
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import RoleSpec
 from flowdist.record.journal import Record
-from flowdist.runtime.gpus.driver import FAKE_GPUS, Gpu, GpuError, Part, Use, Xid
+from flowdist.runtime.gpus.driver import FAKE_GPUS, Gpu, GpuError, MigInstance, Use, Xid
 from flowdist.runtime.gpus.guard import GpuGuard
-from flowdist.runtime.gpus.watch import CLEAR_S, FLOOR, LOST_S, Clear, Cleared, Dirty, Fault, Lines, Watch, uuids_of
+from flowdist.runtime.gpus.watch import CLEAR_S, FLOOR, LOST_S, Clear, Cleared, Fault, NotCleared, Watch, uuids_of
+from flowdist.runtime.wire.line_buffer import LineBuffer
 from tests.runtime.harness import Job
 from tests.runtime.spawning import Spawning
 
@@ -43,10 +44,10 @@ class Driver:
             raise GpuError("NVML: not supported")
         return self.uses[uuid]
 
-    def part(self, uuid: str) -> Part | None:
+    def mig_instance(self, uuid: str) -> MigInstance | None:
         if uuid == "MIG-?":
             raise GpuError("NVML: not found")
-        return Part("a", int(uuid[-1])) if uuid.startswith("MIG-") else None
+        return MigInstance("a", int(uuid[-1])) if uuid.startswith("MIG-") else None
 
     def xids(self) -> list[Xid]:
         if not self.tells_errors:
@@ -77,8 +78,8 @@ def test_memory_that_is_not_given_back_in_time_is_told_with_its_holder() -> None
     watch.ask(Clear(1, (0, 1)), 1)
     assert watch.look(1 + CLEAR_S - 0.1) == []
     assert watch.look(1 + CLEAR_S) == [
-        Dirty(1, 0, f"3072 MiB of its memory stay taken by the dead process {DEAD}"),
-        Dirty(1, 1, "1024 MiB of its memory stay taken"),
+        NotCleared(1, 0, f"3072 MiB of its memory stay taken by the dead process {DEAD}"),
+        NotCleared(1, 1, "1024 MiB of its memory stay taken"),
     ]
 
 
@@ -147,7 +148,7 @@ def test_names_of_the_users_list_stand_for_devices() -> None:
 
 
 def test_lines_come_in_pieces() -> None:
-    lines = Lines()
+    lines = LineBuffer()
     assert (lines.feed(b"a\nb"), lines.feed(b"c"), lines.feed(b"\n\n")) == ([b"a"], [], [b"bc", b""])
 
 

@@ -19,8 +19,8 @@ from flowdist.runtime.gpus.driver import (
     FakeDevices,
     Gpu,
     GpuError,
+    MigInstance,
     NvmlDevices,
-    Part,
     Use,
     Xid,
     is_alive,
@@ -160,7 +160,7 @@ def test_nvml_tells_the_part_of_a_device_and_the_one_that_an_error_is_of() -> No
         SimpleNamespace(eventType=8, eventData=79, device=1, gpuInstanceId=0xFFFFFFFF),
     ]
     devices = NvmlDevices(library)
-    assert devices.part("MIG-1") == Part("GPU-1", 21) and devices.part("GPU-1") is None
+    assert devices.mig_instance("MIG-1") == MigInstance("GPU-1", 21) and devices.mig_instance("GPU-1") is None
     assert devices.xids() == [Xid("GPU-1", 94, 7), Xid("GPU-1", 79)]
 
 
@@ -232,7 +232,7 @@ def test_the_hook_for_tests_stands_for_the_driver(tmp_path: Path) -> None:
     with pytest.raises(GpuError):
         devices.use("GPU-a")
     fake(tmp_path, {"uuid": "MIG-a", "part_of": "GPU-a", "instance": 3, "xids": [94]})
-    assert devices.part("MIG-a") == Part("GPU-a", 3) and devices.part("GPU-a") is None
+    assert devices.mig_instance("MIG-a") == MigInstance("GPU-a", 3) and devices.mig_instance("GPU-a") is None
     assert devices.xids() == [Xid("GPU-a", 94, 3)]
     (tmp_path / "gpus.json").write_text("[{}]")
     with pytest.raises(FlowdistError, match=FAKE_GPUS):

@@ -91,7 +91,7 @@ def test_a_node_is_called_like_its_host_as_far_as_that_can_be() -> None:
     assert {host: node_name(host, roles) for host in names} == names
 
 
-class Door:
+class RunEndpoint:
     """A controller's reception, and the connections that came to it, which here are only told apart."""
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class Door:
 
 
 def test_hosts_of_one_name_are_nodes_of_different_names() -> None:
-    door = Door()
+    door = RunEndpoint()
     (one, _), (two, _) = door.arrive("gpu", "a"), door.arrive("gpu", "b")
     assert isinstance(one, Welcome) and isinstance(two, Welcome)
     assert (one.node, two.node) == ("gpu-2", "gpu-3"), "the controller's own host has the plain name"
@@ -119,7 +119,7 @@ def test_hosts_of_one_name_are_nodes_of_different_names() -> None:
 
 
 def test_a_name_is_given_again_once_its_host_has_left_and_counts_on_from_there() -> None:
-    door = Door()
+    door = RunEndpoint()
     one, writer = door.arrive("a", "1")
     door.join(one)
     door.registry.disconnected(writer)
@@ -131,7 +131,7 @@ def test_a_name_is_given_again_once_its_host_has_left_and_counts_on_from_there()
 
 
 def test_a_host_that_comes_again_keeps_its_name_unless_another_has_it() -> None:
-    door = Door()
+    door = RunEndpoint()
     _, writer = door.arrive("a", "1")
     door.registry.disconnected(writer)
     again, _ = door.arrive("", "1", "a")
@@ -141,7 +141,7 @@ def test_a_host_that_comes_again_keeps_its_name_unless_another_has_it() -> None:
 
 
 def test_nobody_is_let_into_a_job_that_ends() -> None:
-    door = Door()
+    door = RunEndpoint()
     door.controller.handle(ev.CancelRequested("enough"), 0)
     refused, _ = door.arrive("a", "1")
     assert isinstance(refused, Refused) and refused.retry, "the next run may be another matter"

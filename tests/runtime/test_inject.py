@@ -15,7 +15,7 @@ from flowdist.faults.files import parse_plan
 from flowdist.faults.rates import Arrivals
 from flowdist.graph import HOUR, SECOND, Cluster, NodeSpec, RoleGraph
 from flowdist.runtime.injection.injector import Injector, check_faults
-from flowdist.runtime.injection.remote_faults import RemoteFault
+from flowdist.runtime.wire.fault_messages import RemoteFault
 from flowdist.runtime.wire.frames import Operation
 from tests.control.harness import Talk, graph, role
 
@@ -36,10 +36,10 @@ class ProcessControl:
     def note_fault(self, spec: str, target: str) -> None:
         pass
 
-    def is_far(self, node: str) -> bool:
+    def is_remote(self, node: str) -> bool:
         return node == "far"
 
-    def strike_far(self, blow: RemoteFault) -> None:
+    def apply_remotely(self, blow: RemoteFault) -> None:
         self.done.append(blow)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from flowdist.runtime.processes.owned_processes import Offspring
+from flowdist.runtime.processes.owned_processes import OwnedProcesses
 from flowdist.runtime.processes.reaper import descendants
 
 
@@ -23,7 +23,7 @@ def test_a_process_that_is_being_started_is_no_orphan(tmp_path: Path) -> None:
     before = descendants(os.getpid())
 
     async def both() -> int:
-        offspring = Offspring(tmp_path)
+        offspring = OwnedProcesses(tmp_path)
         starts = asyncio.create_task(offspring.start("this", Nothing(), "own.log"))
         while not set(descendants(os.getpid())) - set(before):
             await asyncio.sleep(0)
@@ -38,6 +38,6 @@ def test_a_process_that_is_being_started_is_no_orphan(tmp_path: Path) -> None:
 def test_whoever_it_has_not_started_is_killed_and_whoever_is_spared_is_not(tmp_path: Path) -> None:
     before = descendants(os.getpid())
     with subprocess.Popen(["sleep", "600"]) as orphan, subprocess.Popen(["sleep", "600"]) as spared:
-        asyncio.run(Offspring(tmp_path).kill_others([*before, spared.pid]))
+        asyncio.run(OwnedProcesses(tmp_path).kill_others([*before, spared.pid]))
         assert not Path(f"/proc/{orphan.pid}").exists() and spared.poll() is None
         spared.send_signal(signal.SIGTERM)

@@ -13,8 +13,8 @@ from flowdist.control.protocol.events import (
     TimePassed,
 )
 from flowdist.record.journal import FaultLine, Header, Line, Record
-from flowdist.runtime.injection.link_faults import Heal
 from flowdist.runtime.supervisor.outbox import Outbox
+from flowdist.runtime.wire.fault_messages import HealLink
 from flowdist.runtime.wire.frames import Injected, Operate, encode
 from tests.control.harness import graph, role
 
@@ -92,7 +92,7 @@ def test_of_two_that_are_alike_each_has_a_line_of_its_own() -> None:
 
 def test_what_is_said_while_none_listens_waits_for_the_next_also_what_has_no_line() -> None:
     outbox = Outbox()
-    heal = Heal("node0", "node0@1s:lost")
+    heal = HealLink("node0", "node0@1s:lost")
     outbox.send(FOUR)
     first = Connection()
     outbox.attach(first)

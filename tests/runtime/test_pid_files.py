@@ -25,10 +25,9 @@ from flowdist.control.protocol.ids import ReplicaId
 from flowdist.control.protocol.messages import Ordered, Report, Reported
 from flowdist.graph import SECOND, NodeSpec, encode_graph
 from flowdist.runtime.agent.node_config import NodeConfig
-from flowdist.runtime.injection.remote_faults import RemoteFault, strike, workers_hit
-from flowdist.runtime.processes.spawner import Spawner
-from flowdist.runtime.processes.spawning import (
-    Children,
+from flowdist.runtime.injection.remote_faults import apply, workers_hit
+from flowdist.runtime.processes.children import Children
+from flowdist.runtime.processes.spawn_protocol import (
     Ended,
     Spawn,
     Spawned,
@@ -38,7 +37,9 @@ from flowdist.runtime.processes.spawning import (
     requests,
     write_pid,
 )
-from flowdist.runtime.processes.spawning import encode as encode_answer
+from flowdist.runtime.processes.spawn_protocol import encode as encode_answer
+from flowdist.runtime.processes.spawner import Spawner
+from flowdist.runtime.wire.fault_messages import RemoteFault
 from flowdist.runtime.wire.frames import encode, read_to_controller
 from flowdist.testing import graph_of
 from tests.runtime.spawning import Spawning
@@ -52,7 +53,8 @@ SAYS = "import os, sys; print(os.getpid(), open(sys.argv[1]).read())"
 # A parent that gets no CPU between the start of a worker and whatever else it does: until the worker has ended.
 LATE = """
 import os, sys
-from flowdist.runtime.processes.spawning import Children
+from flowdist.runtime.wire.fault_messages import RemoteFault
+from flowdist.runtime.processes.children import Children
 add = Children.add
 def late(self, id, pid, wait):
     if os.path.exists("late"):
@@ -144,7 +146,7 @@ def test_a_fault_hits_nobody_where_no_pid_can_be_read(tmp_path: Path, content: s
     if content is not None:
         (folder / "pid").write_text(content)
     blow = RemoteFault("node0", "kill", replica=R, attempt=1)
-    assert workers_hit(tmp_path, blow) == [] and strike(folder, blow) is None
+    assert workers_hit(tmp_path, blow) == [] and apply(folder, blow) is None
     write_pid(folder, 4242)
     assert workers_hit(tmp_path, blow) == [folder]
 

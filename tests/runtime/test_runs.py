@@ -18,8 +18,9 @@ from flowdist.errors import FlowdistError
 from flowdist.graph import NodeSpec, RoleGraph, RoleSpec, SecretRef, encode_graph
 from flowdist.record.journal import Header, encode_line, record
 from flowdist.report.record.summary import summary_text
-from flowdist.runtime.run_folder.folder import find_run, is_locked, lock_run, new_run, past_of, run_dirs
-from flowdist.runtime.run_folder.reading import Follow, find_logs, latest_attempts, lines_of, parse_target
+from flowdist.runtime.run_folder.folder import find_run, is_locked, lock_run, new_run, run_dirs
+from flowdist.runtime.run_folder.reading import LogTail, find_logs, latest_attempts, lines_of, parse_target
+from flowdist.runtime.run_folder.resume import resume_point
 from flowdist.runtime.run_folder.runs import (
     describe,
     environment_of,
@@ -161,10 +162,10 @@ def test_a_run_that_was_interrupted_before_it_began_was_cancelled(base: Path) ->
     told = summary_text(json.loads((run_dir / "summary.json").read_text()))
     assert told.startswith("CANCELLED after 0s: interrupted before it began") and "the time went" not in told
     with pytest.raises(FlowdistError, match=f"run {run_dir.name} is over: it was cancelled"):
-        past_of(run_dir)
+        resume_point(run_dir)
     journal(run_dir)
     assert has_begun(run_dir)
-    past_of(run_dir)
+    resume_point(run_dir)
 
 
 def test_who_asks_a_run_that_is_over_is_told_how_it_ended(base: Path) -> None:
@@ -292,15 +293,15 @@ def test_no_file_has_no_lines(tmp_path: Path) -> None:
 
 
 def test_who_follows_gets_what_is_added_and_later_attempts(logs: Path) -> None:
-    follow = Follow(logs, GRAPH, [parse_target("ps", GRAPH)], ("stdout",))
-    follow.begin(latest_attempts(find_logs(logs, GRAPH, [parse_target("ps", GRAPH)], ("stdout",))), last=1)
+    follow = LogTail(logs, GRAPH, [parse_target("ps", GRAPH)], ("stdout",))
+    follow.start(latest_attempts(find_logs(logs, GRAPH, [parse_target("ps", GRAPH)], ("stdout",))), last=1)
     assert [line for _, line in follow.new_lines()] == ["ps/0/attempt_10/0 stdout"], "nothing of the first attempt"
     with (logs / "ps/0/attempt_10/0/stdout.log").open("a") as file:
         file.write("more\nhalf")
     (logs / "ps/0/attempt_11/0").mkdir(parents=True)
     (logs / "ps/0/attempt_11/0/stdout.log").write_text("again\n")
     assert [line for _, line in follow.new_lines()] == ["more"]
-    follow.look()
+    follow.find_new_files()
     assert [(log.attempt, line) for log, line in follow.new_lines()] == [(11, "again")]
     assert [line for _, line in follow.new_lines(final=True)] == ["half"] and not list(follow.new_lines(final=True))
 

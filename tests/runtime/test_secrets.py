@@ -14,7 +14,7 @@ import pytest
 from flowdist.dsl.load import load_topology
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph, RoleSpec, SecretRef, encode_graph
-from flowdist.runtime.run_folder.remote_error_report import gather
+from flowdist.runtime.run_folder.remote_error_report import collect_report
 from flowdist.runtime.worker_env.environment import SecretMissing, read_secret
 from flowdist.runtime.worker_env.secret_values import Mask, check_secrets
 from tests.runtime.harness import Job
@@ -117,7 +117,7 @@ def test_what_a_worker_on_another_host_has_left_is_masked_as_json_writes_it(tmp_
         error = {"message": {"message": f"bad {value}", "extraInfo": {"py_callstack": value}}}
         (tmp_path / "error.json").write_text(json.dumps(error, ensure_ascii=ensure_ascii))
         (tmp_path / "stderr.log").write_text(f"{value}\n")
-        kept = gather(START, 0, tmp_path, Mask([value]))
+        kept = collect_report(START, 0, tmp_path, Mask([value]))
         assert json.loads(kept.error)["message"] == {"message": "bad ***", "extraInfo": {"py_callstack": "***"}}
         assert kept.last_lines == "***\n"
 
@@ -190,6 +190,6 @@ def test_an_empty_variable_is_no_value() -> None:
 def test_the_longest_value_is_hidden_first_and_lines_of_a_value_on_their_own() -> None:
     mask = Mask(["key", "key-and-more"])
     assert mask("key key-and-more") == "*** ***"
-    mask.learn([PEM])
+    mask.add([PEM])
     assert mask("abcdefgh") == "***" and mask(f"<{PEM}>") == "<***>"
     assert Mask(["{\n}"])("{}") == "{}" and Mask()("text") == "text"

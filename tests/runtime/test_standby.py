@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from flowdist.runtime.processes import standby
-from flowdist.runtime.processes.spawning import ForkServer, Signal, Spawn, Spawned
-from flowdist.runtime.processes.standby import STANDBY_MAX, Standbys
+from flowdist.runtime.processes.spawn_protocol import ForkServerSpec, Signal, Spawn, Spawned
+from flowdist.runtime.processes.standby import STANDBY_MAX, StandbyPool
 from tests.runtime.harness import Deaths, children
 from tests.runtime.spawning import Spawning
 
@@ -38,7 +38,7 @@ class Standing(Spawning):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         (folder / "tells.py").write_text(TELLS)
-        self.spec: ForkServer = super().server("json")
+        self.spec: ForkServerSpec = super().server("json")
 
     def tells(self, *args: str, **env: str) -> int:
         """A worker that has told what it is, and waits for a signal."""
@@ -134,16 +134,16 @@ def test_one_whose_death_comes_with_the_request_that_it_was_to_have_is_missed_on
         waits.append(subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]))
         return waits[-1].pid
 
-    standbys = Standbys(selector, fork)
-    standbys.stir()
-    standbys.keep_up(1)
+    standbys = StandbyPool(selector, fork)
+    standbys.note_activity()
+    standbys.adjust(1)
     waits[0].kill()
     ((key, _),) = selector.select()  # in the same breath as a request, which comes first
     request = Spawn(1, ("python",), {}, str(tmp_path), str(tmp_path))
-    assert standbys.hand_over(request, []) is None
-    standbys.died(key.data)
-    standbys.stir()
-    standbys.keep_up(1)
+    assert standbys.assign(request, []) is None
+    standbys.handle_death(key.data)
+    standbys.note_activity()
+    standbys.adjust(1)
     assert len(waits) == 1, "one was killed: no more of them"
     with pytest.raises(ChildProcessError):
         os.waitpid(waits[0].pid, 0)  # it has been reaped
@@ -163,16 +163,16 @@ def test_one_that_cannot_be_told_what_to_do_ends(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(standby, "CALM_S", 0.0)
     selector = selectors.DefaultSelector()
-    standbys = Standbys(selector, fork)
-    standbys.stir()
-    channel = standbys.keep_up(1)
+    standbys = StandbyPool(selector, fork)
+    standbys.note_activity()
+    channel = standbys.adjust(1)
     if channel is not None:
         try:
-            standby.wait_for_work(channel)
+            standby.receive_work(channel)
         finally:
             os._exit(0)
     monkeypatch.setattr("socket.send_fds", refuse)
-    assert standbys.hand_over(Spawn(1, ("python",), {}, str(tmp_path), str(tmp_path)), []) is None
+    assert standbys.assign(Spawn(1, ("python",), {}, str(tmp_path), str(tmp_path)), []) is None
     with pytest.raises(ChildProcessError):
         os.waitpid(pids[0], 0)  # it has been reaped
     selector.close()

@@ -13,7 +13,7 @@ from flowdist.faults.files import parse_plan
 from flowdist.graph import SECOND
 from flowdist.record.journal import record
 from flowdist.runtime.injection.injector import Injector
-from flowdist.runtime.injection.torn_checkpoint import PATIENCE_NS, Tearing
+from flowdist.runtime.injection.torn_checkpoint import PATIENCE_NS, TornCheckpoints
 from tests.control.harness import Talk, graph, r, role
 
 
@@ -28,7 +28,7 @@ def committed(folder: Path, *pointers: str) -> None:
 def torn(folder: Path, target: str) -> list[str]:
     """The files that were cut when that was the target."""
     job = graph(role("trainer", max_replicas=2), role("ps", gang=False, max_replicas=2))
-    tearing = Tearing(job, folder)
+    tearing = TornCheckpoints(job, folder)
     tearing.begin(parse_fault(f"{target}@3s:torn-checkpoint"), 3 * SECOND)
     cut = [file for _, _, file in tearing.tear(3 * SECOND) if file is not None]
     assert tearing.give_up() == [], "of what nothing is known, nothing is waited for"
@@ -91,7 +91,7 @@ class Story:
         generation = self.talk.job.worlds[replica.world].generation
         event = CheckpointOffered(r(who), replica.attempt, generation, str(self.folder / name), step)
         effects = self.talk.tell(event)
-        self.injector.hear(self.talk.job, record(1, self.talk.now, event, effects))
+        self.injector.observe(self.talk.job, record(1, self.talk.now, event, effects))
         self.look()
 
     def publish(self, pointer: str, name: str, step: int) -> None:
@@ -152,9 +152,9 @@ def test_a_pointer_that_never_comes_is_told(tmp_path: Path, how: str) -> None:
         story.talk.wait(PATIENCE_NS / SECOND)
         story.look()
     else:
-        story.injector.let_go()
+        story.injector.end_all()
     pointer = story.folder / "trainer/latest.json"
-    why = f"nothing is torn: {pointer} has not come to name the checkpoint that was committed last"
+    why = f"nothing was torn: {pointer} has never named the checkpoint that was committed last"
     assert story.told.warnings == [f"fault trainer@checkpoint=trainer,1:torn-checkpoint: {why}"]
     story.publish("trainer", "first", 10)
     assert story.told.torn == [] and len(story.injector.never_fired()) == 1

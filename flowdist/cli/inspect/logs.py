@@ -18,7 +18,7 @@ from flowdist.errors import FlowdistError
 if TYPE_CHECKING:
     from flowdist.graph import RoleGraph
     from flowdist.runtime.run_folder.logs import Stream
-    from flowdist.runtime.run_folder.reading import Follow, Log, Target
+    from flowdist.runtime.run_folder.reading import Log, LogTail, Target
 
 POLL_S = 0.1  # interval at which followed files are read
 NEW_S = 0.5  # interval at which new files are looked for
@@ -90,7 +90,7 @@ def command(targets: tuple[str, ...], options: LogOptions, run: str, base: str) 
     Values of secrets that can be read here are masked. A warning names those that cannot be read.
     """
     from flowdist.runtime.run_folder.folder import find_run  # msgspec and the runtime: not needed by --help
-    from flowdist.runtime.run_folder.reading import Follow, latest_attempts, lines_of
+    from flowdist.runtime.run_folder.reading import LogTail, latest_attempts, lines_of
     from flowdist.runtime.run_folder.runs import known_mask, not_hidden
 
     run_dir, graph = find_run(Path(base), run, of_one_host=True)
@@ -110,8 +110,8 @@ def command(targets: tuple[str, ...], options: LogOptions, run: str, base: str) 
         click.echo(mask(line if options.no_prefix else f"[{name}] {line}"))
 
     if options.follow:
-        follower = Follow(run_dir, graph, chosen, options.streams())
-        follower.begin(logs, options.tail)
+        follower = LogTail(run_dir, graph, chosen, options.streams())
+        follower.start(logs, options.tail)
         _follow(run_dir, follower, show)
         return
     for log in logs:
@@ -146,14 +146,14 @@ def _find(run_dir: Path, graph: RoleGraph, chosen: list[Target], options: LogOpt
     return logs
 
 
-def _follow(run_dir: Path, follower: Follow, show: Callable[[str, str], None]) -> None:
+def _follow(run_dir: Path, follower: LogTail, show: Callable[[str, str], None]) -> None:
     from flowdist.runtime.run_folder.folder import is_locked
 
     look_at = 0.0
     while True:
         over = not is_locked(run_dir)  # before it is read: nothing is written after that
         if over or time.monotonic() >= look_at:
-            follower.look()
+            follower.find_new_files()
             look_at = time.monotonic() + NEW_S
         for log, line in follower.new_lines(final=over):
             show(log.name, line)
@@ -164,7 +164,7 @@ def _follow(run_dir: Path, follower: Follow, show: Callable[[str, str], None]) -
 
 def _print_events(run_dir: Path, follow: bool, tail: int | None, mask: Callable[[str], str]) -> None:
     from flowdist.runtime.run_folder.folder import is_locked
-    from flowdist.runtime.run_folder.logs import File
+    from flowdist.runtime.run_folder.logs import LogFile
     from flowdist.runtime.run_folder.reading import lines_of, start_of_last
 
     path = run_dir / "journal.jsonl"
@@ -172,7 +172,7 @@ def _print_events(run_dir: Path, follow: bool, tail: int | None, mask: Callable[
         for line in lines_of(path, tail):
             click.echo(mask(line))
         return
-    file = File(path, lambda line: None)
+    file = LogFile(path, lambda line: None)
     file.skip(start_of_last(path, tail) if tail is not None and path.exists() else 0)
     while True:
         over = not is_locked(run_dir)

@@ -56,11 +56,12 @@ def meet(graph: RoleGraph, place: Rendezvous, settings: RunSettings, adapt: Adap
 def listen_for_hosts(graph: RoleGraph | None, endpoint: str, job_id: str | None, settings: RunSettings) -> NoReturn:
     """Run the graph, or without one the run to resume, on this host and on the hosts that join."""
     from flowdist.runtime.gpus.devices import machine_gpus
-    from flowdist.runtime.run_folder.folder import door_of, find_run
+    from flowdist.runtime.run_folder.folder import find_run
+    from flowdist.runtime.run_folder.resume import saved_endpoint
 
     if graph is None:
         run_dir, graph = find_run(settings.base, settings.resume)
-        door = door_of(run_dir)
+        door = saved_endpoint(run_dir)
         job_id = job_id or (door.job if door is not None else None)
     place = place_of(endpoint, job_id, hosts=max(1, len(graph.cluster.nodes)))
     if not place.token and not is_loopback(place.endpoint.host):
@@ -96,7 +97,7 @@ def open_job(
 ) -> NoReturn:
     """Run the controller on this host, and let others join."""
     from flowdist.runtime.controller.host_registry import Listening, node_name
-    from flowdist.runtime.run_folder.folder import Door
+    from flowdist.runtime.run_folder.resume import RunEndpoint
     from flowdist.runtime.supervisor.local_node import Site
     from flowdist.runtime.supervisor.supervisor import Hosting
     from flowdist.runtime.wire.addresses import address_of, interface_of, reachable_address
@@ -109,7 +110,7 @@ def open_job(
         door = f"{address or 'any address of this machine'}, port {place.endpoint.port}"
         text = f"every machine that reaches {door}, may join: docs/hosts.md says how FLOWDIST_TOKEN keeps others out"
         click.secho(f"flowdist: {text}", fg="yellow", err=True)
-    listening = Listening(Door(str(place.endpoint), place.job_id), address, place.endpoint.port, place.hosts)
+    listening = Listening(RunEndpoint(str(place.endpoint), place.job_id), address, place.endpoint.port, place.hosts)
     hosting = Hosting(listening, Site(own, interface_of(own)))
     execute(fresh if not settings.resume else None, settings._replace(hosting=hosting))
 
@@ -140,7 +141,7 @@ async def _take_part(
     controller = ControllerEndpoint(place.endpoint.host, place.endpoint.port, place.job_id)
     joined = await join_job(controller, place.token, socket.gethostname(), place.join_timeout_s, console.show)
     graph = adapt(joined.welcome.graph)
-    mask.learn(check_secrets(graph, os.environ))
+    mask.add(check_secrets(graph, os.environ))
     run_dir = _folder(settings.base, joined.welcome.run_id, joined.welcome.node, graph)
     (run_dir / JOINED).write_text(f"{place.endpoint}\n")
     write_environment(run_dir, graph, mask, __version__)

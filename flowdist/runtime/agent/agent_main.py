@@ -30,16 +30,16 @@ from flowdist.runtime.agent.worker_socket import WorkerSocket
 from flowdist.runtime.agent.workers import Collaborators, Workers
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.gpus.guard import GpuGuard
-from flowdist.runtime.processes import spawning as spawner
+from flowdist.runtime.processes import spawn_protocol as spawner
+from flowdist.runtime.processes.exit_status import describe_exit
 from flowdist.runtime.run_folder.logs import last_output_ns
 from flowdist.runtime.stores.store_forks import StoreForks
 from flowdist.runtime.stores.stores import Stores
 from flowdist.runtime.wire.dialing import dial
 from flowdist.runtime.wire.frames import encode, read_from_controller
 from flowdist.runtime.wire.handshake import ConnectionRejected
-from flowdist.runtime.worker_env import notice
-from flowdist.runtime.worker_env.environment import Places
-from flowdist.runtime.worker_env.worker_errors import signal_name
+from flowdist.runtime.worker_env import stop_notice
+from flowdist.runtime.worker_env.environment import RunPaths
 
 LOCAL_RETRY_S = 0.02  # between two attempts to connect to a controller on this host
 REMOTE_RETRY_S = 0.1  # to one on another host, which may have many hosts to serve
@@ -69,12 +69,12 @@ class _AgentProcess:
         self._agent = Agent(config.node, graph, config.address, config.incarnation)
         checkpoints = graph.checkpoint_dir or str(Path(config.run_dir, "checkpoints"))
         socket_path = str(Path(config.socket_dir, f"{config.node.name}.sock"))
-        self._places = Places(config.run_dir, config.run_id, checkpoints, socket_path)
+        self._paths = RunPaths(config.run_dir, config.run_id, checkpoints, socket_path)
         self._inputs: deque[io.AgentInput] = deque()
         self._is_handling = False
         self._timer: asyncio.TimerHandle | None = None
         self._writer: asyncio.StreamWriter | None = None
-        self._prepared: spawner.ForkServer | None = None
+        self._prepared: spawner.ForkServerSpec | None = None
         python = os.environ.get("PYTHON_EXEC", sys.executable)
         reasons = [cold_because(role, python, sys.executable) for role in graph.roles]
         self._may_use_torch = any(reason != NOTHING_TO_PRELOAD for reason in reasons)  # and have a process group
@@ -86,8 +86,8 @@ class _AgentProcess:
         self._loop.add_signal_handler(signal.SIGTERM, self._handle, io.LeaveRequested())
         self._prepared = self._workers.prepare()
         if self._prepared is not None:
-            self._agent.is_warming = self._stores.is_early = True
-        server = await self._sockets.serve(self._places.worker_socket)
+            self._agent.is_warming = self._stores.awaits_fork_server = True
+        server = await self._sockets.serve(self._paths.worker_socket)
         connection = asyncio.create_task(self._keep_connected())
         await self._over.wait()
         connection.cancel()
@@ -114,7 +114,7 @@ class _AgentProcess:
             gpus=self._gpus,
             has_store=self._stores.has_torch,
         )
-        self._workers = Workers(config, self._graph, self._places, others)
+        self._workers = Workers(config, self._graph, self._paths, others)
 
     async def _keep_connected(self) -> None:
         """Connect to the controller, pass its messages to the pure agent, and connect again whenever that ends."""
@@ -207,17 +207,17 @@ class _AgentProcess:
             case io.LookForSigns():
                 self._handle(io.SignsSeen(replica, attempt, last_output_ns(folder)))
             case io.AskWorkers():
-                step = notice.ask(folder, self._graph.role(replica.role).procs)
+                step = stop_notice.announce_stop(folder, self._graph.role(replica.role).procs)
                 self._handle(io.WorkersAsked(replica, attempt, step))
             case io.TellWorkers():
-                notice.tell(folder, output.step)
+                stop_notice.set_stop_step(folder, output.step)
 
     def _handle_answer(self, answer: spawner.Request | spawner.Answer) -> None:
         """Pass an answer of the spawner on: those about store hosts to the stores, all others to the workers."""
         match answer:
             case spawner.Prepared():
-                self._fork_stores_from(self._prepared if answer.is_of_use else None)
-                self._stores.settled()
+                self._fork_stores_from(self._prepared if answer.is_usable else None)
+                self._stores.start_deferred()
                 self._handle(io.WarmedUp())
             case spawner.Spawned() | spawner.SpawnRefused() | spawner.Ended() | spawner.StartedCold():
                 if self._store_forks.owns(answer.id):
@@ -233,10 +233,9 @@ class _AgentProcess:
                 self._store_forks.server = None
                 self._stores.ended(self._store_forks.ended(answer.id), answer.detail)
             case spawner.Ended():
-                how = f"exit code {answer.code}" if answer.code >= 0 else f"signal {signal_name(answer.code)}"
-                self._stores.ended(self._store_forks.ended(answer.id), how)
+                self._stores.ended(self._store_forks.ended(answer.id), describe_exit(answer.code))
 
-    def _fork_stores_from(self, server: spawner.ForkServer | None) -> None:
+    def _fork_stores_from(self, server: spawner.ForkServerSpec | None) -> None:
         """Fork store hosts from this fork server from now on, if it has imported torch."""
         if server is not None and any(name.partition(".")[0] == "torch" for name in server.preload):
             self._store_forks.server = server

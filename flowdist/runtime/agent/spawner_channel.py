@@ -8,7 +8,7 @@ import os
 import socket
 from collections.abc import Callable
 
-from flowdist.runtime.processes.spawning import Answer, Request, answers, encode
+from flowdist.runtime.processes.spawn_protocol import Answer, Request, answers, encode
 
 
 class SpawnerChannel:

@@ -7,9 +7,10 @@ from pathlib import Path
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import ReplicaId
-from flowdist.runtime.processes.spawning import INJECTED_OOM, injected_code
+from flowdist.runtime.processes.exit_status import signal_name
+from flowdist.runtime.processes.spawn_protocol import INJECTED_OOM, injected_code
 from flowdist.runtime.worker_env.secret_values import Mask
-from flowdist.runtime.worker_env.worker_errors import is_out_of_memory, one_line, oom_kills, raised_ns, signal_name
+from flowdist.runtime.worker_env.worker_errors import error_line, is_out_of_memory, oom_kills, raised_ns
 
 
 class WorkerExits:
@@ -45,7 +46,7 @@ class WorkerExits:
         if code == 0:
             return io.WorkerExited(start.replica, start.attempt, local_rank)
         name = signal_name(code) if code < 0 else None
-        detail = one_line(folder, self._mask)
+        detail = error_line(folder, self._mask)
         was_oom_killed = self._was_oom_killed(start, folder, name)
         return io.WorkerExited(
             start.replica,

@@ -25,12 +25,12 @@ from flowdist.runtime.agent.node_config import NodeConfig
 from flowdist.runtime.agent.readiness import Listener, until_ready
 from flowdist.runtime.agent.worker_exits import WorkerExits
 from flowdist.runtime.agent.worker_socket import WorkerSocket
+from flowdist.runtime.atomic import write_atomically
 from flowdist.runtime.gpus.guard import GpuGuard
-from flowdist.runtime.processes import spawning as spawner
-from flowdist.runtime.run_folder.atomic import write_atomically
-from flowdist.runtime.run_folder.remote_error_report import gather
-from flowdist.runtime.wire.frames import Evidence
-from flowdist.runtime.worker_env.environment import Places, fork_server, macro_values, worker_argv, worker_env
+from flowdist.runtime.processes import spawn_protocol as spawner
+from flowdist.runtime.run_folder.remote_error_report import collect_report
+from flowdist.runtime.wire.frames import RemoteErrorReport
+from flowdist.runtime.worker_env.environment import RunPaths, expand_command, fork_server_spec, macro_values, worker_env
 from flowdist.runtime.worker_env.ports import Ports
 from flowdist.runtime.worker_env.secret_values import Mask
 
@@ -45,7 +45,7 @@ class _Attempt:
     missing: set[int]  # local ranks of the workers that are not spawned yet
     ids: dict[int, int] = field(default_factory=dict)  # local ranks, by the spawner's ids of the workers
     refused: str | None = None  # why a worker could not be started
-    server: spawner.ForkServer | None = None  # from which its workers are forked, as far as is known
+    server: spawner.ForkServerSpec | None = None  # from which its workers are forked, as far as is known
 
 
 class Collaborators(NamedTuple):
@@ -53,8 +53,8 @@ class Collaborators(NamedTuple):
 
     handle: Callable[[io.AgentInput], None]  # gives the pure agent an input
     send: Callable[[spawner.Request], None]  # sends the spawner a request
-    report: Callable[[Evidence], None]  # sends the controller a report
-    fork_stores_from: Callable[[spawner.ForkServer | None], None]
+    report: Callable[[RemoteErrorReport], None]  # sends the controller a report
+    fork_stores_from: Callable[[spawner.ForkServerSpec | None], None]
     ids: Iterator[int]  # of workers and of store hosts: the spawner does not distinguish them
     sockets: WorkerSocket
     gpus: GpuGuard
@@ -64,8 +64,8 @@ class Collaborators(NamedTuple):
 class Workers:
     """All workers of a node, by the ids that the spawner knows them by."""
 
-    def __init__(self, config: NodeConfig, graph: RoleGraph, places: Places, others: Collaborators) -> None:
-        self._config, self._graph, self._places, self._others = config, graph, places, others
+    def __init__(self, config: NodeConfig, graph: RoleGraph, paths: RunPaths, others: Collaborators) -> None:
+        self._config, self._graph, self._paths, self._others = config, graph, paths, others
         self._handle, self._send = others.handle, others.send
         self._ports = Ports(config.run_id, config.number, config.address)
         self._workers: dict[int, tuple[StartReplica, int]] = {}  # the order and the local rank
@@ -74,17 +74,19 @@ class Workers:
         self._mask = Mask()  # the last lines of a worker's output go into the journal
         self._exits = WorkerExits(self._mask)
 
-    def prepare(self) -> spawner.ForkServer | None:
+    def prepare(self) -> spawner.ForkServerSpec | None:
         """Have the fork server import its modules before the first order, if all roles use the same one; return it."""
-        wanted: dict[spawner.ForkServer, None] = {}
+        wanted: dict[spawner.ForkServerSpec, None] = {}
         for role in self._graph.roles:
             size = role.max_replicas * role.procs
             world = ("", 1, 0, size, 0, 1, 0, 1, 0, "", 0)  # placeholders: a fork server does not depend on these
             start = StartReplica(self._config.node.name, ReplicaId(role.name, 0), 1, *world)
-            values = macro_values(start, role, 0, self._places, {})
+            values = macro_values(start, role, 0, self._paths, {})
             with contextlib.suppress(OSError):  # a missing secret: the start of the worker reports it
-                env = worker_env(start, role, 0, os.environ, self._places, {}, (), self._others.has_store)
-                server = fork_server(role, worker_argv(role, values, os.environ), os.environ, env, values)
+                env = worker_env(start, role, 0, os.environ, self._paths, {}, (), self._others.has_store)
+                server = fork_server_spec(
+                    role, expand_command(role.command, values, os.environ), os.environ, env, values
+                )
                 wanted |= {server: None} if server is not None else {}
         if len(wanted) != 1:
             return None
@@ -126,12 +128,12 @@ class Workers:
         self, attempt: _Attempt, role: RoleSpec, local_rank: int, env: dict[str, str], cores: tuple[int, ...]
     ) -> None:
         start = attempt.start
-        values = macro_values(start, role, local_rank, self._places, attempt.ports)
-        argv = worker_argv(role, values, os.environ)
+        values = macro_values(start, role, local_rank, self._paths, attempt.ports)
+        argv = expand_command(role.command, values, os.environ)
         id = next(self._others.ids)
         self._workers[id] = (start, local_rank)
         attempt.ids[id] = local_rank
-        attempt.server = fork_server(role, argv, os.environ, env, values)
+        attempt.server = fork_server_spec(role, argv, os.environ, env, values)
         self._send(
             spawner.Spawn(id, argv, env, role.workdir, str(self._folder(start, local_rank)), attempt.server, cores)
         )
@@ -156,8 +158,8 @@ class Workers:
 
     def _env(self, start: StartReplica, role: RoleSpec, local_rank: int, ports: dict[str, int]) -> dict[str, str]:
         devices = tuple(self._config.devices[gpu] for gpu in start.gpus)
-        env = worker_env(start, role, local_rank, os.environ, self._places, ports, devices, self._others.has_store)
-        self._mask.learn(env[secret.name] for secret in role.secrets)
+        env = worker_env(start, role, local_rank, os.environ, self._paths, ports, devices, self._others.has_store)
+        self._mask.add(env[secret.name] for secret in role.secrets)
         return env
 
     def signal(self, replica: ReplicaId, attempt: int, number: signal.Signals) -> None:
@@ -169,9 +171,9 @@ class Workers:
 
     def hurry(self, replica: ReplicaId, attempt: int) -> None:
         """Give up starting the attempt's workers that still wait for a GPU or a fork server."""
-        self._others.gpus.hurry(replica, attempt)
+        self._others.gpus.cancel(replica, attempt)
         for id in self._ids_of(replica, attempt):
-            self._send(spawner.Hurry(id))
+            self._send(spawner.CancelSpawn(id))
 
     def _ids_of(self, replica: ReplicaId, attempt: int) -> list[int]:
         return [id for id, (start, _) in self._workers.items() if (start.replica, start.attempt) == (replica, attempt)]
@@ -239,7 +241,7 @@ class Workers:
         folder = self._folder(start, local_rank)
         exited = self._exits.describe(start, local_rank, answer.code, folder)
         if self._config.controller is not None and (exited.exit_code or exited.signal):
-            self._others.report(gather(start, local_rank, folder, self._mask))
+            self._others.report(collect_report(start, local_rank, folder, self._mask))
         self._handle(exited)
 
     def _watch_readiness(self, attempt: _Attempt) -> None:
@@ -249,7 +251,7 @@ class Workers:
             return
         key = (start.replica, start.attempt)
         here = Listener(self._config.address, attempt.ports)
-        probe = until_ready(role.ready, here, role.workdir, self._places.attempt_dir(start), attempt.since_ns)
+        probe = until_ready(role.ready, here, role.workdir, self._paths.attempt_dir(start), attempt.since_ns)
         task = asyncio.create_task(probe)
         task.add_done_callback(lambda task: None if task.cancelled() else self._handle(io.ProbePassed(*key)))
         self._probes[key] = task
@@ -259,7 +261,7 @@ class Workers:
         return Path(self._config.run_dir, replica.role, str(replica.index), f"attempt_{attempt}")
 
     def _folder(self, start: StartReplica, local_rank: int) -> Path:
-        return self._places.attempt_dir(start) / str(local_rank)
+        return self._paths.attempt_dir(start) / str(local_rank)
 
     def write_peers(self, replica: ReplicaId, attempt: int, addresses: Addresses) -> None:
         """Write the addresses of other roles where the attempt's workers read them."""
@@ -275,7 +277,7 @@ class Workers:
         if answer.accepted and attempt is not None:
             start, role = attempt.start, self._graph.role(answer.replica.role)
             pointer = {"path": answer.path, "step": answer.step, "generation": start.generation}
-            _write_json(self._places.latest(start, role), pointer, durable=True)
+            _write_json(self._paths.latest(start, role), pointer, durable=True)
         self._others.sockets.answer(answer)
 
 

@@ -31,12 +31,11 @@ from flowdist.runtime.controller.alarm import Alarm
 from flowdist.runtime.controller.host_registry import HostRegistry, Listening
 from flowdist.runtime.controller.journal_file import JournalFile
 from flowdist.runtime.controller.metrics import serve_metrics
-from flowdist.runtime.injection.link_faults import Disturb, Disturbances, Heal
-from flowdist.runtime.injection.remote_faults import RemoteFault
-from flowdist.runtime.run_folder.remote_error_report import keep
+from flowdist.runtime.injection.link_faults import LinkFaults
+from flowdist.runtime.run_folder.remote_error_report import save_report
 from flowdist.runtime.wire.endpoint import DeathProof
+from flowdist.runtime.wire.fault_messages import HealLink, LinkFault, RemoteFault
 from flowdist.runtime.wire.frames import (
-    Evidence,
     Farewell,
     FaultFrame,
     HostFrame,
@@ -44,6 +43,7 @@ from flowdist.runtime.wire.frames import (
     JoinRequest,
     JournalLine,
     Operate,
+    RemoteErrorReport,
     ToControllerFrame,
     Watch,
     encode,
@@ -70,7 +70,7 @@ class ControllerConfig(msgspec.Struct, frozen=True):
     known_nodes: tuple[NodeName, ...]
     start_ns: int  # of the job, on CLOCK_BOOTTIME
     lifeline: int
-    disturbed: tuple[Disturb, ...] = ()  # faults of connections that are in effect
+    link_faults: tuple[LinkFault, ...] = ()  # faults of connections that are in effect
     listening: Listening | None = None  # None: no other hosts may join
     metrics: int | None = None  # file descriptor of a listening socket for scrapes
 
@@ -90,7 +90,7 @@ class _ControllerProcess:
         self._journal = JournalFile(Path(config.run_dir, "journal.jsonl"))
         self._last_ns = 0
         self._agents: dict[NodeName, asyncio.StreamWriter] = {}
-        self._disturbances = Disturbances(config.disturbed)
+        self._link_faults = LinkFaults(config.link_faults)
         self._watchers: list[asyncio.StreamWriter] = []
         self._alarm = Alarm(self._now, self._time_passed)
         self._last_heard_ns: dict[NodeName, int] = {}
@@ -210,12 +210,12 @@ class _ControllerProcess:
                 self._operate(message, writer)
             case Describe():
                 self._send(writer, Described(self._status()))
-            case Injected() | Disturb() | Heal() | RemoteFault():
+            case Injected() | LinkFault() | HealLink() | RemoteFault():
                 self._handle_fault(message)
-            case JoinRequest() | DeathProof() | Evidence():
+            case JoinRequest() | DeathProof() | RemoteErrorReport():
                 self._handle_host(message, writer)
             case Join() | Heartbeat() | Report() | Preempted() | Leave():
-                self._disturbances.carry(message.node, "up", writer, lambda: self._handle_agent(message, writer))
+                self._link_faults.carry(message.node, "up", writer, lambda: self._handle_agent(message, writer))
             case _:
                 assert_never(message)
 
@@ -243,10 +243,10 @@ class _ControllerProcess:
                 fault = FaultLine(self._now(), message.spec, message.target)
                 self._write(fault, force=False)
                 self._replay.hear(fault)
-            case Disturb():
-                self._disturbances.disturb(message)
-            case Heal():
-                self._disturbances.heal(message)
+            case LinkFault():
+                self._link_faults.add(message)
+            case HealLink():
+                self._link_faults.heal(message)
             case RemoteFault():
                 if (connection := self._hosts.connection_of(message.node)) is not None:
                     self._send(connection, message)
@@ -259,8 +259,8 @@ class _ControllerProcess:
             case DeathProof():
                 for event in self._sessions.gone(message.node, message.incarnation, message.cause):
                     self._handle(event)
-            case Evidence():
-                keep(message, self._controller.state, Path(self._config.run_dir))
+            case RemoteErrorReport():
+                save_report(message, self._controller.state, Path(self._config.run_dir))
 
     def _handle_agent(self, message: ToController, writer: asyncio.StreamWriter) -> None:
         self._last_heard_ns[message.node] = self._now()
@@ -302,7 +302,7 @@ class _ControllerProcess:
                     self._send_to_agent(effect.node, agent, self._sessions.order(effect))
 
     def _send_to_agent(self, node: NodeName, writer: asyncio.StreamWriter, message: ToAgent) -> None:
-        self._disturbances.carry(node, "down", writer, lambda: self._send(writer, message))
+        self._link_faults.carry(node, "down", writer, lambda: self._send(writer, message))
 
     def _send(self, writer: asyncio.StreamWriter, message: msgspec.Struct) -> None:
         with contextlib.suppress(ConnectionError, RuntimeError):

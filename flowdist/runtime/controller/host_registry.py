@@ -11,7 +11,7 @@ import msgspec
 from flowdist.control.job.state import JobState
 from flowdist.control.protocol.ids import NodeName
 from flowdist.graph import RoleGraph
-from flowdist.runtime.run_folder.folder import Door
+from flowdist.runtime.run_folder.resume import RunEndpoint
 from flowdist.runtime.wire.endpoint import INCARNATIONS, keep_alive
 from flowdist.runtime.wire.frames import JoinRequest, Welcome
 from flowdist.runtime.wire.framing import encode, read_frame
@@ -34,7 +34,7 @@ def node_name(host: str, roles: set[str]) -> NodeName:
 class Listening(msgspec.Struct, frozen=True):
     """The address at which a controller listens for other hosts; if empty, all addresses of its machine."""
 
-    door: Door
+    door: RunEndpoint
     address: str
     port: int
     hosts: int  # expected number of hosts, including this one

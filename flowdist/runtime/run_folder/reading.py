@@ -1,6 +1,6 @@
-"""The logs of a run, read from its folder: which files are meant, their ends, and what is added to them.
+"""Reading of a run's logs from its folder: choosing the files, their last lines, and lines as they are added.
 
-Nothing is asked of the run for it: its logs can be read while it goes on, when it is over, and when it has died.
+It needs nothing but the folder, whether the run is running, is over, or has died.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flowdist.errors import FlowdistError
-from flowdist.graph import RoleGraph
-from flowdist.runtime.run_folder.logs import File, Stream
+from flowdist.graph import RoleGraph, RoleSpec
+from flowdist.runtime.run_folder.logs import LogFile, Stream
 
 BLOCK = 64 << 10
 _TARGET = re.compile(r"(?P<role>[^/]+)(?:/(?P<index>\d+)(?:\.(?P<worker>\d+))?)?")
 
 
 class Target(NamedTuple):
-    """Whose logs: of a role, of one replica of it, or of one worker of that."""
+    """The workers whose logs are wanted: those of a role, of one replica, or one worker alone."""
 
     role: str
     replica: int | None = None
@@ -29,7 +29,7 @@ class Target(NamedTuple):
 
 
 class Log(NamedTuple):
-    """One file. Sorts by role in the order of the graph, then replica, attempt, worker, stdout first."""
+    """One log file. Logs sort by role in the order of the graph, then by replica, attempt, worker and stream."""
 
     place: tuple[int, int, int, int, str]
     name: str  # trainer/0, or trainer/0.1 where there are several workers
@@ -39,7 +39,11 @@ class Log(NamedTuple):
 
 
 def parse_target(text: str, graph: RoleGraph) -> Target:
-    """`ROLE[/REPLICA[.WORKER]]`; FlowdistError for what is not there."""
+    """Parse `ROLE[/REPLICA[.WORKER]]`.
+
+    Raises:
+        FlowdistError: if the text has another form, or the graph has no such role, replica or worker.
+    """
     match = _TARGET.fullmatch(text)
     roles = {spec.name: spec for spec in graph.roles}
     if match is None:
@@ -64,33 +68,47 @@ def parse_target(text: str, graph: RoleGraph) -> Target:
 def find_logs(
     run_dir: Path, graph: RoleGraph, targets: Sequence[Target], streams: Sequence[Stream], attempt: int | None = None
 ) -> list[Log]:
-    """The files that are there, in order; without `attempt` those of all attempts."""
+    """Return the logs in the folder of a run, in order.
+
+    Args:
+        targets: Whose logs; none: those of all workers.
+        streams: Which streams.
+        attempt: Which attempt of each replica; None: all of them.
+    """
     found: list[Log] = []
     for order, spec in enumerate(graph.roles):
-        meant = [target for target in targets if target.role == spec.name]
-        if targets and not meant:
-            continue
-        for index in _numbers(run_dir / spec.name):
-            chosen = [target for target in meant if target.replica in (None, index)]
-            if targets and not chosen:
-                continue
-            base = run_dir / spec.name / str(index)
-            for number in _numbers(base, "attempt_"):
-                if attempt not in (None, number):
-                    continue
-                for worker in _numbers(base / f"attempt_{number}"):
-                    if targets and not any(target.worker in (None, worker) for target in chosen):
-                        continue
-                    name = f"{spec.name}/{index}" if spec.procs == 1 and not worker else f"{spec.name}/{index}.{worker}"
-                    folder = base / f"attempt_{number}" / str(worker)
-                    for stream in streams:
-                        place = (order, index, number, worker, "0" if stream == "stdout" else "1")
-                        found.append(Log(place, name, number, stream, folder / f"{stream}.log"))
+        meant = [target for target in targets if target.role == spec.name] if targets else [Target(spec.name)]
+        for index in _numbers(run_dir / spec.name) if meant else []:
+            workers = [target.worker for target in meant if target.replica in (None, index)]
+            found += _logs_of_replica(run_dir, (order, index), spec, workers, streams, attempt)
     return sorted(found)
 
 
+def _logs_of_replica(
+    run_dir: Path,
+    replica: tuple[int, int],
+    spec: RoleSpec,
+    workers: Sequence[int | None],
+    streams: Sequence[Stream],
+    attempt: int | None,
+) -> Iterator[Log]:
+    """Yield the logs of one replica, given by the numbers of its role and itself. A worker of None stands for all."""
+    index = replica[1]
+    base = run_dir / spec.name / str(index)
+    for number in _numbers(base, "attempt_") if workers else []:
+        if attempt not in (None, number):
+            continue
+        for worker in _numbers(base / f"attempt_{number}"):
+            if None not in workers and worker not in workers:
+                continue
+            name = f"{spec.name}/{index}" if spec.procs == 1 and not worker else f"{spec.name}/{index}.{worker}"
+            for stream in streams:
+                place = (*replica, number, worker, "0" if stream == "stdout" else "1")
+                yield Log(place, name, number, stream, base / f"attempt_{number}" / str(worker) / f"{stream}.log")
+
+
 def latest_attempts(logs: Sequence[Log]) -> list[Log]:
-    """Of each replica those of its last attempt."""
+    """Return the logs of the last attempt of each replica."""
     last: dict[tuple[int, int], int] = {}
     for log in logs:
         last[log.place[:2]] = max(last.get(log.place[:2], 0), log.attempt)
@@ -98,6 +116,7 @@ def latest_attempts(logs: Sequence[Log]) -> list[Log]:
 
 
 def _numbers(folder: Path, prefix: str = "") -> list[int]:
+    """Return the numbers that entries of the folder have as names, after the prefix; none if there is no folder."""
     try:
         names = [entry.name.removeprefix(prefix) for entry in os.scandir(folder) if entry.name.startswith(prefix)]
     except OSError:
@@ -106,7 +125,7 @@ def _numbers(folder: Path, prefix: str = "") -> list[int]:
 
 
 def lines_of(path: Path, last: int | None = None) -> Iterator[str]:
-    """The lines of a file, or only the last so many; one without an end as well."""
+    """Yield the lines of a file, or its `last` ones, an incomplete one included. A missing file has no lines."""
     try:
         with path.open("rb") as file:
             if last is not None:
@@ -118,7 +137,7 @@ def lines_of(path: Path, last: int | None = None) -> Iterator[str]:
 
 
 def start_of_last(path: Path, count: int) -> int:
-    """Where the last so many lines begin."""
+    """Return the offset, in bytes, at which the last `count` lines of a file begin."""
     with path.open("rb") as file:
         end = file.seek(0, os.SEEK_END)
         if count <= 0 or end == 0:
@@ -130,7 +149,7 @@ def start_of_last(path: Path, count: int) -> int:
             file.seek(at)
             block = file.read(size)
             if at + size == end and block.endswith(b"\n"):
-                newlines -= 1  # the one at the very end begins nothing
+                newlines -= 1  # no line begins after the newline at the end of the file
             where = len(block)
             while (where := block.rfind(b"\n", 0, where)) >= 0:
                 newlines += 1
@@ -139,33 +158,34 @@ def start_of_last(path: Path, count: int) -> int:
         return 0
 
 
-class Follow:
-    """What is added to logs from now on, to those of attempts that are yet to start as well.
+class LogTail:
+    """The lines that are added to logs from now on, also to logs of attempts that start later.
 
-    Files that are there already are read from `last` lines before their end.
+    Args:
+        run_dir, graph, targets, streams: As for `find_logs`.
     """
 
     def __init__(self, run_dir: Path, graph: RoleGraph, targets: Sequence[Target], streams: Sequence[Stream]) -> None:
         self._what = (run_dir, graph, targets, streams)
-        self._files: dict[Log, File] = {}
+        self._files: dict[Log, LogFile] = {}
 
-    def begin(self, logs: Sequence[Log], last: int | None) -> None:
-        """Start with these; whatever else is there has been told already."""
+    def start(self, logs: Sequence[Log], last: int | None) -> None:
+        """Start at the end of every log, but for these logs `last` lines before it; None: at their beginning."""
         for log in find_logs(*self._what):
-            file = File(log.path, lambda line: None)
+            file = LogFile(log.path, lambda line: None)
             if log in logs:
                 file.skip(start_of_last(log.path, last) if last is not None and log.path.exists() else 0)
             else:
                 file.skip(log.path.stat().st_size if log.path.exists() else 0)
             self._files[log] = file
 
-    def look(self) -> None:
-        """There may be new files."""
+    def find_new_files(self) -> None:
+        """Look for logs of attempts that have started since the last call."""
         for log in find_logs(*self._what):
-            self._files.setdefault(log, File(log.path, lambda line: None))
+            self._files.setdefault(log, LogFile(log.path, lambda line: None))
 
     def new_lines(self, *, final: bool = False) -> Iterator[tuple[Log, str]]:
-        """What was added since the last time. `final` gives half lines too."""
+        """Yield the lines that were added since the last call, with their logs; with `final` incomplete lines too."""
         for log, file in self._files.items():
             for line in file.new_lines(final):
                 yield log, line

@@ -6,10 +6,11 @@ import asyncio
 from pathlib import Path
 
 from flowdist.control.job.state import JobState
-from flowdist.runtime.injection.remote_faults import Held, RemoteFault, strike, workers_hit
-from flowdist.runtime.processes.holding import Below
+from flowdist.runtime.injection.remote_faults import Paused, apply, workers_hit
+from flowdist.runtime.processes.pausing import PausedNode
 from flowdist.runtime.supervisor.event_printer import Show
 from flowdist.runtime.supervisor.local_node import LocalNode
+from flowdist.runtime.wire.fault_messages import RemoteFault
 
 
 class FaultTarget:
@@ -20,7 +21,7 @@ class FaultTarget:
 
     def __init__(self, node: LocalNode, run_dir: Path, show: Show) -> None:
         self._node, self._run_dir, self._show = node, run_dir, show
-        self._held: list[Below | Held] = []  # processes that a fault has stopped or slowed down
+        self._paused: list[PausedNode | Paused] = []
 
     def inject(self, fault: RemoteFault, job: JobState) -> None:
         """Inject a fault, unless the node does not run."""
@@ -31,28 +32,28 @@ class FaultTarget:
         if fault.replica is not None:
             if fault.replica in job.replicas:
                 for folder in workers_hit(self._run_dir, fault):
-                    if (held := strike(folder, fault)) is not None:  # a hang lasts until the worker is killed
-                        self._hold(held, fault.duration_ns if fault.kind != "hang" else None)
+                    if (paused := apply(folder, fault)) is not None:  # a hang lasts until the worker is killed
+                        self._pause_for(paused, fault.duration_ns if fault.kind != "hang" else None)
             return
         match fault.kind:
             case "pause":
-                below = Below(guardian.pid)
-                below.stop()
-                self._hold(below, fault.duration_ns)
+                node = PausedNode(guardian.pid)
+                node.pause()
+                self._pause_for(node, fault.duration_ns)
             case "kill" | "leave":
                 self._node.take_away(fault)
 
-    def release_all(self) -> None:
-        """End every fault that still holds processes up."""
-        for held in list(self._held):
-            self._release(held)
+    def resume_all(self) -> None:
+        """Resume whatever faults have paused or slowed down."""
+        for paused in list(self._paused):
+            self._resume(paused)
 
-    def _hold(self, held: Below | Held, duration_ns: int | None) -> None:
-        self._held.append(held)
+    def _pause_for(self, paused: PausedNode | Paused, duration_ns: int | None) -> None:
+        self._paused.append(paused)
         if duration_ns is not None:
-            asyncio.get_running_loop().call_later(duration_ns / 1e9, self._release, held)
+            asyncio.get_running_loop().call_later(duration_ns / 1e9, self._resume, paused)
 
-    def _release(self, held: Below | Held) -> None:
-        if held in self._held:
-            self._held.remove(held)
-            held.go_on()
+    def _resume(self, paused: PausedNode | Paused) -> None:
+        if paused in self._paused:
+            self._paused.remove(paused)
+            paused.resume()

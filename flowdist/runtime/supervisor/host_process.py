@@ -23,7 +23,7 @@ from flowdist.graph import RoleGraph
 from flowdist.record.journal import FaultLine, Header, Line, Record
 from flowdist.record.replay import Replay
 from flowdist.record.timesheet import Timesheet
-from flowdist.runtime.processes.owned_processes import Offspring
+from flowdist.runtime.processes.owned_processes import OwnedProcesses
 from flowdist.runtime.processes.reaper import become_subreaper, kill_descendants
 from flowdist.runtime.run_folder.folder import remove_sockets, socket_dir
 from flowdist.runtime.run_folder.logs import Follower, OpenSink
@@ -73,7 +73,7 @@ class HostProcess:
     ) -> None:
         self.run_dir, self.lock, self.show = run_dir, lock, show
         self.sockets = socket_dir(run_dir, list(nodes))
-        self.processes = Offspring(run_dir)
+        self.processes = OwnedProcesses(run_dir)
         self.follower = Follower(run_dir, show, open_sink)
         self.printer = EventPrinter(graph, self.follower, nodes, show)
         self._mirror = Replay(Header(journal_graph or graph, known_nodes))

@@ -19,7 +19,6 @@ from flowdist.errors import JobFailed
 from flowdist.graph import NodeSpec, RoleGraph, format_duration
 from flowdist.record.journal import Line, decode_lines
 from flowdist.runtime.agent.node_config import NodeConfig
-from flowdist.runtime.injection.remote_faults import RemoteFault
 from flowdist.runtime.run_folder.folder import lock_run
 from flowdist.runtime.run_folder.logs import OpenSink
 from flowdist.runtime.supervisor.event_printer import Show
@@ -28,6 +27,7 @@ from flowdist.runtime.supervisor.host_process import WIND_DOWN_S, HostProcess, R
 from flowdist.runtime.supervisor.joining import RETRY_S, Connection, Joined, rejoin
 from flowdist.runtime.supervisor.local_node import LocalNode, Site
 from flowdist.runtime.wire.endpoint import DeathProof
+from flowdist.runtime.wire.fault_messages import RemoteFault
 from flowdist.runtime.wire.frames import Farewell, JournalLine, Watch, encode, read_from_controller
 from flowdist.runtime.wire.handshake import ConnectionRejected
 
@@ -200,7 +200,7 @@ class JoinedHost:
         if self._host.print(record):
             wait_s = WIND_DOWN_S if self._node.process is not None else 0  # for the agent, which was dismissed
             asyncio.get_running_loop().call_later(wait_s, self._host.over.set)
-            self._faults.release_all()
+            self._faults.resume_all()
 
     def _end(self, why: str) -> None:
         """End this process without the end of the job."""
@@ -221,7 +221,7 @@ class JoinedHost:
 
     async def _wind_down(self) -> None:
         """End everything on this host; processes that do not end within WIND_DOWN_S are killed."""
-        self._faults.release_all()
+        self._faults.resume_all()
         await self._host.end_processes()
         self._host.cancel_tasks()
         if self._writer is not None:

@@ -11,9 +11,9 @@ import msgspec
 from flowdist.control.process_restarts import AgentUpkeep
 from flowdist.control.protocol.ids import NodeName
 from flowdist.runtime.agent.node_config import KILL_NODE, NodeConfig
-from flowdist.runtime.injection.remote_faults import RemoteFault
 from flowdist.runtime.supervisor.host_process import HostProcess
 from flowdist.runtime.wire.endpoint import INCARNATIONS
+from flowdist.runtime.wire.fault_messages import RemoteFault
 
 
 class Site(NamedTuple):

@@ -26,10 +26,9 @@ from flowdist.runtime.controller.host_registry import Listening
 from flowdist.runtime.gpus.devices import share_devices
 from flowdist.runtime.hooks.hooks import Hooks
 from flowdist.runtime.injection.injector import Injector
-from flowdist.runtime.injection.link_faults import Disturb, Heal
-from flowdist.runtime.injection.remote_faults import RemoteFault
-from flowdist.runtime.run_folder.folder import CONTROL, end_leftovers, lock_run, past_of
+from flowdist.runtime.run_folder.folder import CONTROL, lock_run
 from flowdist.runtime.run_folder.logs import OpenSink
+from flowdist.runtime.run_folder.resume import kill_remaining_workers, resume_point
 from flowdist.runtime.supervisor.controller_keeper import ControllerKeeper
 from flowdist.runtime.supervisor.event_printer import Show
 from flowdist.runtime.supervisor.host_process import LOOK_S, WIND_DOWN_S, HostProcess, RunResult
@@ -37,6 +36,7 @@ from flowdist.runtime.supervisor.local_node import LocalNode, Site
 from flowdist.runtime.supervisor.outbox import Outbox
 from flowdist.runtime.supervisor.startup_signals import StartupSignals
 from flowdist.runtime.wire.endpoint import INCARNATIONS
+from flowdist.runtime.wire.fault_messages import HealLink, LinkFault, RemoteFault
 from flowdist.runtime.wire.frames import Injected, Operate, Operation
 
 
@@ -92,9 +92,9 @@ class Supervisor:
         self._onlooker, self._metrics, self._early = onlooker, metrics, early
         self._graph, self._show, self._hosting = graph, show, hosting
         lock = lock_run(run_dir)
-        self._past = past_of(run_dir, hosting.listening.door if hosting is not None else None)
-        if ended := end_leftovers(run_dir):
-            show("warning", f"worker processes that had outlived the run are killed: {ended}")
+        self._past = resume_point(run_dir, hosting.listening.door if hosting is not None else None)
+        if killed := kill_remaining_workers(run_dir):
+            show("warning", f"worker processes that had outlived the run are killed: {killed}")
         nodes = [*graph.cluster.nodes, *(added_node(name, graph) for name in plan.new_nodes)]
         self._specs = {node.name: node for node in nodes}
         self._devices = dict(zip(self._specs, share_devices(nodes, gpus), strict=True))
@@ -109,7 +109,7 @@ class Supervisor:
         self._hooks = Hooks(graph, run_dir)
         self._nodes: dict[NodeName, LocalNode] = {}
         self._interrupts = 0
-        self._disturbed: dict[tuple[str, str], Disturb] = {}  # faults of connections, by node and fault
+        self._link_faults: dict[tuple[str, str], LinkFault] = {}  # faults of connections, by node and fault
         # The death of nodes on other hosts is not proven: the controller waits for the end of their leases.
         for name in self._past.added if hosting is None else ():
             self.operate(NodeGone(name, "the run was killed, and it with it"))
@@ -162,7 +162,7 @@ class Supervisor:
             self._known_nodes,
             self._start_ns,
             self._host.lifeline,
-            tuple(self._disturbed.values()),
+            tuple(self._link_faults.values()),
             self._hosting.listening if self._hosting is not None else None,
             self._metrics,
         )
@@ -185,9 +185,9 @@ class Supervisor:
     def node_starts(self, node: NodeName) -> None:
         """Withdraw what concerned the node's last incarnation: messages about its end, faults of its connection."""
         self._outbox.withdraw_gone(node)
-        for name, why in list(self._disturbed):
+        for name, why in list(self._link_faults):
             if name == node:
-                self.heal(name, why)
+                self.heal_link(name, why)
 
     async def guardian_ended(self, node: NodeName, *, was_killed: bool) -> None:
         """Empty the node if its guardian could not."""
@@ -228,12 +228,12 @@ class Supervisor:
             self._onlooker.hear(record)
         if not is_new:
             self._host.printer.skip(record)
-            self._hooks.skip(self._host.state)
+            self._hooks.skip_past(self._host.state)
             return
-        self._hooks.hear(self._host.state)
+        self._hooks.observe(self._host.state)
         if self._host.print(record):
             self._host.over.set()
-        self._injector.hear(self._host.state, record)
+        self._injector.observe(self._host.state, record)
 
     def _interrupted(self) -> None:
         """Cancel the job: in order at the first interrupt, at once at the second, without the controller at the third.
@@ -251,25 +251,25 @@ class Supervisor:
         else:
             self.operate(CancelRequested("interrupted", now=self._interrupts > 1))
 
-    def is_far(self, node: str) -> bool:
+    def is_remote(self, node: str) -> bool:
         """Return whether the node is on another host."""
         return node not in self._specs
 
-    def strike_far(self, blow: RemoteFault) -> None:
+    def apply_remotely(self, fault: RemoteFault) -> None:
         """Have the controller pass the fault to the foreground process of the node's host."""
-        self._outbox.send(blow)
+        self._outbox.send(fault)
 
     def kill_node(self, name: str, back_after_ns: int | None) -> None:
         """Kill everything of the node, and start it again after so many ns; None: never."""
         self._take_away(RemoteFault(name, "kill", duration_ns=back_after_ns))
 
-    def send_away(self, name: str, back_after_ns: int | None) -> None:
+    def make_node_leave(self, name: str, back_after_ns: int | None) -> None:
         """Have the node leave the job in order, and start it again after so many ns; None: never."""
         self._take_away(RemoteFault(name, "leave", duration_ns=back_after_ns))
 
     def _take_away(self, fault: RemoteFault) -> None:
-        if self.is_far(fault.node):
-            self.strike_far(fault)
+        if self.is_remote(fault.node):
+            self.apply_remotely(fault)
         else:
             self._nodes[fault.node].take_away(fault)
 
@@ -283,15 +283,15 @@ class Supervisor:
         guardian = self._nodes[name].process if name in self._nodes else None
         return guardian.pid if guardian is not None else None
 
-    def disturb(self, wrong: Disturb) -> None:
+    def add_link_fault(self, fault: LinkFault) -> None:
         """Begin a fault of a node's connection, in this controller and in those after it."""
-        self._disturbed[wrong.node, wrong.why] = wrong
-        self._outbox.send(wrong)
+        self._link_faults[fault.node, fault.why] = fault
+        self._outbox.send(fault)
 
-    def heal(self, node: str, why: str) -> None:
+    def heal_link(self, node: str, why: str) -> None:
         """End a fault of a node's connection."""
-        if self._disturbed.pop((node, why), None) is not None:
-            self._outbox.send(Heal(node, why))
+        if self._link_faults.pop((node, why), None) is not None:
+            self._outbox.send(HealLink(node, why))
 
     def kill_controller(self) -> None:
         self._controller.kill()
@@ -311,7 +311,7 @@ class Supervisor:
         """End everything on this host. Agents that were dismissed end by themselves; the rest is killed."""
         host = self._host
         host.over.set()
-        self._injector.let_go()
+        self._injector.end_all()
         if host.finished is not None:
             guardians = [node.process for node in self._nodes.values() if node.process is not None]
             waits = [asyncio.create_task(guardian.wait()) for guardian in guardians]

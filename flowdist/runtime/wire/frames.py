@@ -21,9 +21,8 @@ from flowdist.control.protocol.events import (
 from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.control.protocol.messages import ToAgent, ToController
 from flowdist.graph import RoleGraph
-from flowdist.runtime.injection.link_faults import Disturb, Heal
-from flowdist.runtime.injection.remote_faults import RemoteFault
 from flowdist.runtime.wire.endpoint import DeathProof
+from flowdist.runtime.wire.fault_messages import HealLink, LinkFault, RemoteFault
 from flowdist.runtime.wire.framing import encode as encode
 from flowdist.runtime.wire.framing import read_frame
 from flowdist.runtime.wire.handshake import Refused
@@ -85,7 +84,7 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
     known_nodes: tuple[NodeName, ...]
 
 
-class Evidence(msgspec.Struct, frozen=True, tag=True):
+class RemoteErrorReport(msgspec.Struct, frozen=True, tag=True):
     """Report about a failed worker on another host: its error file and the last lines of its output."""
 
     node: NodeName
@@ -108,8 +107,8 @@ class JournalLine(msgspec.Struct, frozen=True, tag=True):
     line: bytes
 
 
-FaultFrame = Injected | Disturb | Heal | RemoteFault
-HostFrame = JoinRequest | DeathProof | Evidence
+FaultFrame = Injected | LinkFault | HealLink | RemoteFault
+HostFrame = JoinRequest | DeathProof | RemoteErrorReport
 ToControllerFrame = ToController | Watch | Operate | Describe | FaultFrame | HostFrame
 FromControllerFrame = ToAgent | JournalLine | Welcome | Refused | Farewell | RemoteFault
 
