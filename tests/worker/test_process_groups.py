@@ -1,4 +1,4 @@
-"""The process group of elastic() ends with a script that calls sys.exit() inside it: see flowdist/process_groups.py."""
+"""The process group of elastic() ends with a script that calls sys.exit(): see flowdist.worker.process_groups."""
 
 from __future__ import annotations
 
