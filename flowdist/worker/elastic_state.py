@@ -139,8 +139,8 @@ def _refuse_shards(name: str, parts: Iterator[tuple[str, Any]]) -> None:
             raise TypeError(
                 f"ElasticState({name}=...) cannot hold {where}, a {kind}: its shards are on all ranks, "
                 "and those of a lost rank would be lost with it. Train without elastic(), so that the workers "
-                "restart: save with torch.distributed.checkpoint, publish by worker.commit(), and load the checkpoint "
-                "that worker.latest() returns"
+                "restart: save with torch.distributed.checkpoint, publish by worker.commit(), and load what "
+                "worker.latest() returns"
             )
 
 
