@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+from flowdist._version import __version__
 
 if TYPE_CHECKING:
     from flowdist.dsl import Node, On, Resources, Restart, Role, Secret, Template, Topology, Workload

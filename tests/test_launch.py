@@ -141,7 +141,7 @@ def test_what_a_child_raises_is_raised_here_with_its_traceback(
     [
         ("two", JobFailed, "rank 1 raised tests.test_launch.NeedsTwo: 1 and 2"),
         ("kill", JobFailed, "worker/0 failed on node0: signal SIGKILL"),
-        ("lambda", TypeError, "it returned a function, which cannot be pickled"),
+        ("lambda", TypeError, "the function returned a function, which cannot be pickled"),
     ],
 )
 def test_what_cannot_come_back_is_told(tmp_path: Path, how: str, kind: type[Exception], message: str) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal, TypeVar
 
-from flowdist import __version__
+from flowdist._version import __version__
 from flowdist.dsl import Restart, Topology
 from flowdist.dsl.load import compile_loaded
 from flowdist.dsl.oneline import name_from, written_at
@@ -183,7 +183,9 @@ def _by_value(content: tuple[Any, ...], why: str) -> bytes:
     try:
         packed: bytes = cloudpickle.dumps(content)
     except Exception as error:
-        raise FlowdistError(f"it cannot be sent to the workers: {error}", help="pass what can be pickled") from None
+        raise FlowdistError(
+            f"the call cannot be sent to the workers: {error}", help="pass what can be pickled"
+        ) from None
     return packed
 
 

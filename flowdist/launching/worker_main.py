@@ -59,7 +59,7 @@ def _call(function: Callable[..., Any], args: Any, kwargs: Any, setup: Callable[
     try:
         return pickle.dumps(value)
     except Exception as error:
-        raise TypeError(f"it returned a {type(value).__name__}, which cannot be pickled: {error}") from None
+        raise TypeError(f"the function returned a {type(value).__name__}, which cannot be pickled: {error}") from None
 
 
 def _of_exception(error: BaseException, frames: int) -> Result:

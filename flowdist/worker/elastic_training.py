@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from flowdist.worker import process_groups
+import flowdist.worker.process_groups as process_groups
 from flowdist.worker.agent_link import hello, is_managed, link, stop_agreement
 from flowdist.worker.elastic_state import ElasticState
 
@@ -79,7 +79,7 @@ def elastic(train: Callable[[State], Result], state: State, *, backend: str | No
                     raise
                 traceback.clear_frames(error.__traceback__)  # the frames keep the old group alive
             else:
-                if not generations.has_to_wait():
+                if not generations.stops_as_agreed():
                     generations.close()
                     process_groups.end()
                     return result
@@ -141,8 +141,11 @@ class _Generations:
             return False
         return self._must_leave.is_set() or (_is_broken(error) and self._must_leave.wait(REFORMATION_TIMEOUT_S))
 
-    def has_to_wait(self) -> bool:
-        """Return whether `train` has returned because of should_stop(): this worker is resumed later, or ended."""
+    def stops_as_agreed(self) -> bool:
+        """Return whether `train` has returned because of should_stop(), after the agent has told this worker to leave.
+
+        Such a worker is resumed in a later generation, or ended.
+        """
         if self._socket is None or not stop_agreement.is_reached:
             return False
         stop_agreement.report_passed()

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from flowdist.worker import api as worker
+import flowdist.worker.api as worker
 from flowdist.worker.agent_link import Info, info
 
 Exchange = Callable[[Any], list[Any]]
@@ -54,7 +54,7 @@ class Store(Protocol):
 
 
 class Context(Protocol):
-    """What a worker is given: its identity `info`, its checkpoints `store`, and the calls below."""
+    """The surroundings of a worker: its identity `info`, its checkpoints `store`, and the calls below."""
 
     @property
     def info(self) -> Info: ...

@@ -166,7 +166,7 @@ def test_events_are_the_journal(runs: Path) -> None:
         (logs_command, ["trainer/2", "--attempt", "3"], "there is no attempt 3\nhelp: none has started"),
         (logs_command, ["trianer"], "did you mean 'trainer'?"),
         (status_command, ["gang-1", "--watch", "--json"], "--watch does not go with --json"),
-        (status_command, ["gang"], "is more than one run"),
+        (status_command, ["gang"], "matches more than one run"),
         (status_command, ["gagn-1"], "did you mean 'gang-1'?"),
         (run_command, ["--resume", "gang-1"], "it has succeeded"),
     ],
@@ -189,7 +189,7 @@ def test_diff_knows_runs_by_their_names(runs: Path) -> None:
     assert by_name == by_folder.replace("runs/gang-1", "gang").replace("runs/other", "oth")
     (runs / "gang-3").mkdir()
     (runs / "gang-3/graph.json").write_bytes((runs / "gang-1/graph.json").read_bytes())
-    assert "is more than one run" in call(diff_command, "other", "gang", code=2).output
+    assert "matches more than one run" in call(diff_command, "other", "gang", code=2).output
 
 
 def test_on_a_host_that_has_joined_one_is_told_where_to_ask(runs: Path) -> None:

@@ -179,7 +179,7 @@ def test_a_run_that_goes_on_cannot_be_resumed_beside_itself(tmp_path: Path) -> N
     with counter_job(tmp_path) as job:
         job.until("from step 0")
         with Job(tmp_path, "--resume", "latest") as second:
-            assert second.finish() == 2 and "is still going on" in second.text
+            assert second.finish() == 2 and "is still running" in second.text
         (tmp_path / "enough").touch()
         assert job.finish() == 0
     with Job(tmp_path, "--resume", "nothing") as missing:

@@ -205,8 +205,8 @@ def test_of_too_many_that_wait_the_last_are_left_out(tmp_path: Path) -> None:
         tell(process, 1)
         assert process.stdout is not None and process.stdout.readline() == "--- incident 1: starts\n"
         tell(process, 2, 3, 4)
-        assert process.stdout.readline() == "--- incident 3: left out, 1 wait already\n"
-        assert process.stdout.readline() == "--- incident 4: left out, 1 wait already\n"
+        assert process.stdout.readline() == "--- incident 3: not run, 1 calls wait already\n"
+        assert process.stdout.readline() == "--- incident 4: not run, 1 calls wait already\n"
 
 
 def test_what_still_runs_is_killed_when_patience_after_the_end_is_over(tmp_path: Path) -> None:

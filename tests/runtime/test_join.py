@@ -136,7 +136,7 @@ def test_two_hosts_are_up_until_the_controllers_is_gone_for_too_long(tmp_path: P
         logs = hosts.start(2, "logs", "--run", folder.name)
         assert logs.finish() == 0 and "[trainer/1] rank 1 of 2" in logs.text
         again = hosts.start(1, "run", "--resume", "latest")
-        assert again.finish() == 2 and "is one over several hosts" in again.text
+        assert again.finish() == 2 and "spans several hosts" in again.text
         assert f"write flowdist run --listen {hosts.endpoint} --resume {first.run_dir.name}" in again.text
         assert second.finish() == 1 and second.alive() == [], second.text
         text = f"no controller has answered at {hosts.endpoint} for 3s (connection refused)"

@@ -154,4 +154,4 @@ def test_a_run_of_one_machine_lets_nobody_in_when_it_goes_on(tmp_path: Path) -> 
         first.until("committed True")
         kill(first)
         again = hosts.start(1, "run", "--listen", hosts.endpoint, "--resume", "latest")
-        assert again.finish() == 2 and "is one of this machine alone" in again.text, again.text
+        assert again.finish() == 2 and "uses this machine alone" in again.text, again.text

@@ -80,7 +80,11 @@ def test_a_run_is_named_by_its_folder(base: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "help"),
     [
-        ("word2vec", "is more than one run: word2vec-20261121-1-bbbb, word2vec-20261120-1-aaaa", "more of its name"),
+        (
+            "word2vec",
+            "matches more than one run: word2vec-20261121-1-bbbb, word2vec-20261120-1-aaaa",
+            "more of its name",
+        ),
         ("gtp-20261121-1-cccc", "there is no run 'gtp-20261121-1-cccc'", "did you mean 'gpt-20261121-1-cccc'?"),
         ("zzz", "there is no run 'zzz'", "known: gpt-20261121-1-cccc, word2vec-20261121-1-bbbb"),
         ("", "there is no run ''", "known: gpt"),
@@ -126,7 +130,7 @@ def test_whoever_looks_whether_a_run_goes_on_is_waited_for(base: Path, monkeypat
         monkeypatch.setattr("time.sleep", lambda _: fcntl.flock(looks, fcntl.LOCK_UN))
         os.close(lock_run(run_dir))
         fcntl.flock(looks, fcntl.LOCK_SH)
-        with pytest.raises(FlowdistError, match="is still going on"):
+        with pytest.raises(FlowdistError, match="is still running"):
             lock_run(run_dir, -1)
 
 

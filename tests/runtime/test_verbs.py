@@ -195,7 +195,7 @@ def test_what_goes_wrong_before_the_job_has_started_is_told_in_the_foreground(tm
             assert deaths.survivors() == []
         assert status(job)["state"] == "failed"
     with detached(tmp_path) as going, Job(tmp_path, "--resume", "latest", "--detach") as second:
-        assert second.finish() == 2 and "is still going on" in second.text
+        assert second.finish() == 2 and "is still running" in second.text
         assert len(json.loads((going.run_dir / "environment.json").read_text())["starts"]) == 1
         verb(going, "cancel", "--now", "--wait")
 

@@ -1,4 +1,4 @@
-"""What the driver knows of the GPUs of this machine: names, memory, NUMA nodes, the processes on them, and errors.
+"""Queries to the driver of this machine's GPUs: names, memory, NUMA nodes, processes on them, and errors.
 
 All of it comes from NVML, which never makes a CUDA context, so that a process may still be forked afterwards. The
 library (`nvidia-ml-py`, the extra `gpu`) is optional.

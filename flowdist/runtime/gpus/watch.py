@@ -73,7 +73,7 @@ def decode_report(line: bytes) -> Report:
 
 
 class Watch:
-    """What is observed of the GPUs of one node, and the requests that wait. Times are in seconds, on a steady clock.
+    """Observer of one node's GPUs, with the requests that wait. Times are in seconds, on a steady clock.
 
     Args:
         uuids: The UUIDs of the node's GPUs, in the order of their numbers; empty where one is not known.

@@ -80,7 +80,7 @@ class _Runner:
         elif len(self._queue) < self._config.queue_max:
             self._queue.append((f"incident {call['incident']}", line))
         else:
-            _log(f"incident {call['incident']}: left out, {len(self._queue)} wait already")
+            _log(f"incident {call['incident']}: not run, {len(self._queue)} calls wait already")
 
     def _start(self, subject: str, line: bytes) -> None:
         with contextlib.suppress(ChildProcessError):

@@ -87,7 +87,7 @@ def find_run(base: Path, name: str, *, of_one_host: bool = False) -> tuple[Path,
     if folder is None:
         folder = _by_prefix(base, name)
     if (folder / JOINED).is_file() and not of_one_host:
-        message = f"{folder.name} has what ran on one host of a run"
+        message = f"{folder.name} has only the logs of one host of a run"
         raise FlowdistError(message, help=f"its journal is on the host of {(folder / JOINED).read_text().strip()}")
     try:
         return folder.resolve(), decode_graph((folder / GRAPH).read_bytes())
@@ -105,7 +105,7 @@ def run_of_prefix(base: Path, name: str) -> Path | None:
     found = [path for path in run_dirs(base) if name and path.name.startswith(name)]
     if len(found) > 1:
         names = ", ".join(path.name for path in found[:5])
-        raise FlowdistError(f"{name!r} is more than one run: {names}", help="write more of its name")
+        raise FlowdistError(f"{name!r} matches more than one run: {names}", help="write more of its name")
     return found[0] if found else None
 
 
@@ -164,7 +164,9 @@ def lock_run(run_dir: Path, wait_s: float = LOCK_WAIT_S) -> int:
         except BlockingIOError:
             if time.monotonic() > until:
                 os.close(fd)
-                raise FlowdistError(f"run {run_dir.name} is still going on", help="end it first") from None
+                raise FlowdistError(
+                    f"run {run_dir.name} is still running", help="end it first: flowdist cancel"
+                ) from None
             time.sleep(0.05)
 
 
@@ -205,5 +207,5 @@ def socket_dir(run_dir: Path, nodes: list[str]) -> Path:
         if base and len(base.encode()) <= room and os.access(base, os.W_OK | os.X_OK):
             return Path(tempfile.mkdtemp(prefix="flowdist-", dir=base))
     where = " nor ".join(dict.fromkeys(filter(None, bases)))
-    message = f"sockets can be neither in {run_dir} nor in {where}: their paths are too long, or nobody may write there"
+    message = f"sockets can be neither in {run_dir} nor in {where}: the paths are too long, or not writable"
     raise FlowdistError(message, help="set TMPDIR to a folder with a short path")

@@ -67,10 +67,10 @@ def resume_point(run_dir: Path, endpoint: RunEndpoint | None = None) -> ResumePo
         _refuse_over(run_dir, "cancelled")
     saved = saved_endpoint(run_dir)
     if past.lines and saved is not None and endpoint is None:
-        message = f"run {run_dir.name} is one over several hosts"
+        message = f"run {run_dir.name} spans several hosts"
         raise FlowdistError(message, help=f"write {resume_command(run_dir)}, and have the others join again")
     if past.lines and saved is None and endpoint is not None:
-        raise FlowdistError(f"run {run_dir.name} is one of this machine alone", help="leave --listen out")
+        raise FlowdistError(f"run {run_dir.name} uses this machine alone", help="leave --listen out")
     if endpoint is not None:
         (run_dir / LISTENS).write_bytes(msgspec.json.encode(endpoint) + b"\n")
     return past
@@ -114,7 +114,7 @@ def _was_cancelled_before_start(run_dir: Path) -> bool:
 def _refuse_over(run_dir: Path, outcome: str) -> NoReturn:
     how = "was cancelled" if outcome == "cancelled" else f"has {outcome}"
     message = f"run {run_dir.name} is over: it {how}"
-    raise FlowdistError(message, help="start a new one with flowdist run")
+    raise FlowdistError(message, help="start a new run with flowdist run")
 
 
 def kill_remaining_workers(run_dir: Path) -> int:
@@ -130,6 +130,8 @@ def kill_remaining_workers(run_dir: Path) -> int:
     """
     ended, left = kill_log_writers(run_dir)
     if left:
-        message = f"run {run_dir.name} cannot go on: process {left[0]} of it outlives SIGKILL"
-        raise FlowdistError(message, help="it hangs in the kernel: a file system, or a driver; start the machine anew")
+        message = f"run {run_dir.name} cannot be resumed: its process {left[0]} outlives SIGKILL"
+        raise FlowdistError(
+            message, help="the process hangs in the kernel, in a file system or a driver: restart the machine"
+        )
     return ended

@@ -136,7 +136,7 @@ def _ask(run_dir: Path, question: bytes, patience_s: float) -> Decided | Describ
             raise _over(run_dir, end)
         if not _has_journal(run_dir) and time.monotonic() > until - patience_s + JOURNAL_S:
             text = f"the controller of {run_dir.name} is on another host"
-            raise FlowdistError(text, help="ask there; what was printed here is in flowdist logs")
+            raise FlowdistError(text, help="use that host; flowdist logs shows the output on this one")
         if time.monotonic() > until:
             text = f"the controller of {run_dir.name} does not answer"
             raise FlowdistError(text, help=f"see {run_dir / 'controller.log'}")
@@ -169,7 +169,7 @@ def resume_help(run_dir: Path) -> str:
     if (run_dir / JOINED).is_file():
         return f"see flowdist logs --run {run_dir.name}"
     more = "" if run_dir.parent == Path("runs").resolve() else f" --runs {run_dir.parent}"
-    return f"go on with it: {resume_command(run_dir)}{more}"
+    return f"resume it: {resume_command(run_dir)}{more}"
 
 
 def replayed(run_dir: Path, lines: list[Line]) -> Status:

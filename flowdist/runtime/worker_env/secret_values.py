@@ -35,7 +35,9 @@ def check_secrets(graph: RoleGraph, base: Mapping[str, str]) -> list[str]:
             except SecretMissing as error:
                 missing.append(f"role {role.name!r}: the secret {secret.name} has no value: {error}")
     if missing:
-        raise FlowdistError("\n".join(missing), help="provide it where flowdist runs; the value is never written down")
+        raise FlowdistError(
+            "\n".join(missing), help="set the source where flowdist runs; the value is never written to a file"
+        )
     return values
 
 

@@ -1,4 +1,4 @@
-"""What a failed worker has left of its error: its error file if it wrote one, else the end of its output."""
+"""The error of a failed worker: from its error file if it has written one, else from the end of its output."""
 
 from __future__ import annotations
 
