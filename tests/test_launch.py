@@ -1,4 +1,4 @@
-"""`flowdist.launch`: results by rank, the child's traceback in the parent, and nothing left behind."""
+"""`flowdist.launch`: results by rank, the worker's traceback in the caller, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def mean_rank() -> float:
 
 
 class Reluctant:
-    """What a thread of gloo takes long to let go of, when it is the last that holds it."""
+    """A tensor that is slow to free, for a thread of gloo that holds it last."""
 
     freed = threading.Event()
 
@@ -144,7 +144,9 @@ def test_what_a_child_raises_is_raised_here_with_its_traceback(
         ("lambda", TypeError, "the function returned a function, which cannot be pickled"),
     ],
 )
-def test_what_cannot_come_back_is_told(tmp_path: Path, how: str, kind: type[Exception], message: str) -> None:
+def test_a_result_that_cannot_be_pickled_is_an_error(
+    tmp_path: Path, how: str, kind: type[Exception], message: str
+) -> None:
     with pytest.raises(kind, match=message):
         flowdist.launch(fail, (how,), procs=2, runs=tmp_path, quiet=True)
 
@@ -172,14 +174,14 @@ def test_the_processes_are_one_world_and_so_is_one(tmp_path: Path) -> None:
     assert subprocess.run(run, capture_output=True, text=True, check=True).stdout == "[0.0]\n"
 
 
-def test_a_restart_policy_that_makes_no_sense_is_told_in_the_traceback(tmp_path: Path) -> None:
+def test_an_impossible_restart_policy_is_an_error_in_the_traceback(tmp_path: Path) -> None:
     with pytest.raises(FlowdistError) as caught:
         flowdist.launch(os.getpid, procs=2, max_restarts=-1, runs=tmp_path)
     assert any("max_restarts=-1 is less than 0" in note for note in caught.value.__notes__)
 
 
 @pytest.mark.parametrize("taken", ["runs", "runs/below"])
-def test_where_the_folder_of_the_run_cannot_be_made_that_is_told(tmp_path: Path, taken: str) -> None:
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path, taken: str) -> None:
     (tmp_path / "runs").touch()
     with pytest.raises(FlowdistError, match="the folder of the run cannot be made in ") as caught:
         flowdist.launch(os.getpid, procs=2, runs=tmp_path / taken)
@@ -232,7 +234,7 @@ def test_a_script_launches_its_own_functions(tmp_path: Path) -> None:
     assert (tmp_path / "runs/latest/worker/0/attempt_1/1/stdout.log").exists()
 
 
-def test_a_script_without_a_guard_is_told_and_starts_nothing_endless(tmp_path: Path) -> None:
+def test_a_script_without_a_guard_is_refused_and_starts_nothing_endless(tmp_path: Path) -> None:
     done = run_script(tmp_path, SCRIPT + "flowdist.launch(work, (1,), procs=2)\n")
     assert done.returncode == 1 and "was called in one of its own workers" in done.stderr
     assert len(list((tmp_path / "runs").glob("*/graph.json"))) == 2  # one run, and `latest`

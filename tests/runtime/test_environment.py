@@ -1,4 +1,4 @@
-"""The environment of a worker, name by name, and how devices, ports and readiness are settled."""
+"""The environment of a worker, name by name; devices, ports and readiness."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_an_evaluator_finds_what_another_role_has_committed(tmp_path: Path, monk
     assert worker.latest("ps/0") is None and worker.latest() is None
 
 
-def test_what_the_user_has_set_is_kept_and_what_the_role_says_wins() -> None:
+def test_inherited_variables_are_kept_and_those_of_the_role_replace_them() -> None:
     spec = role("trainer", procs=2, env=(("OMP_NUM_THREADS", "3"), ("WHO", "${replica} of ${world_size}")))
     found = env(spec, {"OMP_NUM_THREADS": "2", "PYTHONUNBUFFERED": "", "GLOO_SOCKET_IFNAME": "eth0", "RANK": "9"})
     assert (found["OMP_NUM_THREADS"], found["PYTHONUNBUFFERED"], found["GLOO_SOCKET_IFNAME"]) == ("3", "", "eth0")
@@ -117,7 +117,7 @@ def test_what_the_user_has_set_is_kept_and_what_the_role_says_wins() -> None:
     assert "OMP_NUM_THREADS" not in env(role("trainer"))
 
 
-def test_devices_are_told_only_to_roles_that_ask_for_them() -> None:
+def test_only_roles_with_gpus_have_cuda_visible_devices() -> None:
     assert "CUDA_VISIBLE_DEVICES" not in env(role("trainer"), gpus=("5", "6"))
     spec = RoleSpec("trainer", ("true",), procs=2, resources=Resources(gpu=2))
     given = env(spec, {"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6"}, gpus=("5", "6"))
@@ -149,7 +149,7 @@ def test_a_virtual_local_rank_is_0_on_a_device_of_its_own(
     assert [(each["LOCAL_RANK"], each["RANK"]) for each in found] == [("0", "2"), ("0", "3")]
 
 
-def test_who_has_a_share_of_a_gpu_is_told_how_much() -> None:
+def test_a_worker_with_a_share_of_a_gpu_has_its_size_in_a_variable() -> None:
     spec = RoleSpec("actor", ("true",), resources=Resources(gpu=1, gpu_share=250))
     found = env(spec, gpus=("5",))
     assert (found["CUDA_VISIBLE_DEVICES"], found["FLOWDIST_GPU_FRACTION"]) == ("5", "0.25")
@@ -196,7 +196,7 @@ def test_ports_are_kept_and_those_of_two_nodes_never_meet() -> None:
     assert not set(kept.values()) & set(second.of("ps/1", ("a", "b")).values())
 
 
-def test_a_port_that_somebody_uses_is_passed_over() -> None:
+def test_a_port_in_use_is_passed_over() -> None:
     (port,) = Ports("seed", 0).of("ps/0", ("a",)).values()
     with socket.create_server(("127.0.0.1", port)):
         assert Ports("seed", 0).of("ps/0", ("a",)) != {"a": port}
@@ -240,7 +240,7 @@ BASE = {"HOME": "/root", "RANK": "the user's"}
 
 
 def server_of(folder: Path, *args: str, base: dict[str, str] | None = None, **fields: object) -> ForkServerSpec | None:
-    """The fork server of one worker of a role that runs `python ARGS` in the folder."""
+    """Return the fork server spec of a worker of a role that runs `python ARGS` in the folder."""
     spec = msgspec.structs.replace(role("trainer"), preload=("torch",), workdir=str(folder), **fields)
     spec = msgspec.structs.replace(spec, command=("python", *args))
     values = macro_values(START, spec, 1, PLACES, {})

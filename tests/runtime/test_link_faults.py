@@ -1,4 +1,4 @@
-"""What a plan of faults does to the frames of a connection."""
+"""Link faults lose, delay and close as real networks do, and never reorder frames."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flowdist.runtime.wire.fault_messages import Direction, HealLink, LinkFault
 
 
 class Link:
-    """As much of a connection as is asked for."""
+    """The part of a StreamWriter that LinkFaults uses."""
 
     def __init__(self) -> None:
         self.is_closed = False
@@ -25,76 +25,76 @@ class Link:
 
 
 class Talk:
-    """Says numbers on the connection of node1; `heard` are those that arrive."""
+    """Sends numbers on the connection of node1; `received` are those that arrive."""
 
-    def __init__(self, disturbances: LinkFaults) -> None:
-        self.link, self.heard, self._disturbances = Link(), [], disturbances  # type: ignore[var-annotated]
+    def __init__(self, faults: LinkFaults) -> None:
+        self.link, self.received, self._faults = Link(), [], faults  # type: ignore[var-annotated]
         self.done = asyncio.Event()
 
-    def say(self, *numbers: int, direction: Direction = "up", node: str = "node1") -> None:
+    def send(self, *numbers: int, direction: Direction = "up", node: str = "node1") -> None:
         for number in numbers:
-            self._disturbances.carry(node, direction, self.link, self._hear(number))  # type: ignore[arg-type]
+            self._faults.carry(node, direction, self.link, self._receive(number))  # type: ignore[arg-type]
 
-    def _hear(self, number: int) -> Callable[[], None]:
-        def hear() -> None:
-            self.heard.append(number)
+    def _receive(self, number: int) -> Callable[[], None]:
+        def receive() -> None:
+            self.received.append(number)
             if number == 99:
                 self.done.set()
 
-        return hear
+        return receive
 
 
-def test_what_nobody_disturbs_arrives_at_once() -> None:
+def test_frames_of_a_link_without_faults_arrive_at_once() -> None:
     talk = Talk(LinkFaults((LinkFault("node2", "why", cut=("up",)),)))
-    talk.say(1, 2)  # there is no loop: nothing waits
-    assert talk.heard == [1, 2]
+    talk.send(1, 2)  # there is no loop: nothing waits
+    assert talk.received == [1, 2]
 
 
-def test_a_cut_loses_what_is_said_in_its_direction_and_closes_the_connection_when_it_heals() -> None:
+def test_a_cut_loses_frames_in_its_direction_and_closes_the_connection_when_it_heals() -> None:
     async def story() -> None:
-        disturbances = LinkFaults((LinkFault("node1", "a", cut=("up", "down")), LinkFault("node1", "b", cut=("up",))))
-        talk = Talk(disturbances)
-        talk.say(1)
-        talk.say(2, direction="down")
-        disturbances.heal(HealLink("node1", "a"))
-        talk.say(3)
-        talk.say(4, direction="down")
-        assert talk.heard == [4] and not talk.link.is_closed
-        disturbances.heal(HealLink("node1", "b"))
+        faults = LinkFaults((LinkFault("node1", "a", cut=("up", "down")), LinkFault("node1", "b", cut=("up",))))
+        talk = Talk(faults)
+        talk.send(1)
+        talk.send(2, direction="down")
+        faults.heal(HealLink("node1", "a"))
+        talk.send(3)
+        talk.send(4, direction="down")
+        assert talk.received == [4] and not talk.link.is_closed
+        faults.heal(HealLink("node1", "b"))
         assert talk.link.is_closed  # the agent makes another
         talk.link = Link()
-        talk.say(5)
-        assert talk.heard == [4, 5]
-        disturbances.heal(HealLink("node1", "b"))
+        talk.send(5)
+        assert talk.received == [4, 5]
+        faults.heal(HealLink("node1", "b"))
         assert not talk.link.is_closed
 
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("wrong", [LinkFault("node1", "x", delay_ns=20_000_000), LinkFault("node1", "x", loss=0.3)])
-def test_what_is_delayed_or_dropped_arrives_later_and_in_order(wrong: LinkFault) -> None:
+@pytest.mark.parametrize("fault", [LinkFault("node1", "x", delay_ns=20_000_000), LinkFault("node1", "x", loss=0.3)])
+def test_delayed_or_dropped_frames_arrive_later_and_in_order(fault: LinkFault) -> None:
     async def story() -> None:
-        disturbances = LinkFaults()
-        disturbances.add(wrong)
-        talk = Talk(disturbances)
-        talk.say(*range(8))
-        assert talk.heard != list(range(8))
-        disturbances.heal(HealLink("node1", "x"))
-        talk.say(8, 99)  # overtakes nobody
+        faults = LinkFaults()
+        faults.add(fault)
+        talk = Talk(faults)
+        talk.send(*range(8))
+        assert talk.received != list(range(8))
+        faults.heal(HealLink("node1", "x"))
+        talk.send(8, 99)  # overtakes no earlier frame
         await talk.done.wait()
-        assert talk.heard == [*range(9), 99]
+        assert talk.received == [*range(9), 99]
 
     asyncio.run(story())
 
 
-def test_what_is_late_on_a_connection_that_is_closed_by_then_never_arrives() -> None:
+def test_a_frame_that_is_late_on_a_closed_connection_never_arrives() -> None:
     async def story() -> None:
         talk = Talk(LinkFaults((LinkFault("node1", "x", delay_ns=10_000_000),)))
-        talk.say(1)
+        talk.send(1)
         talk.link.close()
         talk.link = Link()
-        talk.say(99)
+        talk.send(99)
         await talk.done.wait()
-        assert talk.heard == [99]
+        assert talk.received == [99]
 
     asyncio.run(story())

@@ -1,4 +1,4 @@
-"""The pid of a worker, in its folder: there before the worker runs and before it is said to, whole or not at all."""
+"""The pid file of a worker: written before the worker runs and before its start is reported, and atomically."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def finds_its_pid(spawning: Spawning, id: int) -> bool:
 
 
 def says(standing: Standing) -> int:
-    """A worker that prints what its file says, and ends. Nobody has it in its books before that."""
+    """A worker that prints its pid file and ends, before its start is registered anywhere."""
     (standing.folder / "late").touch()
     folder = standing.logs(standing._last + 1)
     return standing.start("says.py", str(folder / "pid"), server=standing.spec)
@@ -126,7 +126,7 @@ def test_what_cannot_be_executed_leaves_no_pid(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["stderr.log", "stdout.log"]
 
 
-def test_who_reads_while_it_is_written_reads_all_of_it(tmp_path: Path) -> None:
+def test_a_reader_during_a_write_reads_all_of_the_file(tmp_path: Path) -> None:
     write_pid(tmp_path, 4242)
     with (tmp_path / "pid").open() as before:
         write_pid(tmp_path, 17)
@@ -140,18 +140,18 @@ def test_a_disk_that_is_full_costs_the_file_alone() -> None:
 
 
 @pytest.mark.parametrize("content", [None, "", "no number"])
-def test_a_fault_hits_nobody_where_no_pid_can_be_read(tmp_path: Path, content: str | None) -> None:
+def test_a_fault_hits_no_process_if_no_pid_can_be_read(tmp_path: Path, content: str | None) -> None:
     folder = tmp_path / "trainer/0/attempt_1/0"
     folder.mkdir(parents=True)
     if content is not None:
         (folder / "pid").write_text(content)
-    blow = RemoteFault("node0", "kill", replica=R, attempt=1)
-    assert workers_hit(tmp_path, blow) == [] and apply(folder, blow) is None
+    fault = RemoteFault("node0", "kill", replica=R, attempt=1)
+    assert workers_hit(tmp_path, fault) == [] and apply(folder, fault) is None
     write_pid(folder, 4242)
-    assert workers_hit(tmp_path, blow) == [folder]
+    assert workers_hit(tmp_path, fault) == [folder]
 
 
-def test_an_injected_exit_is_told_as_that_code(tmp_path: Path) -> None:
+def test_an_injected_exit_is_reported_with_its_code(tmp_path: Path) -> None:
     assert injected_code(tmp_path, -signal.SIGKILL) == -signal.SIGKILL
     (tmp_path / "injected_exit").write_text("5")
     assert injected_code(tmp_path, -signal.SIGKILL) == 5
@@ -168,7 +168,7 @@ run_agent(msgspec.json.decode(sys.argv[1], type=NodeConfig), socket.socket(filen
 
 
 class Around:
-    """An agent, with the test in the place of its controller, its spawner and its one worker."""
+    """An agent; the test plays its controller, its spawner and its only worker."""
 
     def __init__(self, folder: Path, sockets: str) -> None:
         t = Topology("around")
@@ -241,12 +241,12 @@ async def stays_in_place(around: Around) -> None:
     assert (await around.told(ReplicaStopped)).suspended
     around.order(start(2))
     assert (await around.told(ReplicaStarted)).attempt == 2
-    blow = RemoteFault("node0", "kill", replica=R, attempt=2)
-    assert [read_pid(folder) for folder in workers_hit(around.folder, blow)] == [4242]
+    fault = RemoteFault("node0", "kill", replica=R, attempt=2)
+    assert [read_pid(folder) for folder in workers_hit(around.folder, fault)] == [4242]
     await close(worker)
 
 
-def test_who_goes_on_in_place_is_found_under_its_new_attempt_as_soon_as_it_is_said_to_run(tmp_path: Path) -> None:
+def test_a_resumed_worker_has_a_pid_file_in_its_new_attempt_before_its_start_is_reported(tmp_path: Path) -> None:
     async def play(sockets: str) -> None:
         async with Around(tmp_path, sockets) as around:
             await stays_in_place(around)

@@ -82,7 +82,7 @@ def test_a_worker_that_prints_its_secrets_shows_stars(tmp_path: Path) -> None:
 
 
 def run_folder(folder: Path) -> None:
-    """A run whose one worker has printed its key."""
+    """Run a job whose only worker prints its key."""
     graph = RoleGraph("x", (RoleSpec("a", ("true",), secrets=(SecretRef("KEY", env="SOME_KEY"),)),))
     worker = folder / "runs/x-20261121-1-aaaa/a/0/attempt_1/0"
     worker.mkdir(parents=True)
@@ -92,7 +92,7 @@ def run_folder(folder: Path) -> None:
 
 
 def flowdist_here(folder: Path, *words: str, **variables: str) -> str:
-    """What a verb shows on stdout and stderr, called where the variables are set."""
+    """Return what a verb shows on stdout and stderr, with the variables set."""
     environment = {name: value for name, value in os.environ.items() if name != "SOME_KEY"} | variables
     command = [sys.executable, "-m", "flowdist", *words, "--runs", str(folder / "runs")]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)

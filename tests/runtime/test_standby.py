@@ -1,4 +1,4 @@
-"""Forks that stand by: what waits is nobody's, becomes what is asked for, and is never left."""
+"""Standby processes: they hold nothing of the fork server, become the wanted worker, and are never left behind."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_they_end_with_their_fork_server(standing: Standing, how: str) -> None:
         assert deaths.survivors() == []
 
 
-def test_one_whose_death_comes_with_the_request_that_it_was_to_have_is_missed_once(
+def test_a_standby_that_dies_as_a_request_arrives_is_replaced_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(standby, "CALM_S", 0.0)
@@ -151,7 +151,7 @@ def test_one_whose_death_comes_with_the_request_that_it_was_to_have_is_missed_on
     selector.close()
 
 
-def test_one_that_cannot_be_told_what_to_do_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_standby_that_cannot_get_its_request_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> int:
         raise OSError(errno.ENOBUFS, "no buffer space available")
 

@@ -1,4 +1,4 @@
-"""The process that hosts the stores of a node ends without a word when its agent is gone."""
+"""The store template of a node ends without an error when its agent is gone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.real
 
 
 @pytest.mark.slow
-def test_a_store_that_ends_with_its_agent_is_told_to_nobody() -> None:
+def test_the_end_of_a_store_is_not_reported_after_the_end_of_the_agent() -> None:
     distributed = pytest.importorskip("torch.distributed")
     ours, theirs = socket.socketpair()
     command = [sys.executable, "-P", "-m", "flowdist.runtime.stores.store_host", str(theirs.fileno())]

@@ -1,4 +1,4 @@
-"""Which checkpoints a plan of faults tears, and when: as soon as the pointer names what was accepted."""
+"""Torn-checkpoint faults cut the right files, as soon as the pointer names the checkpoint that was accepted."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def committed(folder: Path, *pointers: str) -> None:
 
 
 def torn(folder: Path, target: str) -> list[str]:
-    """The files that were cut when that was the target."""
+    """Return the names of the files that a fault with this target has cut."""
     job = graph(role("trainer", max_replicas=2), role("ps", gang=False, max_replicas=2))
     tearing = TornCheckpoints(job, folder)
     tearing.begin(parse_fault(f"{target}@3s:torn-checkpoint"), 3 * SECOND)
     cut = [file for _, _, file in tearing.tear(3 * SECOND) if file is not None]
-    assert tearing.give_up() == [], "of what nothing is known, nothing is waited for"
+    assert tearing.give_up() == [], "a fault does not wait for checkpoints that nothing is known of"
     assert all(path.read_text() == "01234" for path in cut)
     return [path.name for path in cut]
 
@@ -46,12 +46,12 @@ def torn(folder: Path, target: str) -> list[str]:
         ("all", ["trainer.ckpt", "ps-0.ckpt", "ps-1.ckpt"]),
     ],
 )
-def test_whose_checkpoints_are_torn(tmp_path: Path, target: str, names: list[str]) -> None:
+def test_the_target_selects_the_checkpoints(tmp_path: Path, target: str, names: list[str]) -> None:
     committed(tmp_path, "trainer", "ps/0", "ps/1")
     assert torn(tmp_path, target) == names
 
 
-def test_of_a_folder_the_largest_file_is_torn_and_what_is_gone_is_left_alone(tmp_path: Path) -> None:
+def test_the_largest_file_of_a_folder_is_torn_and_a_missing_file_is_no_error(tmp_path: Path) -> None:
     assert torn(tmp_path, "all") == []
     committed(tmp_path, "trainer", "ps/0")
     (tmp_path / "ps-0.ckpt").unlink()
@@ -63,8 +63,8 @@ def test_of_a_folder_the_largest_file_is_torn_and_what_is_gone_is_left_alone(tmp
     assert torn(tmp_path, "all") == ["large"]
 
 
-class Told:
-    """What the injector says of it; a fault of checkpoints asks for nothing else."""
+class Control:
+    """Records what the injector reports; a torn checkpoint needs nothing else of the supervisor."""
 
     def __init__(self) -> None:
         self.torn: list[str] = []
@@ -78,18 +78,18 @@ class Told:
 
 
 class Story:
-    """A gang and replicas without, and a fault. What is accepted is on the disk when its agent has published it."""
+    """A job with a gang and a role without, and a fault. `accept` and `publish` play controller and agent."""
 
     def __init__(self, run_dir: Path, fault: str) -> None:
         topology = graph(role("trainer"), role("ps", gang=False, max_replicas=2))
-        self.talk, self.told, self.folder = Talk(topology), Told(), run_dir / "checkpoints"
+        self.talk, self.control, self.folder = Talk(topology), Control(), run_dir / "checkpoints"
         self.talk.join("node0")
-        self.injector = Injector(parse_plan([fault]), topology, run_dir, self.told)  # type: ignore[arg-type]
+        self.injector = Injector(parse_plan([fault]), topology, run_dir, self.control)  # type: ignore[arg-type]
 
-    def accept(self, who: str, name: str, step: int) -> None:
-        replica = self.talk.replica(who)
+    def accept(self, replica_name: str, name: str, step: int) -> None:
+        replica = self.talk.replica(replica_name)
         generation = self.talk.job.worlds[replica.world].generation
-        event = CheckpointOffered(r(who), replica.attempt, generation, str(self.folder / name), step)
+        event = CheckpointOffered(r(replica_name), replica.attempt, generation, str(self.folder / name), step)
         effects = self.talk.tell(event)
         self.injector.observe(self.talk.job, record(1, self.talk.now, event, effects))
         self.look()
@@ -108,11 +108,11 @@ class Story:
 def test_a_pointer_that_is_written_late_is_waited_for(tmp_path: Path) -> None:
     story = Story(tmp_path, "trainer@checkpoint=trainer,1:torn-checkpoint")
     story.accept("trainer/0", "first", 10)
-    assert story.told.torn == []
+    assert story.control.torn == []
     story.publish("trainer", "first", 10)
-    assert story.told.torn == ["first"] and (story.folder / "first").read_text() == "01234"
+    assert story.control.torn == ["first"] and (story.folder / "first").read_text() == "01234"
     story.publish("trainer", "second", 20)
-    assert story.told.torn == ["first"] and story.injector.never_fired() == []
+    assert story.control.torn == ["first"] and story.injector.never_fired() == []
 
 
 def test_an_older_checkpoint_is_not_torn_in_its_place(tmp_path: Path) -> None:
@@ -120,17 +120,17 @@ def test_an_older_checkpoint_is_not_torn_in_its_place(tmp_path: Path) -> None:
     story.accept("trainer/0", "same", 10)
     story.publish("trainer", "same", 10)
     story.accept("trainer/0", "same", 20)  # a script may write to the same name again
-    assert story.told.torn == []
+    assert story.control.torn == []
     story.publish("trainer", "same", 20)
-    assert story.told.torn == ["same"]
+    assert story.control.torn == ["same"]
 
 
-def test_one_that_was_overtaken_by_the_next_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_checkpoint_that_the_next_has_replaced_is_not_waited_for(tmp_path: Path) -> None:
     story = Story(tmp_path, "trainer@checkpoint=trainer,1:torn-checkpoint")
     story.accept("trainer/0", "first", 10)
     story.accept("trainer/0", "second", 20)
     story.publish("trainer", "second", 20)  # both were between two looks
-    assert story.told.torn == ["second"]
+    assert story.control.torn == ["second"]
 
 
 def test_each_replica_without_a_gang_is_waited_for_by_itself(tmp_path: Path) -> None:
@@ -138,16 +138,16 @@ def test_each_replica_without_a_gang_is_waited_for_by_itself(tmp_path: Path) -> 
     story.accept("ps/0", "a", 1)
     story.accept("ps/1", "b", 1)
     story.publish("ps/1", "b", 1)
-    assert story.told.torn == ["b"]
+    assert story.control.torn == ["b"]
     story.publish("ps/0", "a", 1)
-    assert story.told.torn == ["b", "a"]
+    assert story.control.torn == ["b", "a"]
 
 
 @pytest.mark.parametrize("how", ["in all that time", "before the job is over"])
-def test_a_pointer_that_never_comes_is_told(tmp_path: Path, how: str) -> None:
+def test_a_pointer_that_never_comes_is_reported(tmp_path: Path, how: str) -> None:
     story = Story(tmp_path, "trainer@checkpoint=trainer,1:torn-checkpoint")
     story.accept("trainer/0", "first", 10)
-    assert story.told.warnings == []
+    assert story.control.warnings == []
     if how == "in all that time":
         story.talk.wait(PATIENCE_NS / SECOND)
         story.look()
@@ -155,6 +155,6 @@ def test_a_pointer_that_never_comes_is_told(tmp_path: Path, how: str) -> None:
         story.injector.end_all()
     pointer = story.folder / "trainer/latest.json"
     why = f"nothing was torn: {pointer} has never named the checkpoint that was committed last"
-    assert story.told.warnings == [f"fault trainer@checkpoint=trainer,1:torn-checkpoint: {why}"]
+    assert story.control.warnings == [f"fault trainer@checkpoint=trainer,1:torn-checkpoint: {why}"]
     story.publish("trainer", "first", 10)
-    assert story.told.torn == [] and len(story.injector.never_fired()) == 1
+    assert story.control.torn == [] and len(story.injector.never_fired()) == 1

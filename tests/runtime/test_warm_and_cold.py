@@ -1,4 +1,4 @@
-"""A forked worker is what `python script.py` is: each probe runs both ways, and what it leaves has to be equal."""
+"""A forked worker behaves as `python script.py` does: each probe runs both ways with equal results."""
 
 from __future__ import annotations
 
@@ -365,7 +365,7 @@ def test_a_script_with_torch(spawning: Spawning, probe: str) -> None:
 @pytest.mark.slow
 @needs_torch
 def test_threads_and_debug_level_are_what_the_environment_says(spawning: Spawning) -> None:
-    """Both are read when torch is imported: hence one fork server for each environment."""
+    """Torch reads both when it is imported, which is why each environment has a fork server of its own."""
     variables = {"OMP_NUM_THREADS": "1", "TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
     server = spawning.server("torch", env=variables)
     warm = spawning.start("probe_parallel.py", env=variables, server=server)
@@ -438,7 +438,7 @@ def test_a_safe_path_has_nothing_of_the_script(spawning: Spawning) -> None:
 
 
 def test_stacks_of_a_crash_go_to_its_log(spawning: Spawning) -> None:
-    """Only our own frames are more, below those of the script."""
+    """The forked one has more frames, those of flowdist, below those of the script."""
     variables = {"PYTHONFAULTHANDLER": "1"}
     write(spawning.folder, "crashes", "import ctypes\ndef deep():\n    ctypes.string_at(0)\ndeep()")
     cold = spawning.outcome(spawning.start("crashes.py", env=variables))

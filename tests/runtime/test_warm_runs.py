@@ -1,4 +1,4 @@
-"""Real jobs whose workers are forked: imports are paid for once, and what cannot be forked says why."""
+"""Real jobs whose workers are forked: imports happen once, and a role that cannot be forked reports why."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_script_that_imports_torch_is_warm_without_being_asked(tmp_path: Path)
         assert run.text.count("had it True parent") == 4
 
 
-def test_what_cannot_be_forked_says_so_once_and_runs(tmp_path: Path) -> None:
+def test_a_role_that_cannot_be_forked_is_reported_once_and_runs(tmp_path: Path) -> None:
     thread = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
     with job(tmp_path, heavy=HEAVY + thread) as run:
         assert run.finish() == 0, run.text

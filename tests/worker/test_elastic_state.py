@@ -1,4 +1,4 @@
-"""What survives in memory: committed values, restored and told to others. Torch where tensors are meant."""
+"""ElasticState: committed values are restored, and sent to other ranks. With torch where tensors are needed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_names_that_are_taken_are_refused(name: str) -> None:
         worker.ElasticState(**{name: 1})
 
 
-def test_without_a_process_group_there_is_nobody_to_ask() -> None:
+def test_without_a_process_group_sync_does_nothing() -> None:
     state = worker.ElasticState(step=1)
     state.sync()
     assert state.step == 1
@@ -102,7 +102,7 @@ if rank == 0:
 
 
 def two(folder: Path, script: str) -> list[str]:
-    """What two ranks print, in order of rank."""
+    """Return what two ranks print, in the order of the ranks."""
     (folder / "two.py").write_text(TWO.replace("SCRIPT", script))
     command = [sys.executable, "two.py"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200, check=True)
