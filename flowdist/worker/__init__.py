@@ -1,4 +1,4 @@
-"""The library for training scripts. Standard library only; every function also works without flowdist.
+"""The library for training scripts. Standard library only; it also works in scripts that flowdist has not started.
 
     from flowdist import worker
 
@@ -11,7 +11,7 @@
     worker.elastic(train, state)        # survive re-formations in this process
 
 A script that is not started by flowdist, but by plain python or torchrun, is a world as torchrun's variables describe
-it: reports go nowhere, `should_stop` is false, and `commit` publishes at once.
+it: reports go nowhere, `should_stop` is false, and `commit` publishes at once. Only `port` and `peers` raise.
 
 `api` holds these functions, `agent_link` the connection to the agent, `elastic_training` and `elastic_state` the
 training loop that survives a re-formation in place, `model` the loop that runs the class of `simulate=` for real.

@@ -1,7 +1,7 @@
 """The functions of `flowdist.worker` that report to flowdist and ask it. Standard library only.
 
 A script may use any of them or none. Without flowdist, as under plain python or torchrun, reports go nowhere and
-questions are answered for this process alone.
+questions are answered for this process alone; `port` and `peers` have no answer and raise.
 """
 
 from __future__ import annotations

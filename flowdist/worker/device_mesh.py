@@ -119,7 +119,7 @@ def all_to_all(
     input_splits: Sequence[int] | None = None,
     output_splits: Sequence[int] | None = None,
 ) -> torch.Tensor:
-    """Send a piece of a tensor to each rank of a mesh dimension, and receive one piece from each. Gradients go back.
+    """Send a piece of a tensor to each rank of a mesh dimension, and receive one from each. It is differentiable.
 
     Without splits the tensor is cut into n equal pieces along `scatter`, and the received pieces are joined along
     `gather`: from (sequence/n, heads) to (sequence, heads/n), as sequence parallelism needs it (Jacobs et al.,

@@ -1,4 +1,4 @@
-"""The orderly end of process groups that flowdist has made, or whose function it has called. Standard library only.
+"""Destruction of a worker's process groups before its interpreter ends. Standard library only.
 
 A thread of gloo may still hold the tensors of a collective after the collective was waited for. If it releases them
 while the interpreter ends, it waits for the interpreter's lock in vain, and torch aborts the process with SIGABRT and

@@ -147,7 +147,7 @@ def _look_up(word: str, found: tuple[Gpu, ...], alike: bool) -> Gpu | None:
 
 
 def numa_node(bus: str, sysfs: Path = SYSFS) -> int | None:
-    """Return the NUMA node of a PCI device; None if the machine does not tell."""
+    """Return the NUMA node of a PCI device; None if the machine does not report it."""
     domain, _, rest = bus.lower().partition(":")
     try:
         node = int((sysfs / "bus/pci/devices" / f"{int(domain, 16):04x}:{rest}" / "numa_node").read_text())
@@ -160,7 +160,7 @@ def numa_node(bus: str, sysfs: Path = SYSFS) -> int | None:
 
 
 def numa_cpus(node: int, sysfs: Path = SYSFS) -> frozenset[int]:
-    """Return the cores of a NUMA node; empty if the machine does not tell."""
+    """Return the cores of a NUMA node; empty if the machine does not report them."""
     cpus: set[int] = set()
     with contextlib.suppress(OSError, ValueError):
         text = (sysfs / f"devices/system/node/node{node}/cpulist").read_text().strip()
@@ -171,7 +171,7 @@ def numa_cpus(node: int, sysfs: Path = SYSFS) -> frozenset[int]:
 
 
 class NvmlDevices:
-    """Devices that asks NVML. `nvml` is the module pynvml, initialised."""
+    """Devices whose answers come from NVML. `nvml` is the module pynvml, initialised."""
 
     def __init__(self, nvml: Any, sysfs: Path = SYSFS) -> None:
         self._nvml, self._sysfs = nvml, sysfs
@@ -277,7 +277,7 @@ class FakeGpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FakeDevices:
-    """Devices that reads its answers from a file, for tests without a GPU."""
+    """Devices whose answers come from a file, for tests without a GPU."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

@@ -156,7 +156,7 @@ class _ForkServer:
         return request
 
     def _drop_inherited(self, *keep: int) -> None:
-        """Drop what a forked child has of the fork server, but its memory and the files that its imports hold open."""
+        """Close what a forked child has inherited from the fork server, except the files that imports hold open."""
         os.setsid()
         gc.enable()
         # The objects are closed too: their finalizers would close descriptors that the worker has opened since.
@@ -182,7 +182,7 @@ def _install_stdio(files: list[int]) -> None:
 def fork() -> int:
     """Fork as os.fork does, after flushing the standard streams and without Python's warning about threads.
 
-    The warning says nothing new: `running_threads` has looked.
+    The warning adds nothing: `running_threads` has checked for threads.
     """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

@@ -26,7 +26,7 @@ class ResumePoint(NamedTuple):
     lines: int = 0  # in the journal
     last_ns: int = 0  # time of the job
     starts: Mapping[str, int] = MappingProxyType({})  # of each node's agent
-    known: tuple[str, ...] = ()  # nodes that the controller was told of at its first start
+    known: tuple[str, ...] = ()  # nodes that the controller knew at its first start
     added: tuple[str, ...] = ()  # nodes that have joined besides
 
 
