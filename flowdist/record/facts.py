@@ -63,31 +63,35 @@ class Facts:
         self.is_over = False
 
     def world_of(self, replica: ReplicaId) -> WorldName:
+        """Return the world of a replica: a joint world, its gang, or the replica alone."""
         joint = self.graph.world_of(replica.role)
         if joint is not None:
             return joint.name
         return replica.role if self.specs[replica.role].gang else str(replica)
 
     def roles_in(self, world: WorldName) -> list[RoleSpec]:
+        """Return the roles of a world."""
         return [
             spec for spec in self.graph.roles if self.world_of(ReplicaId(spec.name, 0)).split("/")[0] == _own(world)
         ]
 
     def members(self, world: WorldName) -> list[Run]:
+        """Return the attempts of a world that run."""
         return [run for run in self.runs.values() if run.start.world == world]
 
     def current(self, replica: ReplicaId, attempt: int) -> Run | None:
+        """Return the attempt of the replica if it runs; None if another one runs, or none."""
         run = self.runs.get(replica)
         return run if run is not None and run.start.attempt == attempt else None
 
-    def hear(self, line: Record) -> list[Run]:
-        """Apply the event of a line, and return the attempts that it ended."""
-        before = dict(self.runs)
-        self._apply(line)
-        return [run for replica, run in before.items() if self.runs.get(replica) is not run]
-
-    def _apply(self, line: Record) -> None:
+    def hear(self, line: Record) -> None:
+        """Apply the event of a line."""
         event = line.event
+        if ev.is_of_attempt(event):
+            run = self.current(event.replica, event.attempt)
+            if run is not None:
+                self._note_report(line, run, event)
+            return
         match event:
             case ev.NodeJoined():
                 self._join(line, event)
@@ -111,37 +115,10 @@ class Facts:
                 self._note_bad_gpu(event.node, event.gpu, event.xid)
             case ev.ScaleRequested():
                 self.scaled[event.role] = None
-            case ev.ReplicaExited() | ev.ReplicaStopped() | ev.ReplicaUnkillable():
-                run = self.current(event.replica, event.attempt)
-                if run is not None:
-                    self._end(line, run, event)
-            case (
-                ev.ReplicaStarted()
-                | ev.ReplicaReady()
-                | ev.ReplicaProgressed()
-                | ev.ReplicaElastic()
-                | ev.ReplicaStalled()
-                | ev.ReplicaRevived()
-                | ev.StepTold()
-            ):
-                run = self.current(event.replica, event.attempt)
-                if run is not None:
-                    self._note_report(line, run, event)
             case _:
                 pass
 
-    def _note_report(
-        self,
-        line: Record,
-        run: Run,
-        event: ev.ReplicaStarted
-        | ev.ReplicaReady
-        | ev.ReplicaProgressed
-        | ev.ReplicaElastic
-        | ev.ReplicaStalled
-        | ev.ReplicaRevived
-        | ev.StepTold,
-    ) -> None:
+    def _note_report(self, line: Record, run: Run, event: ev.AttemptEvent) -> None:
         match event:
             case ev.ReplicaStarted():
                 self._note_up(line, run)
@@ -158,6 +135,10 @@ class Facts:
                 run.stalled = ""
             case ev.StepTold():
                 run.answered_step, run.has_answered = event.step, True
+            case ev.ReplicaExited() | ev.ReplicaStopped() | ev.ReplicaUnkillable():
+                self._end(line, run, event)
+            case _:
+                pass
 
     def _note_up(self, line: Record, run: Run) -> None:
         if run.is_up:
@@ -258,7 +239,7 @@ class Facts:
                 case OpenStore():
                     self.generations[effect.world] = effect.generation
                 case StopReplica():
-                    self.stop(effect)
+                    self._stop(effect)
                 case FinishJob():
                     self.is_over = True
                 case Notify():
@@ -267,7 +248,7 @@ class Facts:
                 case _:
                     pass
 
-    def stop(self, effect: StopReplica) -> None:
+    def _stop(self, effect: StopReplica) -> None:
         run, waits = self.current(effect.replica, effect.attempt), self.suspended.get(effect.replica)
         if waits is not None and waits.attempt == effect.attempt:
             del self.suspended[effect.replica]

@@ -56,7 +56,8 @@ class Difference(NamedTuple):
 class Replay:
     """Controller, time accounts and recent decisions of one job, moved forward one line at a time.
 
-    `last` is the last event that was heard, and `difference` the first that does not replay; None where there is none.
+    `last` is the last event so far, `n` its number and `t_ns` its time; None, 0 and 0 before the first. `difference` is
+    the first event that does not replay; None if all do.
 
     Args:
         header: First line of the record: the graph, the expected nodes and the format.
@@ -68,22 +69,13 @@ class Replay:
         self.sheet = Timesheet(self.controller.state)
         self.decisions = RecentDecisions()
         self.last: Record | None = None
+        self.n = self.t_ns = 0
         self.difference: Difference | None = None
         self._format, self._is_strict = header.format, strict
 
     @property
     def job(self) -> JobState:
         return self.controller.state
-
-    @property
-    def n(self) -> int:
-        """Return the number of the last event; 0 before the first."""
-        return self.last.n if self.last is not None else 0
-
-    @property
-    def t_ns(self) -> int:
-        """Return the time of the last event in nanoseconds since the start of the job; 0 before the first."""
-        return self.last.t_ns if self.last is not None else 0
 
     @property
     def n_different(self) -> int | None:
@@ -135,7 +127,7 @@ class Replay:
     def _note(self, line: Record, counted: Line) -> None:
         self.sheet.hear(counted)
         self.decisions.hear(line)
-        self.last = line
+        self.last, self.n, self.t_ns = line, line.n, line.t_ns
 
 
 def _orders(effects: tuple[Effect, ...]) -> list[Effect]:

@@ -215,13 +215,7 @@ def _restarts(job: JobState) -> tuple[RestartCount, ...]:
 def _replica(job: JobState, replica: Replica) -> ReplicaStatus:
     has_seat_to_come = replica.phase == "waiting" and replica.id.index < job.role_of(replica.id).target
     return ReplicaStatus(
-        str(replica.id),
-        replica.phase,
-        replica.attempt,
-        replica.node,
-        replica.step,
-        replica.stalled,
-        has_seat_to_come,
+        str(replica.id), replica.phase, replica.attempt, replica.node, replica.step, replica.stalled, has_seat_to_come
     )
 
 

@@ -124,9 +124,4 @@ class ClosedSegment:
 
 def split(start: int, kept: int, end: int, lasted_ns: int) -> dict[Bucket, int]:
     """Return what a segment of that length was spent on, in nanoseconds by bucket."""
-    return {
-        "start-up": start,
-        "productive": kept - start,
-        "lost work": end - kept,
-        "stalled": lasted_ns - end,
-    }
+    return {"start-up": start, "productive": kept - start, "lost work": end - kept, "stalled": lasted_ns - end}

@@ -143,7 +143,7 @@ def test_macro_mode_shows_means_with_how_sure_they_are() -> None:
         "rate node-kill=6.5e-3/node-day/4h: 1270 of them, together a fault in 2h54m",
         "4 runs: 4 unfinished",
         "+- (95 %)",
-        "Incidents, by cause, a run",
+        "Incidents per run, by cause",
         "best by Daly's formula",
         "failures a second of CPU",
     ):

@@ -44,7 +44,7 @@ def test_a_member_that_has_finished_is_done_while_the_others_still_work():
         pytest.param(((3, "node1"),), 20, id="no fault of long ago"),
     ],
 )
-def test_a_silent_node_could_not_go_on_since(fault: tuple[tuple[float, str], ...], at: float):
+def test_work_on_a_silent_node_ends_at_its_last_heartbeat(fault: tuple[tuple[float, str], ...], at: float):
     talk = trainers(2, nodes=2, cpu=1.0)
     until(talk, 30)
     talk.tell(ev.NodeSilent("node1"))
@@ -52,7 +52,7 @@ def test_a_silent_node_could_not_go_on_since(fault: tuple[tuple[float, str], ...
     assert seconds(read(talk, *fault)) == {"productive": 30 + at, "detection": 30 - at, "waiting": 20}
 
 
-def test_who_still_reports_still_works():
+def test_a_world_that_still_reports_still_works():
     talk = trainers(2, nodes=2, cpu=1.0)
     for number in range(30):
         step(talk, number, number)
@@ -90,7 +90,7 @@ def test_a_hang_that_fails_the_job_was_to_be_noticed_until_then():
     assert seconds(read(talk)) == {"productive": 40, "detection": 24, "done": 6}
 
 
-def test_who_shows_a_sign_again_was_stalled():
+def test_a_replica_that_revives_was_stalled():
     talk = trainers(2, hang_after_ns=100 * SECOND)
     stall(talk, 30)
     stall(talk, 31, "trainer/1")
@@ -240,7 +240,7 @@ def test_members_that_are_stopped_in_order_work_until_they_end():
     assert seconds(read(talk)) == {"productive": 24}
 
 
-def test_who_starts_up_when_the_job_is_cancelled_is_done():
+def test_a_replica_in_start_up_is_done_when_the_job_is_cancelled():
     talk = trainers()
     talk.auto = False
     fail(talk, 5)
@@ -251,7 +251,7 @@ def test_who_starts_up_when_the_job_is_cancelled_is_done():
     assert seconds(read(talk)) == {"productive": 5, "start-up": 3, "done": 2}
 
 
-def test_who_finds_no_place_in_the_next_generation_waits():
+def test_a_replica_without_a_seat_in_the_next_generation_waits():
     talk = trainers(2, nodes=2, cpu=1.0, min_replicas=1)
     until(talk, 10)
     talk.gone("node1")
@@ -259,7 +259,7 @@ def test_who_finds_no_place_in_the_next_generation_waits():
     assert seconds(read(talk)) == {"productive": 40, "waiting": 20}
 
 
-def test_who_has_not_begun_to_work_is_not_stalled():
+def test_a_replica_that_has_not_begun_to_work_is_not_stalled():
     talk = half_up()
     stall(talk, 18, by="start")
     talk.tell(ev.ReplicaStarted(r("trainer/1"), 2))
@@ -299,7 +299,7 @@ def test_a_gang_that_grows_works_until_it_stops_and_the_newcomer_waits():
     assert set(spent) == {"productive", "waiting"} and sum(spent.values()) == 400
 
 
-def test_what_is_told_while_a_failure_waits_for_its_verdict_begins_no_work():
+def test_reports_while_a_failure_waits_for_its_verdict_begin_no_work():
     talk = trainers(2, nodes=2, cpu=1.0)
     step(talk, 1, 1)
     until(talk, 10)
@@ -360,7 +360,7 @@ def test_gates_are_waited_for_and_nodes_are():
     assert seconds(read(talk)) == {"waiting": 10, "productive": 10}
 
 
-def test_who_is_lost_as_it_starts_up_waits_from_when_its_world_has_started_without_it():
+def test_a_replica_lost_in_start_up_waits_once_its_world_has_started_without_it():
     """The whole world is lost with the node, and re-forms in the same event on the other node."""
     gang = role("trainer", min_replicas=1, max_replicas=2, restart=restart())
     talk = Talk(RoleGraph("test", (gang,), cluster=Cluster((node("node0", 2), node("node1", 1)))), auto=False)
@@ -377,7 +377,7 @@ def test_who_is_lost_as_it_starts_up_waits_from_when_its_world_has_started_witho
     assert seconds(read(talk)) == {"waiting": 2 * 10 + 2, "start-up": 2 * 5 + 2, "re-formation": 2 * 3}
 
 
-def test_who_is_stopped_again_as_it_starts_up_re_forms_from_when_it_has_ended():
+def test_a_replica_stopped_in_start_up_re_forms_once_it_has_ended():
     """A reader fails because of the server as well and joins the incident: everything is stopped once more."""
     ps = role("ps", kind="service", restart=restart("replica"))
     reader = role("reader", gates=(Gate("ps", "started"),), restart=restart())
@@ -397,7 +397,7 @@ def test_who_is_stopped_again_as_it_starts_up_re_forms_from_when_it_has_ended():
     assert seconds(read(talk)) == {"productive": 10, "re-formation": 1 + 3, "start-up": 1}
 
 
-def test_who_is_sent_away_as_it_starts_up_waits():
+def test_a_replica_retired_in_start_up_waits():
     loose = role("trainer", min_replicas=1, max_replicas=2, gang=False, restart=restart("replica"))
     talk = Talk(graph(loose), auto=False)
     talk.join("node0")

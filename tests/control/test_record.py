@@ -106,7 +106,7 @@ def test_a_line_that_is_no_event_comes_back_as_it_was():
         assert read_whole_lines(encode_line(line))[0] == [line]
 
 
-def test_what_was_not_saved_is_told_in_words():
+def test_an_unsaved_checkpoint_has_a_text():
     text = "the checkpoint of trainer at step 60 is not saved: the disk of ps is full"
     assert UnsavedLine(3 * SECOND, "trainer", 60, "the disk of ps is full").text == text
 

@@ -109,7 +109,7 @@ def test_a_replica_that_was_scaled_away_has_no_seat_to_come_and_one_that_finds_n
     assert not any(replica.has_seat_to_come for replica in status(talk).replicas)
 
 
-def test_a_stalled_replica_is_told_with_what_was_missed():
+def test_a_stalled_replica_is_shown_with_the_missing_sign():
     talk = talk_of(trainers(2, 2, hang_after_ns=60 * SECOND, restart=restart()))
     talk.auto = False
     talk.tell(ev.ReplicaStalled(r("trainer/1"), 1, "output", 60 * SECOND, was_seen=False))
@@ -136,7 +136,7 @@ def test_a_gang_is_a_world_and_replicas_that_restart_alone_are_none():
     assert [world.name for world in status(talk).worlds] == ["trainer"]
 
 
-def test_what_was_said_is_kept_to_a_number():
+def test_only_the_last_messages_are_kept():
     lately = RecentDecisions()
     for number in range(SAID_MAX + 1):
         lately.hear(record(number, number, ev.TimePassed(), [Notify(f"no {number}", "warning")]))
@@ -196,7 +196,7 @@ def test_what_the_operator_cannot_have_is_marked_as_refused():
     assert [effect.level for effect in effects if isinstance(effect, Notify)] == ["info"]
 
 
-def test_why_a_node_is_lost_is_told_as_it_was_told_last_until_it_is_back():
+def test_the_last_reason_of_a_loss_is_shown_until_the_node_is_back():
     talk = Talk(graph(trainers(1, 3), nodes=3, cpu=1))
     talk.join("node0", "node1", "node2")
     talk.tell(ev.NodeSilent("node1"))

@@ -12,7 +12,7 @@ from tests.control.sheets import fail, finish, half_up, read, save, seconds, ste
 # Reports, and missing reports.
 
 
-def test_who_reports_nothing_works_whenever_all_of_it_runs():
+def test_a_role_without_reports_works_while_all_of_it_runs():
     talk = trainers(2)
     fail(talk, 30)
     finish(talk, 100, "trainer/0", "trainer/1")
@@ -30,7 +30,7 @@ def test_who_reports_nothing_works_whenever_all_of_it_runs():
         pytest.param([(30, 1)], 50, 30, id="a single one: work had begun by then"),
     ],
 )
-def test_who_reports_progress_starts_up_until_its_first_step(
+def test_a_role_with_reports_starts_up_until_its_first_step(
     reports: list[tuple[float, int]], end: float, start_up: float
 ):
     talk = trainers()
@@ -108,7 +108,7 @@ def test_what_comes_after_the_last_checkpoint_is_lost():
     assert sheet.reported() == {"trainer": (False, True)}
 
 
-def test_a_checkpoint_holds_what_was_done_by_its_step_however_late_it_is_complete():
+def test_a_checkpoint_holds_the_work_up_to_its_step_however_late_it_is_complete():
     talk = trainers()
     step(talk, 0, 0)
     for number in range(1, 31):
@@ -140,7 +140,7 @@ def test_steps_after_the_last_report_were_done_at_its_pace():
     assert seconds(read(talk)) == {"productive": 13 + 11, "lost work": 1, "start-up": 5}
 
 
-def test_who_begins_anew_has_lost_all_of_all_generations():
+def test_a_role_that_begins_anew_has_lost_the_work_of_all_generations():
     talk = trainers()
     for first, last, end in ((0, 10, 11), (8, 12, 21), (1, 5, 31)):
         for number in range(first, last + 1):
@@ -163,7 +163,7 @@ def test_a_checkpoint_that_could_not_be_read_makes_more_of_it_lost():
     assert seconds(read(talk)) == {"productive": 20, "lost work": 15 + 3, "start-up": 9 + 3}
 
 
-def test_who_goes_on_from_memory_has_not_lost_what_the_checkpoint_lacks():
+def test_a_world_that_resumes_from_memory_has_not_lost_what_the_checkpoint_lacks():
     talk = trainers(2)
     talk.elastic("trainer/0", "trainer/1")
     for number in range(1, 31):
@@ -179,7 +179,7 @@ def test_who_goes_on_from_memory_has_not_lost_what_the_checkpoint_lacks():
     assert seconds(read(talk)) == {"productive": 2 * (37 + 9), "lost work": 2 * 3, "start-up": 2 * 1}
 
 
-def test_who_was_parked_and_is_told_to_end_remembers_nothing():
+def test_a_suspended_replica_that_is_stopped_keeps_no_memory():
     talk = trainers(3, nodes=2, cpu=2.0, min_replicas=1)
     talk.elastic("trainer/0", "trainer/1", "trainer/2")
     step(talk, 10, 10)
@@ -197,7 +197,7 @@ def test_who_was_parked_and_is_told_to_end_remembers_nothing():
     assert seconds(read(talk))["lost work"] == pytest.approx(3 * 9)
 
 
-def test_who_saves_and_never_reports_has_lost_what_it_did_before_the_first_checkpoint():
+def test_a_role_that_saves_and_never_reports_has_lost_its_work_before_the_first_checkpoint():
     talk = trainers()
     fail(talk, 10)
     save(talk, 30)
@@ -214,7 +214,7 @@ def test_a_checkpoint_that_is_refused_keeps_nothing():
     assert read(talk).reported() == {"trainer": (False, False)}
 
 
-def test_only_so_many_marks_and_stretches_are_kept():
+def test_the_number_of_marks_and_closed_segments_is_limited():
     segment = WorkSegment(0)
     for number in range(10_000):
         segment.report(number, number)

@@ -74,7 +74,7 @@ def test_without_times_only_what_happened_counts() -> None:
     assert compare(changed(4, event=TimePassed()), times=False).what == "event"
 
 
-def test_both_reasons_are_told_with_what_came_before() -> None:
+def test_both_reasons_are_shown_with_the_lines_before() -> None:
     at = next(i for i, line in enumerate(LINES[1:]) if isinstance(line, Record) and line.n == 20)
     other = changed(at, effects=(Notify("it is given up"),), reason="it is given up")
     text = divergence_text(compare(other), 2)
@@ -95,7 +95,7 @@ def test_where_nothing_was_said_the_last_reason_before_stands() -> None:
     assert divergence_of(divergence(side("a", first), side("b", LINES)), 0)["a"]["reason"] == "no decision so far"
 
 
-def test_headers_are_told_and_do_not_count() -> None:
+def test_differences_of_headers_are_listed_and_do_not_count() -> None:
     header = LINES[0]
     assert isinstance(header, Header)
     trainer = msgspec.structs.replace(header.graph.roles[0], procs=2)

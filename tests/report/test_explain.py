@@ -59,7 +59,7 @@ def test_a_killed_server_takes_the_trainers_along_because_their_gate_says_so() -
     assert [(entry["who"], entry["told"]) for entry in told["goes_on"]] == [("ps/1", False), ("evaluator", True)]
 
 
-def test_reconnecting_trainers_run_on_and_are_told_the_address() -> None:
+def test_reconnecting_trainers_keep_running_and_receive_the_address() -> None:
     told = explained(ps_train("reconnect"), "ps/0")
     assert who(told["restarts"]) == ["ps/0"] and told["stops"] == []
     text = 'its gate on ps says on_restart="reconnect"; it receives the new addresses of ps if these change'
@@ -136,7 +136,7 @@ def test_an_ignored_gang_is_ended() -> None:
     assert who(told["goes_on"]) == ["main"]
 
 
-def test_a_domain_and_the_whole_job_are_given_as_reasons() -> None:
+def test_a_domain_and_the_whole_job_are_reasons() -> None:
     a, b = role("a", restart=restart("domain")), role("b", restart=restart("job"))
     topology = graph(a, b, role("c"), domains=(Domain("core", ("a", "c")),))
     told = explained(topology, "a/0")
@@ -167,7 +167,7 @@ def test_what_waits_for_success_has_not_started_and_what_has_succeeded_is_not_ru
     assert because(told["spared"], "first").startswith("it has succeeded by then, as second waits for that")
 
 
-def test_what_may_not_run_by_then_is_told_with_its_condition() -> None:
+def test_a_role_that_may_not_run_by_then_has_a_condition() -> None:
     late = role("late", gates=(Gate("slow", "succeeded"), Gate("ps", "started", "restart")))
     mate = role("mate")
     topology = graph(
@@ -182,7 +182,7 @@ def test_what_may_not_run_by_then_is_told_with_its_condition() -> None:
     assert ", if slow has succeeded by then" in explanation_text(told)
 
 
-def test_who_waits_for_what_is_ended_is_stuck() -> None:
+def test_a_role_that_waits_for_an_ended_role_is_stuck() -> None:
     look = role(
         "look", primary=False, restart=restart("replica", 0, then="ignore", rules=(Rule("ignore", kind="oom"),))
     )
@@ -194,7 +194,7 @@ def test_who_waits_for_what_is_ended_is_stuck() -> None:
     )
 
 
-def test_a_lost_node_hits_what_is_seated_there_and_tells_of_the_room_elsewhere() -> None:
+def test_a_lost_node_hits_its_replicas_and_the_notes_say_what_room_is_left() -> None:
     topology = ps_train("reconnect")
     told = explained(topology, "node1")
     assert plan_of(topology)["placement"]["ps/1"] == "node1"
@@ -208,7 +208,7 @@ def test_a_lost_node_hits_what_is_seated_there_and_tells_of_the_room_elsewhere()
     )
 
 
-def test_a_node_without_replicas_touches_nobody() -> None:
+def test_the_loss_of_an_empty_node_affects_no_replica() -> None:
     told = explained(graph(role("main"), nodes=2), "node1")
     assert told["outcome"] == "nothing" and who(told["goes_on"]) == ["main"]
     assert explanation_text(told).startswith("node1 is gone: nothing runs there, and the job continues\n")
@@ -299,7 +299,7 @@ def test_all_is_every_role_each_by_itself() -> None:
     assert parse_failings("ps/0:oom", topology) == [parse_failing("ps/0:oom", topology)]
 
 
-def test_the_death_of_the_controller_stops_nobody() -> None:
+def test_the_death_of_the_controller_stops_no_replica() -> None:
     told = explained(ps_train(), "controller")
     assert (told["outcome"], told["hits"], told["restarts"], told["stops"]) == ("takeover", [], [], [])
     text = explanation_text(told)

@@ -128,7 +128,7 @@ def replicas_of(talk: Talk, entries: list[dict[str, Any]]) -> set[str]:
 
 @given(topologies(), st.data())
 @settings(deadline=None, max_examples=examples(100, 300))
-def test_control_does_what_is_told_beforehand(topology: RoleGraph, data: st.DataObject) -> None:
+def test_control_does_what_the_explanation_says(topology: RoleGraph, data: st.DataObject) -> None:
     talk = Talk(topology)
     talk.join(*NODES)
     failing_role = data.draw(st.sampled_from(topology.roles))
@@ -217,7 +217,7 @@ def test_a_node_takes_nothing_from_a_world_that_waits_for_a_role_to_succeed():
     assert talk.attempts() == {"a/0": 2, "b/0": 0, "d/0": 0}
 
 
-def test_a_replica_that_loses_its_node_starts_again_before_who_waits_for_its_role():
+def test_a_replica_that_loses_its_node_starts_again_before_a_role_that_waits_for_it():
     """Found by hypothesis: a/1 would be enough for the gate of b, but a/0 is to start again before b does (R1, R6)."""
     after = role("b", gates=(Gate("a", "started", "restart"),), primary=False, restart=RestartPolicy("role"))
     topology = graph(role("a", gang=False, max_replicas=2), after, nodes=3)
@@ -233,7 +233,7 @@ def test_a_replica_that_loses_its_node_starts_again_before_who_waits_for_its_rol
     _check_order(talk, told, stops, before)
 
 
-def test_a_gang_that_is_ignored_restarts_nobody_however_many_of_it_fail_and_whoever_depends_on_it():
+def test_an_ignored_gang_restarts_nothing_however_many_members_fail():
     """Found by hypothesis: the last failing peer restarted the job, and its dependents could not continue (R5, R9)."""
     policy = RestartPolicy("job", max_restarts=0, then="ignore")
     ignored = role("b", min_replicas=2, max_replicas=2, primary=False, restart=policy)
@@ -249,7 +249,7 @@ def test_a_gang_that_is_ignored_restarts_nobody_however_many_of_it_fail_and_whoe
         assert set(talk.attempts().values()) == {1} and talk.up() == ["a/0", "c/0"]
 
 
-def test_who_would_start_after_what_can_no_longer_start_cannot_start_either():
+def test_a_role_that_waits_for_a_stuck_role_is_stuck():
     """Found by hypothesis: d waits for c to start, and c for b to succeed; the job needs c (R1, R9)."""
     ignored = role("b", primary=False, restart=RestartPolicy("replica", max_restarts=0, then="ignore"))
     waits = role("c", gang=False, primary=False, gates=(Gate("b", "succeeded"),))

@@ -35,7 +35,7 @@ def test_a_joint_world_restarts_as_one_and_starts_as_one() -> None:
     assert told["starts"][1][0]["after"] == ["b started"]  # it waits with its world
 
 
-def test_a_joint_world_is_ended_as_one_and_who_waits_for_any_of_it_is_stuck() -> None:
+def test_a_joint_world_is_ended_as_one_and_roles_that_wait_for_it_are_stuck() -> None:
     topology = joint(primary=False, restart=restart("role", rules=(Rule("ignore"),)))
     after = role("after", primary=False, gates=(Gate("a", "succeeded"),))
     told = explained(msgspec.structs.replace(topology, roles=(*topology.roles, after)), "c/0")
@@ -51,7 +51,7 @@ def test_a_world_is_held_up_by_what_one_of_its_roles_waits_for() -> None:
     assert because(told["stuck"], "a") == "it is in one world with c, which cannot start, and is ended as well"
 
 
-def test_who_may_not_have_started_by_then_is_told_of() -> None:
+def test_a_note_names_roles_that_may_not_have_started_by_then() -> None:
     look = role("look", primary=False, restart=restart("replica", rules=(Rule("ignore"),)))
     late = role("late", gates=(Gate("look", "started"), Gate("first", "succeeded")))
     told = explained(graph(look, role("first"), late), "look/0")
@@ -67,7 +67,7 @@ def widening(budget: int, scope: str = "role", **fields: Any) -> RoleGraph:
     return graph(role("a", max_replicas=3, restart=policy, **fields), role("b"), nodes=3)
 
 
-def test_what_comes_when_the_budget_is_used_up_is_told_with_what_it_restarts() -> None:
+def test_the_next_policy_is_named_with_what_it_restarts() -> None:
     told = explained(widening(1), "a/0")
     assert who(told["restarts"]) == ["a"] and told["verdicts"][0]["because"] == (
         "its policy is restart the role, once, then restart the job, 2 times within 1h, then fail"
@@ -143,7 +143,7 @@ def test_room_is_counted_for_all_roles_together_and_by_their_placement() -> None
     assert told["notes"][1].startswith("b has 0 of 1 left, and needs 1; the other nodes have no room for more")
 
 
-def test_a_gang_with_a_mesh_goes_on_in_a_size_that_it_has() -> None:
+def test_a_gang_with_a_mesh_continues_in_a_size_that_its_mesh_has() -> None:
     pairs = role(
         "a", min_replicas=2, max_replicas=4, parallel=(("pp", 2), ("dp", None)), placement=Placement(apart=("a",))
     )
@@ -169,7 +169,7 @@ def test_a_preempted_node_is_left_before_it_is_gone_and_its_rules_decide() -> No
 
 
 @pytest.mark.parametrize("node", ["node0", "node1"])
-def test_control_leaves_a_node_as_it_is_told(node: str) -> None:
+def test_control_leaves_a_preempted_node_as_the_explanation_says(node: str) -> None:
     """Two loose roles whose rule counts, and a gang that follows one of them: each world leaves by itself."""
     counted = restart("replica", 5, rules=(Rule("restart", kind="preempted"),))
     gates = (Gate("a", "started", "restart"),)

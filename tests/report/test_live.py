@@ -111,7 +111,7 @@ def test_after_a_resize_every_line_is_there_and_the_picture_at_the_bottom(
     assert [row[:cut] for row in terminal.seen[-2:]] == ["first line"[:cut], "second line"[:cut]]
 
 
-def test_a_run_is_drawn_now_and_then_with_what_was_decided() -> None:
+def test_a_run_is_drawn_periodically_with_its_decisions() -> None:
     terminal, pinned = pinned_at(columns=100, lines=40)
     now = [0.0]
     feed = big_job()

@@ -48,7 +48,7 @@ def test_the_plan_shows_seats_and_words() -> None:
     assert "node0: ps/0, trainer/0" in text and "that replica, trainer, evaluator" in text
 
 
-def test_the_plan_says_who_starts_warm_and_why_others_do_not() -> None:
+def test_the_plan_says_which_roles_start_warm_and_why_others_do_not() -> None:
     warm = msgspec.structs.replace(role("a"), command=("python", "a.py"), preload=("torch", "json"))
     topology = graph(warm, msgspec.structs.replace(warm, name="b", warm=False))
     plan = plan_of(topology, "/venv/python", "/venv/python")

@@ -128,7 +128,7 @@ def test_a_gang_that_starts_again_is_one_line_and_not_200() -> None:
     assert told.count("stopping: ") == 1 and "trainer/1 (attempt 4, node" in told and "and 178 more" in told
 
 
-def test_a_start_is_as_usual_and_a_role_that_waits_for_its_gate_too() -> None:
+def test_a_start_is_not_unusual_and_neither_is_a_role_that_waits_for_its_gate() -> None:
     server = role("ps", kind="service", ready=TCP, ports=("rpc",))
     feed = Feed(
         graph(server, role("trainer", min_replicas=8, max_replicas=8, gates=(Gate("ps", "succeeded"),)), nodes=2)
@@ -143,7 +143,7 @@ def test_a_role_that_was_scaled_down_is_full() -> None:
     assert "trainer  2/2  2 running" in status_text(feed.status())
 
 
-def test_how_a_job_has_ended_is_told_with_its_reason() -> None:
+def test_the_end_of_a_job_is_shown_with_its_reason() -> None:
     feed = Feed(graph(role("ps", kind="service"), role("trainer"), nodes=1))
     feed.fail("trainer/0", 3)
     feed.tell(ev.ReplicaStopped(r("ps/0"), 1), 3)

@@ -49,7 +49,7 @@ def test_a_checkpoint_that_came_to_nothing_stands_among_the_others_of_its_world(
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
-def test_no_line_is_wider_than_the_window_and_the_end_is_told(width: int) -> None:
+def test_no_line_is_wider_than_the_window_and_the_axis_has_the_end(width: int) -> None:
     timeline = drawn(simulate(GANG, "trainer/1@1m", "node2@3m"))
     lines = [line.plain for line in terminal_timeline(timeline, width)][:-1]
     assert max(map(len, lines)) <= max(width, 46)

@@ -77,7 +77,7 @@ def test_what_leaves_in_order_and_could_not_save_loses_what_it_did() -> None:
         assert left.left_at is None and left.lost_from_ns == full.checkpoints[0].t_ns
 
 
-def test_a_service_and_a_role_that_tells_nothing_lose_nothing_that_is_known() -> None:
+def test_services_and_roles_without_reports_have_no_known_lost_work() -> None:
     timeline = of(simulated("ps.py", "ps/1@4m"))
     assert attempt(timeline, "ps/1", 1).how == "failed" and attempt(timeline, "ps/1", 1).lost_from_ns is None
     header, lines = crash_loop(2, 2)
@@ -94,7 +94,7 @@ def test_a_node_is_away_between_its_presences() -> None:
     assert mine[0][1] == 180 * SECOND + 10 * MS and mine[1][0] > 299 * SECOND and mine[1][1] is None
 
 
-def test_the_timeline_ends_where_the_record_is_not_followed_any_more() -> None:
+def test_the_timeline_ends_at_the_first_event_that_does_not_replay() -> None:
     result = simulated(*LOST_NODE)
     lines = list(result.lines)
     at = next(i for i, line in enumerate(lines) if isinstance(line, Record) and line.n == 20)
@@ -269,7 +269,7 @@ def details(browser: Browser) -> str:
 
 
 @needs_browser
-def test_in_a_browser_a_bar_tells_the_decision_and_its_reason(browser: Browser, tmp_path: Path) -> None:
+def test_in_a_browser_a_bar_shows_the_decision_and_its_reason(browser: Browser, tmp_path: Path) -> None:
     opened(browser, of(simulated(*LOST_NODE)), tmp_path)
     lost = "attempts.find(a => names[a.replica] === 'trainer/2' && a.number === 1)"
     at = place_of(browser, lost)
@@ -315,7 +315,7 @@ def test_in_a_browser_the_keyboard_reaches_everything(browser: Browser, tmp_path
 
 
 @needs_browser
-def test_in_a_browser_a_checkpoint_that_came_to_nothing_tells_why(browser: Browser, tmp_path: Path) -> None:
+def test_in_a_browser_an_unsaved_checkpoint_shows_the_reason(browser: Browser, tmp_path: Path) -> None:
     opened(browser, of(simulated("gang.py", "trainer@1m:disk-full/1m")), tmp_path)
     browser.value("canvas.focus()")
     browser.press("n")

@@ -68,34 +68,22 @@ def _mark(line: Record) -> str:
     return _MARKS.get(type(line.event), ",")
 
 
-_MARKS: dict[type[ev.Event], str] = {
-    ev.NodeJoined: "+",
-    ev.NodeWarm: "+",
-    ev.NodeLeft: "-",
-    ev.NodeGone: "-",
-    ev.NodeSuspected: "?",
-    ev.NodeSilent: "-",
-    ev.NodeHeard: "+",
-    ev.GpuFailed: "!",
-    ev.StoreOpened: "o",
-    ev.StoreLost: "!",
-    ev.ReplicaStarted: "^",
-    ev.ReplicaReady: "*",
-    ev.ReplicaProgressed: ".",
-    ev.ReplicaElastic: "=",
-    ev.ReplicaStopped: "v",
-    ev.ReplicaUnkillable: "!",
-    ev.ReplicaStalled: "?",
-    ev.ReplicaRevived: '"',
-    ev.StepTold: "~",
-    ev.ReplicaLeftStep: "~",
-    ev.NodePreempted: "~",
-    ev.ScaleRequested: "@",
-    ev.DrainRequested: "@",
-    ev.CordonRequested: "@",
-    ev.UncordonRequested: "@",
-    ev.CancelRequested: "@",
+_KINDS: dict[str, tuple[type[ev.Event], ...]] = {
+    "+": (ev.NodeJoined, ev.NodeWarm, ev.NodeHeard),
+    "-": (ev.NodeLeft, ev.NodeGone, ev.NodeSilent),
+    "?": (ev.NodeSuspected, ev.ReplicaStalled),
+    "!": (ev.GpuFailed, ev.StoreLost, ev.ReplicaUnkillable),
+    "~": (ev.StepTold, ev.ReplicaLeftStep, ev.NodePreempted),
+    "@": (ev.ScaleRequested, ev.DrainRequested, ev.CordonRequested, ev.UncordonRequested, ev.CancelRequested),
+    "o": (ev.StoreOpened,),
+    "^": (ev.ReplicaStarted,),
+    "*": (ev.ReplicaReady,),
+    ".": (ev.ReplicaProgressed,),
+    "=": (ev.ReplicaElastic,),
+    "v": (ev.ReplicaStopped,),
+    '"': (ev.ReplicaRevived,),
 }
+_MARKS = {kind: mark for mark, kinds in _KINDS.items() for kind in kinds}
 
 
 def _followed(line: Record) -> str:

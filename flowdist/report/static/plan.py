@@ -8,7 +8,7 @@ from flowdist.control.controller import Controller
 from flowdist.control.placement.placement import explain
 from flowdist.control.protocol.effects import OpenStore, StartReplica
 from flowdist.control.protocol.events import Event, NodeJoined, ReplicaReady, ReplicaStarted, StoreOpened
-from flowdist.graph import RoleGraph, RoleSpec, format_duration, format_memory
+from flowdist.graph import RoleGraph, RoleSpec, Rule, format_duration, format_memory
 from flowdist.graph.mesh import spelled
 from flowdist.graph.warmth import cold_because
 from flowdist.report.static.drawing import seating_words
@@ -138,23 +138,11 @@ def _policy_lines(spec: RoleSpec) -> list[str]:
     else:
         base, most = format_duration(policy.backoff_ns), format_duration(policy.backoff_max_ns)
         text = f"{policy_text(policy)}; back-off {base} to {most}"
-    lines = [f"  {spec.name}: {text}"]
-    for rule in policy.rules if policy is not None else ():
-        what: str = rule.kind or ("exit" if rule.exit is not None else "signal" if rule.signal else "any failure")
-        what += f" with code {rule.exit}" if rule.exit is not None else f" SIG{rule.signal}" if rule.signal else ""
-        lines.append(f"    on {what}: {rule.do}{'' if rule.counted else ', not counted'}")
-    times = [("grace", spec.grace_ns), ("stop_grace", spec.stop_grace_ns), ("drain", spec.drain_ns)]
+    lines = [f"  {spec.name}: {text}", *(_rule_line(rule) for rule in (policy.rules if policy is not None else ()))]
     if spec.ready is not None:
         how = spec.ready.how + (f":{spec.ready.target}" if spec.ready.target else "")
         lines.append(f"    ready when {how}, within {format_duration(spec.ready_timeout_ns)}")
-    if spec.gang:
-        times += [("join_window", spec.join_window_ns), ("cooldown", spec.cooldown_ns)]
-    times += [("pending_timeout", spec.pending_timeout_ns)]
-    if spec.hang_after_ns is not None:
-        times += [("hang_after", spec.hang_after_ns)]
-    if spec.start_timeout_ns is not None:
-        times += [("start_timeout", spec.start_timeout_ns)]
-    lines.append("    " + ", ".join(f"{name} {format_duration(ns)}" for name, ns in times))
+    lines.append("    " + ", ".join(f"{name} {format_duration(ns)}" for name, ns in _times(spec) if ns is not None))
     if rules := seating_words(spec):
         lines.append(f"    placed {', '.join(rules)}")
     if spec.parallel:
@@ -162,6 +150,19 @@ def _policy_lines(spec: RoleSpec) -> list[str]:
         shown = [str(size) for size in (sizes if len(sizes) <= 4 else (sizes[0], sizes[1], "...", sizes[-1]))]
         lines.append(f"    mesh {spelled(spec.parallel)}: forms with {', '.join(shown)} replicas and no others")
     return lines
+
+
+def _rule_line(rule: Rule) -> str:
+    what: str = rule.kind or ("exit" if rule.exit is not None else "signal" if rule.signal else "any failure")
+    what += f" with code {rule.exit}" if rule.exit is not None else f" SIG{rule.signal}" if rule.signal else ""
+    return f"    on {what}: {rule.do}{'' if rule.counted else ', not counted'}"
+
+
+def _times(spec: RoleSpec) -> list[tuple[str, int | None]]:
+    gang = [("join_window", spec.join_window_ns), ("cooldown", spec.cooldown_ns)] if spec.gang else []
+    times = [("grace", spec.grace_ns), ("stop_grace", spec.stop_grace_ns), ("drain", spec.drain_ns), *gang]
+    limits = [("hang_after", spec.hang_after_ns), ("start_timeout", spec.start_timeout_ns)]
+    return [*times, ("pending_timeout", spec.pending_timeout_ns), *limits]
 
 
 def _set_text(spec: RoleSpec, extents: dict[str, str], *, fails: bool = False) -> str:

@@ -134,11 +134,7 @@ def uncertain(graph: RoleGraph, scopes: Scopes, extents: Mapping[str, Extent], c
 
 
 def _walk(
-    graph: RoleGraph,
-    scopes: Scopes,
-    cause: Cause,
-    running: Container[str],
-    passes: Callable[[str, str], bool],
+    graph: RoleGraph, scopes: Scopes, cause: Cause, running: Container[str], passes: Callable[[str, str], bool]
 ) -> dict[str, None]:
     """Return the roles that a restart reaches from its seeds, along the edges that pass it on.
 
