@@ -84,7 +84,7 @@ class SimController:
 
     def note_heard(self, node: NodeName, at: int) -> None:
         """Note heartbeats of a node that were not played; the last of them arrived at `at`."""
-        self.sessions.heard(node, at)
+        self.sessions.note_heartbeat(node, at)
 
     def watch(self, node: SimNode) -> None:
         """Update whether the silence of a node may become too long; called when the node or its link has changed."""
