@@ -82,10 +82,7 @@ class Agent:
         return self.lease.renew(now, round_trip_ns)
 
     def take_heartbeat(self, now: int) -> msg.Heartbeat | None:
-        """Return the heartbeat that was due before `now`, as sent when it was due; None if none was.
-
-        For a simulator, which puts it on its way: see `renew`.
-        """
+        """Return the heartbeat that was due before `now`, sent when it was due, for a simulator that carries it."""
         due = self.lease.beat_at_ns
         if due is None or due >= now:
             return None
@@ -100,13 +97,12 @@ class Agent:
                 attempt.note_step(local_rank, step, now)
 
     def reports_at_once(self, replica: ReplicaId, until: int, gap_ns: int | None = None) -> bool:
-        """Return whether the agent would report each step of a replica at once, and change nothing else.
-
-        Then a simulator may leave out all reports of a quiet stretch but the last.
+        """Return whether the agent would report each step of a replica at once, so that a simulator may skip some
+        reports.
 
         Args:
             replica: The replica; its latest attempt is meant.
-            until: The end of the stretch.
+            until: The end of the time in which reports are skipped.
             gap_ns: The time between two reports; None: the time since the last one.
         """
         attempt = self.attempts.get(replica)
@@ -144,8 +140,8 @@ class Agent:
         if msg.is_to_agent(event):
             self._hear(event)
             return
-        if io.is_worker_news(event):
-            self._record_news(event)
+        if io.is_worker_input(event):
+            self._record_worker(event)
             return
         match event:
             case io.AgentTimePassed():
@@ -408,7 +404,7 @@ class Agent:
         attempt.exited = exit_event(order, attempt.failure, is_suspended)
         self._report(attempt.exited)
 
-    def _record_news(self, event: io.WorkerNews) -> None:
+    def _record_worker(self, event: io.WorkerInput) -> None:
         attempt = self._attempt(event.replica, event.attempt)
         if attempt is None or attempt.is_over or attempt.phase == "suspended":
             return

@@ -43,7 +43,7 @@ from flowdist.graph import JobOptions
 
 
 class Received(msgspec.Struct, frozen=True):
-    """What follows from a message: answers to the agent that sent it, and after them events for the controller."""
+    """The consequences of a message: answers to the agent that sent it, and after them events for the controller."""
 
     answers: tuple[ToAgent, ...] = ()
     events: tuple[Event, ...] = ()

@@ -1,4 +1,4 @@
-"""What must hold of a job after every event: all of it, or what an event may have broken.
+"""Invariants: conditions that hold after every event of a job, checked in full or in part.
 
 Checks only read the state of the job. The simulator, the proofs and the tests call them; production does not.
 """
