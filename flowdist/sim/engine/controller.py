@@ -39,15 +39,12 @@ class Observer(Protocol):
 
     def decided(self, job: JobState, line: Record) -> None:
         """Handle an event and its effects, which are not carried out yet."""
-        ...
 
     def before_start(self, start: StartReplica) -> None:
         """Prepare for the start of an attempt, which is about to be sent to its node."""
-        ...
 
     def carried_out(self, job: JobState, line: Record) -> None:
         """Handle an event whose effects are all on their way."""
-        ...
 
 
 class SimController:
