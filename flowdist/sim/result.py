@@ -1,4 +1,4 @@
-"""What a simulation came to."""
+"""The result of a simulation."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from flowdist.sim.user_code.workload import WorldModel
 
 @dataclass(slots=True)
 class SimResult:
-    """How a simulation ended. `lines` are the trace with its header; `violation` is what did not hold."""
+    """How a simulation ended. `lines` are its trace with the header; `violation` is what did not hold, if anything."""
 
     job: JobState
     lines: Trace
     now: int
     models: dict[str, WorldModel]
     unfired: list[Fault]
-    spent: Spent  # together wall time x replicas
-    hits: Counter[tuple[str, str]]  # faults, by kind and by the phase of the job
+    spent: Spent  # in ns, by role and bucket; the sum is wall time x replicas
+    hits: Counter[tuple[str, str]]  # faults that hit, by their kind and the phase of the job
     violation: Violation | None = None
     waiting: list[str] = field(default_factory=list)
     handled: int = 0
-    seen: dict[str, int] = field(default_factory=dict)  # points that it reached, and when: see `points`
-    points: tuple[str, ...] = ()  # those that it looked for
-    played: Played = field(default_factory=Played)  # what the models that roles brought have done
+    seen: dict[str, int] = field(default_factory=dict)  # when each point was reached first, in ns
+    points: tuple[str, ...] = ()  # names of the points that the run looked for
+    played: Played = field(default_factory=Played)  # the results of user code
 
     @property
     def digest(self) -> str:

@@ -16,7 +16,7 @@ invariants of the job, that no two attempts of one replica run at the same time 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -38,7 +38,7 @@ from flowdist.sim.engine.attempts import RunningAttempts
 from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.controller import SimController
 from flowdist.sim.engine.machines import Machines
-from flowdist.sim.engine.node import SimNode, is_put_off, unseen_hangs
+from flowdist.sim.engine.node import SimNode, is_put_off
 from flowdist.sim.engine.queue import Action, Queue
 from flowdist.sim.engine.trace import Trace
 from flowdist.sim.engine.violation import Violation
@@ -145,7 +145,7 @@ class Simulation:
             self.queue.run(until)
             if self.job.outcome is None and (until is None or self.queue.now < until):
                 waits = ", ".join(waiting_for(self.job)) or "nobody"
-                hangs = unseen_hangs(self.nodes.values(), self.ctx.graph)
+                hangs = _unseen_hangs(self.nodes.values(), self.ctx.graph)
                 raise Violation("liveness", f"nothing will ever happen again; waiting for {waits}{hangs}")
             self._controller.check_all()
             self._watching.close(self.job, self.queue.now)
@@ -234,3 +234,14 @@ def with_nodes(graph: RoleGraph) -> RoleGraph:
     cpu = sum(role.resources.cpu * role.max_replicas for role in graph.roles)
     memory = sum(role.resources.memory * role.max_replicas for role in graph.roles)
     return msgspec.structs.replace(graph, cluster=Cluster((NodeSpec("node0", cpu=max(cpu, 1), memory=memory),)))
+
+
+def _unseen_hangs(nodes: Iterable[SimNode], graph: RoleGraph) -> str:
+    """Return a text that names replicas that hang in roles that do not detect it; empty if there are none."""
+    hung = [replica for node in nodes if node.is_alive for replica, _ in node.hung]
+    unseen = [replica for replica in sorted(hung) if graph.role(replica.role).hang_after_ns is None]
+    if not unseen:
+        return ""
+    roles = ", ".join(dict.fromkeys(replica.role for replica in unseen))
+    hangs = f"{', '.join(map(str, unseen))} hang{'s' * (len(unseen) == 1)}"
+    return f"; {hangs}, which is found only with hang_after= of {roles}"

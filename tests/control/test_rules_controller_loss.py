@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flowdist.control.agent.lease import Lease
-from flowdist.control.connection.sessions import Heard, Sessions
+from flowdist.control.connection.sessions import Received, Sessions
 from flowdist.control.controller import Controller
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol import events as ev
@@ -286,7 +286,7 @@ def test_r20_a_message_of_an_incarnation_that_is_over_says_nothing():
     join(sessions, "node0", 0, incarnation=2)
     assert beat(sessions, "node0", 1, incarnation=1) == [] and join(sessions, "node0", 1, incarnation=1) == []
     for late in (msg.Report("node0", 1, ev.ReplicaReady(T, 1)), msg.Leave("node0", 1), msg.Preempted("node0", 1, 5)):
-        assert sessions.hear(late, SECOND) == Heard()
+        assert sessions.hear(late, SECOND) == Received()
     assert sessions.deadline() == 1750 * MS, "it has kept no lease alive either"
 
 
@@ -316,7 +316,7 @@ def test_r20_silence_of_a_node_that_left_or_is_gone_means_nothing():
 def test_r19_a_heartbeat_that_was_not_played_keeps_the_lease_like_one_that_was():
     sessions = Sessions(JobOptions())
     join(sessions, "node0", 0)
-    sessions.heard("node0", 3 * SECOND)
+    sessions.note_heartbeat("node0", 3 * SECOND)
     assert sessions.expire(8 * SECOND - 1) == [ev.NodeSuspected("node0")] and sessions.deadline() == 8 * SECOND
     assert sessions.hear(msg.Preempted("node0", 1, 9), 4 * SECOND).events == (ev.NodePreempted("node0", 9),)
 

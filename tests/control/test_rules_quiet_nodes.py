@@ -359,7 +359,7 @@ def test_r19_a_node_is_overdue_before_its_agent_fences_and_heard_with_its_next_h
     sessions = Sessions(JobOptions())
     sessions.hear(msg.Join("node0", 1, NodeSpec("node0"), "", 0), 0)
     sessions.hear(msg.Join("node1", 1, NodeSpec("node1"), "", 0), 0)
-    sessions.heard("node1", SECOND)
+    sessions.note_heartbeat("node1", SECOND)
     assert sessions.is_heard("node0") and not sessions.is_heard("node2")
     assert sessions.is_watched("node0") and not sessions.is_watched("node2")
     assert sessions.expire(1750 * MS - 1) == [] and sessions.expire(1750 * MS) == [ev.NodeSuspected("node0")]

@@ -1,4 +1,4 @@
-"""Incremental invariant checker: what an event may have broken after each event, and everything now and then.
+"""Incremental invariant checker: the part of the job that an event may have broken, and everything now and then.
 
 `check_job` looks at everything, so a job of n nodes that has k events costs n * k. Most events touch one replica and
 its node. The checker looks at what may have changed, and repeats the check of everything as often as it can afford:
@@ -13,11 +13,12 @@ Three schedules share this code:
               In a larger one each event pays for the check of 32 things: a full check every size / 32 events keeps the
               total linear in the number of events. In between, check the nodes, replicas and worlds that the event and
               its effects name.
-    changed   Check after each moment (all events of one time), for campaigns that run thousands of small jobs. What has
-              changed is found by comparing a key of each world, role and node with the last one, since a controller
-              with a bug may not say what it changed. Every 32nd check is full.
+    changed   Check after each moment (all events of one time), for campaigns that run thousands of small jobs. Changes
+              are found by comparing a key of each world, role and node with the last one, since a controller with a
+              bug may not say what it changed. Every 32nd check is full.
 
-A change that no partial check sees is found by the next full check, whose message says since when it may be there.
+A change that no partial check sees is found by the next full check. Its message (paced) says which event is the last
+after which everything held.
 """
 
 from __future__ import annotations
@@ -174,7 +175,7 @@ class InvariantChecker:
 
 
 class _Keys:
-    """What the invariants speak of, as it was at the last check. Each question updates what it asks about."""
+    """Keys of nodes, worlds, roles and incidents at the last check. Each question updates the keys that it reads."""
 
     def __init__(self) -> None:
         self._free: dict[NodeName, Capacity] = {}

@@ -39,15 +39,12 @@ class Observer(Protocol):
 
     def decided(self, job: JobState, line: Record) -> None:
         """Handle an event and its effects, which are not carried out yet."""
-        ...
 
     def before_start(self, start: StartReplica) -> None:
         """Prepare for the start of an attempt, which is about to be sent to its node."""
-        ...
 
     def carried_out(self, job: JobState, line: Record) -> None:
         """Handle an event whose effects are all on their way."""
-        ...
 
 
 class SimController:
@@ -84,7 +81,7 @@ class SimController:
 
     def note_heard(self, node: NodeName, at: int) -> None:
         """Note heartbeats of a node that were not played; the last of them arrived at `at`."""
-        self.sessions.heard(node, at)
+        self.sessions.note_heartbeat(node, at)
 
     def watch(self, node: SimNode) -> None:
         """Update whether the silence of a node may become too long; called when the node or its link has changed."""

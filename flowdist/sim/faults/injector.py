@@ -1,4 +1,8 @@
-"""The fault plan in virtual time: on nodes and processes, never on the controller's knowledge."""
+"""The fault injector of a simulation: it carries out a plan in virtual time.
+
+Faults act on nodes, links, processes and disks. What the controller knows is never changed. Only orders of the operator
+(scale, add, drain) reach it, as they do in production.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +34,10 @@ from flowdist.sim.engine.network import Direction
 from flowdist.sim.engine.node import SimNode
 from flowdist.sim.workers.work import Work
 
-# Until the death of a node is known for sure, a little more than machines.PROOF_NS: an agent of it that joined sooner
-# would be taken for the dead one.
+# A little more than machines.PROOF_NS. A node that came back before its death is proven would be taken for the dead
+# one, and lost with it.
 PROVEN_NS = 11 * MS
-LEAVES_NS, LEAVES_MAX = SECOND, 120  # how often it is looked whether a node that leaves is gone, and for how long
+LEAVES_NS, LEAVES_MAX = SECOND, 120  # how often, and how many times, a node that leaves is checked to be gone
 OF_LINKS = ("flap", "delay", "drop", "duplicate", "reorder")
 DAMAGES = ("torn-checkpoint", "lost-checkpoint", "corrupt-checkpoint")
 CHECKPOINTS = (*DAMAGES, "slow-checkpoint")
@@ -46,7 +50,11 @@ KINDS = {
 
 
 def check_faults(plan: Plan, graph: RoleGraph) -> None:
-    """FaultError for a fault that the simulator cannot carry out, or whose target is not there."""
+    """Check that the simulator can carry out the faults of a plan, and that their targets exist.
+
+    Raises:
+        FaultError: It cannot, or one does not.
+    """
     nodes = [node.name for node in graph.cluster.nodes] + plan.new_nodes
 
     def check(faults: Sequence[Fault]) -> None:
@@ -95,7 +103,7 @@ class FaultInjector:
         self._parted = 0
 
     def plan(self) -> None:
-        """Those with a time go into the queue, the others wait for their event."""
+        """Plan the faults with a time; the others wait for their event."""
         for fault in self._faults:
             when = fault.when
             if when.at_ns is not None:
@@ -109,7 +117,7 @@ class FaultInjector:
         self._plan_arrival()
 
     def _plan_arrival(self) -> None:
-        """The next one that a rate brings; the one after it is drawn when it is there."""
+        """Plan the next fault of a rate. The one after it is drawn when it arrives."""
         at = self._arrivals.next_ns()
         if at is not None:
             self._queue.at(at, self._arrive)
@@ -120,11 +128,11 @@ class FaultInjector:
 
     @property
     def is_waiting(self) -> bool:
-        """A fault waits for an event, whichever comes."""
+        """A fault waits for an event."""
         return bool(self._waiting)
 
     def hear(self, line: Record) -> None:
-        """A record was written: a fault may have waited for it."""
+        """Fire the faults that have waited for this record."""
         for fault in list(self._waiting):
             when = fault.when
             assert when.event is not None
@@ -133,6 +141,7 @@ class FaultInjector:
                 self._queue.after(fault.offset_ns, self._firing(fault))
 
     def never_fired(self) -> list[Fault]:
+        """Return the faults of the plan that have hit nothing."""
         return [fault for fault in self._faults if fault.spec not in self._fired]
 
     def _firing(self, fault: Fault) -> Callable[[], None]:
@@ -158,16 +167,16 @@ class FaultInjector:
                 self._hit_replica(fault, replica)
 
     def _order(self, fault: Fault) -> None:
-        """What the operator does, or the cluster: control is told, as it would be."""
+        """Pass an order of the operator to the controller, or bring up a node."""
         if fault.kind == "scale":
-            self._tell(fault, fault.target)
+            self._note_hit(fault, fault.target)
             self._controller.handle(ScaleRequested(fault.target, int(fault.arg)))
             return
         names = [fault.target]
         if fault.label is not None:
             names = [name for name, node in self._nodes.items() if fault.label in node.spec.labels]
         for name in names:
-            self._tell(fault, name)
+            self._note_hit(fault, name)
             if fault.kind == "drain":
                 self._controller.handle(DrainRequested(name))
             else:
@@ -176,41 +185,41 @@ class FaultInjector:
     def _hit_controller(self, fault: Fault) -> None:
         if fault.kind == "kill":
             if not self._ctx.is_down:
-                self._tell(fault, "controller")
+                self._note_hit(fault, "controller")
                 self._controller.kill()
             return
-        self._tell(fault, "controller")
+        self._note_hit(fault, "controller")
         directions: tuple[Direction, ...] = ("down",) if fault.kind == "cut-to" else ("up", "down")
         for name in fault.others:
             self._cut(fault, self._nodes[name], directions)
 
     def _cut(self, fault: Fault, node: SimNode, directions: tuple[Direction, ...]) -> None:
         node.cut(fault.spec, *directions)
-        self._controller.plan()  # its silence is something to wait for now
-        self._later(fault, lambda: node.heal(fault.spec))
+        self._controller.plan()  # the silence of the node is a deadline now
+        self._undo_later(fault, lambda: node.heal(fault.spec))
 
-    def _later(self, fault: Fault, undo: Callable[[], None]) -> None:
+    def _undo_later(self, fault: Fault, undo: Callable[[], None]) -> None:
         if fault.duration_ns is not None:
             self._queue.after(fault.duration_ns, undo)
 
     def _hit_checkpoints(self, fault: Fault) -> None:
-        """Of all worlds of a role, or of one replica."""
+        """Hit the checkpoints of all worlds of a role, or of one replica."""
         name = fault.target.partition("/")[0]
         roles = list(self._ctx.job.roles) if name == "all" else [name]
         if fault.kind in DAMAGES:
             roles = [role for role in roles if self._has_saved(fault, role)]
         roles = [role for role in roles if self._saves(role)]
         if roles:
-            self._tell(fault, fault.target)
+            self._note_hit(fault, fault.target)
         for role in roles:
-            self._spoil(fault, role)
+            self._hit_role_checkpoints(fault, role)
 
     def _saves(self, role: str) -> bool:
-        """It writes checkpoints in simulation: a service does by a model of its worker alone."""
+        """Return whether the role writes checkpoints in simulation: a service does only if it brings a model."""
         return self._ctx.graph.role(role).kind == "task" or self._work.code.has_model(role)
 
     def _has_saved(self, fault: Fault, role: str) -> bool:
-        """There is a checkpoint to be damaged."""
+        """Return whether there is a checkpoint to damage."""
         work, replica = self._work, ReplicaId(*fault.replica) if fault.replica is not None else None
         if work.code.has_model(role):
             return bool(work.code.disk.newest(role, replica, None))
@@ -219,19 +228,19 @@ class FaultInjector:
         ]
         return any(world in work.models and work.models[world].saved for world in worlds)
 
-    def _spoil(self, fault: Fault, role: str) -> None:
+    def _hit_role_checkpoints(self, fault: Fault, role: str) -> None:
         if fault.kind == "disk-full":
             self._work.disks.fill(role)
-            self._later(fault, lambda: self._work.disks.free(role))
+            self._undo_later(fault, lambda: self._work.disks.free(role))
             return
         if fault.kind == "slow-checkpoint":
             self._work.slow_disk(role, Fraction(fault.arg.rstrip("x")))
-            self._later(fault, lambda: self._work.slow_disk(role, Fraction(1)))
+            self._undo_later(fault, lambda: self._work.slow_disk(role, Fraction(1)))
             return
         replica = ReplicaId(*fault.replica) if fault.replica is not None else None
         self._work.damage(role, replica, fault.kind, fault.spec)  # type: ignore[arg-type]
 
-    def _tell(self, fault: Fault, target: str) -> None:
+    def _note_hit(self, fault: Fault, target: str) -> None:
         self._fired[fault.spec] = None
         self._on_hit(fault, target)
 
@@ -239,7 +248,7 @@ class FaultInjector:
         has_no_such_gpu = fault.kind == "xid" and fault.xid[1] >= node.spec.gpu
         if not node.is_alive or node.net.is_dead or has_no_such_gpu:
             return
-        self._tell(fault, node.spec.name)
+        self._note_hit(fault, node.spec.name)
         match fault.kind:
             case "kill":
                 self._machines.kill(node)
@@ -257,16 +266,16 @@ class FaultInjector:
                 self._part(fault, node)
             case "delay":
                 node.disturb(fault.spec, delay_ns=parse_duration(fault.arg))
-                self._later(fault, lambda: node.heal(fault.spec))
+                self._undo_later(fault, lambda: node.heal(fault.spec))
             case "drop":
                 node.disturb(fault.spec, loss=float(fault.arg))
-                self._later(fault, lambda: node.heal(fault.spec))
+                self._undo_later(fault, lambda: node.heal(fault.spec))
             case "duplicate":
                 node.disturb(fault.spec, copies=float(fault.arg))
-                self._later(fault, lambda: node.heal(fault.spec))
+                self._undo_later(fault, lambda: node.heal(fault.spec))
             case "reorder":
                 node.disturb(fault.spec, overtakes=float(fault.arg))
-                self._later(fault, lambda: node.heal(fault.spec))
+                self._undo_later(fault, lambda: node.heal(fault.spec))
             case "flap":
                 self._flap(fault, node)
             case "xid":
@@ -275,7 +284,9 @@ class FaultInjector:
         self._controller.plan()
 
     def _bring_back(self, fault: Fault, node: SimNode, after_ns: int) -> None:
-        """It is up again so long after its end, but not before that is proven; and not before it has left."""
+        """Bring a node back after `after_ns` and the duration of the fault, but not before its end is proven or it has
+        left.
+        """
 
         def back(patience: int) -> None:
             if node.is_alive and patience:
@@ -287,14 +298,14 @@ class FaultInjector:
             self._queue.after(after_ns + max(fault.duration_ns, PROVEN_NS), back, LEAVES_MAX)
 
     def _flap(self, fault: Fault, node: SimNode) -> None:
-        """Cut off from the controller and back again, a period each, until the duration is over."""
+        """Cut the link and mend it again, a period each, until the duration is over."""
         period_ns, queue = parse_duration(fault.arg), self._queue
         end = queue.now + fault.duration_ns if fault.duration_ns is not None else None
 
         def cut() -> None:
             if node.is_alive and (end is None or queue.now < end):
                 node.cut(fault.spec, "up", "down")
-                self._controller.plan()  # its silence is something to wait for now
+                self._controller.plan()  # the silence of the node is a deadline now
                 queue.after(period_ns if end is None else min(period_ns, end - queue.now), heal)
 
         def heal() -> None:
@@ -304,9 +315,9 @@ class FaultInjector:
         cut()
 
     def _pause(self, fault: Fault, node: SimNode) -> None:
-        """All of it stands still, and with it the worlds of which it has a member."""
+        """Pause a node, and with it the worlds that have a member there."""
         name = f"{fault.spec} of {node.spec.name}"
-        ran = node.running()  # what has ended there may run elsewhere by now
+        ran = node.running()  # attempts that have ended there may run elsewhere by now
         worlds = {self._ctx.job.replicas[replica].world for replica, _ in ran}
         node.pause()
         for world in sorted(worlds):
@@ -323,21 +334,21 @@ class FaultInjector:
                 self._work.stalled_services.end(replica)
             node.resume()
 
-        self._later(fault, resume)
+        self._undo_later(fault, resume)
 
     def _part(self, fault: Fault, node: SimNode) -> None:
-        """Cut off from the controller, or from other nodes: worlds on both sides of it cannot go on."""
+        """Cut a node off from the controller, or from other nodes: worlds on both sides wait."""
         if "controller" in fault.others:
             self._cut(fault, node, ("up",) if fault.kind == "cut-to" else ("up", "down"))
         others = [name for name in fault.others if name != "controller"]
         if others:
-            self._parted += 1  # of a label each node is parted by itself, and `every=` may part it twice
+            self._parted += 1  # a label parts each of its nodes, and `every=` may part one twice
             why = f"{fault.spec} ({self._parted})"
             self._work.partitions.part(why, node.spec.name, others)
-            self._later(fault, lambda: self._work.partitions.join(why))
+            self._undo_later(fault, lambda: self._work.partitions.join(why))
 
     def _preempt(self, fault: Fault, node: SimNode) -> None:
-        """A notice, and when it has run out the end, come what may."""
+        """Give notice, and take the node away when the notice is over."""
         notice_ns = parse_duration(fault.arg)
         node.tell(io.PreemptionNoticed(notice_ns))
 
@@ -365,11 +376,11 @@ class FaultInjector:
         alive = list(node.workers.get((replica, state.attempt), {}))
         ranks = [rank for rank in alive if fault.local_rank in (None, rank)]
         if fault.kind == "slow" and self._ctx.graph.role(replica.role).kind == "service":
-            return  # what a slow one costs those who call it is not simulated: it has not fired
+            return  # the cost of a slow service is not simulated, so the fault has not fired
         if ranks:
-            self._tell(fault, str(replica))
+            self._note_hit(fault, str(replica))
         if ranks and fault.kind in ("hang", "pause", "slow"):
-            self._hold_up(fault, node, replica, state.attempt)
+            self._hinder(fault, node, replica, state.attempt)
             return
         for rank in ranks:
             match fault.kind:
@@ -380,12 +391,12 @@ class FaultInjector:
                 case "oom":
                     node.exit_worker(replica, state.attempt, rank, signal="KILL", kind="oom")
 
-    def _hold_up(self, fault: Fault, node: SimNode, replica: ReplicaId, attempt: int) -> None:
-        """It does nothing any more, or nothing for a while, or all of it slowly."""
+    def _hinder(self, fault: Fault, node: SimNode, replica: ReplicaId, attempt: int) -> None:
+        """Let a replica hang, pause or slow down."""
         work, world = self._work, self._ctx.job.replicas[replica].world
         if fault.kind == "slow":
             work.slow_down(replica, attempt, Fraction(fault.arg.rstrip("x")))
-            self._later(fault, lambda: work.slow_down(replica, attempt, Fraction(1)))
+            self._undo_later(fault, lambda: work.slow_down(replica, attempt, Fraction(1)))
         elif fault.kind == "hang" or fault.duration_ns is None:
             work.hang(node, replica, attempt)
         else:
@@ -401,4 +412,4 @@ class FaultInjector:
                 node.hung.pop((replica, attempt), None)
                 work.worlds.resume(world, why)
 
-            self._later(fault, resume)
+            self._undo_later(fault, resume)

@@ -1,4 +1,4 @@
-"""Why a fault of the plan has hit nothing in a simulation, where services count no steps and save nothing."""
+"""The reasons why a fault of a plan has hit nothing in a simulation, where services count no steps and save nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from flowdist.sim.result import SimResult
 
 
 def unfired_texts(result: SimResult) -> list[str]:
-    """A line for each fault that never fired, with the reason; none where a violation broke the run off before."""
+    """Return a line for each fault that never fired, with the reason.
+
+    If a violation ended the run early, faults that were still to come have none.
+    """
     texts, job = [], result.job
     for fault in result.unfired:
         not_yet = _is_never_said(fault, job) or why_never_due(fault, job, result.now)

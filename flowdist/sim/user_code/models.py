@@ -1,8 +1,8 @@
-"""User code in virtual time: the models that roles bring (`simulate=`), made, resumed, stepped, saved and served.
+"""User code in virtual time: the models that roles bring (`simulate=`) are made, resumed, stepped, saved and called.
 
-A world's steps are played one after the other, each at its time, by a pump that plays as many at once as nothing else
-comes in between: that changes no decision. What is saved is written down at the beginning of a checkpoint and carried
-out while it lasts. An exception is an exit of its worker, with code 1.
+The steps of a world are played one after the other, each at its time. A pump plays as many at once as come before the
+next event, which changes no decision. The operations of a checkpoint are recorded at its beginning, and carried out
+while it lasts. An exception is an exit of the worker with code 1.
 """
 
 from __future__ import annotations
@@ -24,40 +24,24 @@ from flowdist.sim.user_code.checkpoints import Damage, Disk, Operation
 from flowdist.sim.user_code.loading import load_model
 from flowdist.sim.user_code.model_worker import ModelWorker, Raised, attempt
 from flowdist.sim.user_code.played import ModelError, Played, PlayedStep
+from flowdist.sim.user_code.playing import Playing, Serving
 from flowdist.sim.user_code.saving import Writer
 from flowdist.sim.user_code.workload import WorldModel
 from flowdist.worker.model import tell_committed
 
-WRITTEN = 4, 5  # the part of a checkpoint's time after which the last rank has written its part
-
-
-@dataclass(slots=True)
-class Playing:
-    """A generation of a world at work. `done` are the steps that were played."""
-
-    world: str
-    model: WorldModel
-    workers: list[ModelWorker]
-    done: int = 0
-    has_failed: bool = False
-    busy: int = 0  # ranks that still write
-    saving: int = 0  # the step of the checkpoint that they write
-    unsaved: int = -1  # the step of the last of which something could not be written
-    pump: int = 0  # what was planned for an earlier one does not happen
-
-
-@dataclass(slots=True)
-class Serving:
-    """A replica of a service. `saves` counts its checkpoints."""
-
-    worker: ModelWorker
-    is_there: bool = True
-    saves: int = 0
+WRITTEN = 4, 5  # the part of a checkpoint's time by which the last rank has written
 
 
 @dataclass(slots=True)
 class UserCode:
-    """`plays_steps`: play each step by itself, as if somebody waited for it."""
+    """All user code of a simulation.
+
+    Args:
+        ctx: The simulation.
+        nodes: The nodes by name; their workers exit.
+        on_offer: Called with the replica and the attempt of each commit.
+        plays_steps: Play each step by itself, instead of all up to the next event at once.
+    """
 
     ctx: Context
     nodes: dict[NodeName, SimNode]
@@ -80,24 +64,27 @@ class UserCode:
                 self._classes[role.name] = load_model(self.ctx.graph, role)
 
     def has_model(self, role: str) -> bool:
+        """Return whether the role brings a model."""
         return role in self._classes
 
     def plays(self, world: str) -> bool:
-        """Its present generation is user code at work."""
+        """Return whether the present generation of the world is user code at work."""
         return world in self._playing
 
     @property
     def plays_any(self) -> bool:
+        """Some world is user code at work."""
         return bool(self._playing)
 
     @property
     def is_saving(self) -> bool:
+        """Some worker writes a checkpoint."""
         return any(writer.is_busy for writers in self._writers.values() for writer in writers)
 
     # a world of a task
 
     def begin(self, world: str, model: WorldModel) -> None:
-        """All of a generation are up: they are made, and resume."""
+        """Make the models of a generation whose members are all up, and let them resume."""
         workers = [worker for start in _by_rank(model) for worker in self._workers_of(start)]
         if not workers:
             return
@@ -129,7 +116,7 @@ class UserCode:
         raise Violation("same start", f"the ranks of {world} resume from different steps: {text}")
 
     def plan(self, world: str, model: WorldModel) -> None:
-        """The next step of a world that works."""
+        """Plan the next step of a world that works."""
         playing = self._playing.get(world)
         if playing is None or playing.has_failed or playing.done >= model.pace.workload.steps:
             return
@@ -140,7 +127,7 @@ class UserCode:
             self.ctx.queue.at(at, lambda: self._pump(playing, turn, version))
 
     def _pump(self, playing: Playing, turn: int, version: int) -> None:
-        """Play what is due, and then what is due before anything else happens."""
+        """Play the step that is due, and all that come before the next event."""
         model = playing.model
         if turn != playing.pump or version != model.version or model.begun_ns is None:
             return
@@ -163,11 +150,12 @@ class UserCode:
             self._play(playing, now)
 
     def catch_up_all(self) -> None:
+        """Play every step of every world up to now."""
         for world in self._playing:
             self.catch_up(world)
 
     def _play(self, playing: Playing, at: int) -> None:
-        """One step of every rank; then each gets what all have returned."""
+        """Play one step of every rank, and then give each rank what all have returned."""
         step, parts = playing.done, []
         self._at_ns = at
         self.played.calls += 1
@@ -187,7 +175,10 @@ class UserCode:
         playing.done += 1
 
     def halt(self, model: WorldModel) -> None:
-        """The world can go on no longer. A step that is more than half done has asked its services for everything."""
+        """End a generation.
+
+        If a step is more than half done it has called its services, so it is called, and its result dropped.
+        """
         playing = next((playing for playing in self._playing.values() if playing.model is model), None)
         if playing is None:
             return
@@ -203,7 +194,7 @@ class UserCode:
                 attempt(worker.model.step, playing.done)
 
     def finish(self, world: str) -> bool:
-        """The last step is done. False when one on the way there has failed."""
+        """Play the last steps of a world, and return whether none of them failed."""
         self.catch_up(world)
         playing = self._playing.get(world)
         if playing is None:
@@ -219,7 +210,7 @@ class UserCode:
     # checkpoints
 
     def save(self, world: str, span_ns: int) -> None:
-        """A checkpoint begins: what each rank writes is written down, and takes its time."""
+        """Begin a checkpoint: record what each rank writes, and carry it out over `span_ns`."""
         self.catch_up(world)
         playing = self._playing.get(world)
         if playing is None or playing.has_failed:
@@ -240,12 +231,12 @@ class UserCode:
             writers.append(self._writer(worker, operations, round(written_ns * share), done))
         playing.busy = count
         for writer in writers:
-            writer.go_on()
+            writer.begin_next()
 
     def _when_written(self, playing: Playing, span_ns: int) -> Any:
         def written() -> None:
             playing.busy -= 1
-            if playing.busy == 0 and self._playing.get(playing.world) is playing:  # else one of them is gone
+            if playing.busy == 0 and self._playing.get(playing.world) is playing:  # otherwise one of them has ended
                 self._publish(playing, span_ns)
 
         return written
@@ -255,10 +246,13 @@ class UserCode:
             operations = self._record(playing, worker, "publish", playing.saving)
             if playing.has_failed:
                 return
-            self._writer(worker, operations, span_ns, lambda: None).go_on()
+            self._writer(worker, operations, span_ns, lambda: None).begin_next()
 
     def save_at_once(self, world: str) -> None:
-        """The ranks stop at this step: nothing of it is played in between. What they save already is what they save."""
+        """Save at an agreed step, where no step is played in between.
+
+        A checkpoint that is being written is completed.
+        """
         self.catch_up(world)
         playing = self._playing.get(world)
         if playing is not None and any(writer.is_busy for writer in self._writers_of(playing)):
@@ -288,7 +282,7 @@ class UserCode:
         if worker.store.is_refused and (playing is None or playing.unsaved != number):
             self.ctx.note_unsaved(worker.world, number, worker.replica.role)
             if playing is not None:
-                playing.unsaved = number  # one rank after the other finds that out
+                playing.unsaved = number  # every rank finds out, and one notice is enough
         return worker.store.end_record()
 
     def _writer(self, worker: ModelWorker, operations: list[Operation], span_ns: int, done: Any) -> Writer:
@@ -305,7 +299,7 @@ class UserCode:
             self.disk.finish(worker.replica, operation)
 
     def offer_soon(self, worker: ModelWorker, operation: Operation) -> None:
-        """User code committed while it did something else."""
+        """Offer a commit that user code made outside of a checkpoint."""
         self.ctx.queue.at(self._at_ns, lambda: self._offer(worker, operation))
 
     def _offer(self, worker: ModelWorker, operation: Operation) -> None:
@@ -315,7 +309,7 @@ class UserCode:
         self.nodes[start.node].tell(io.WorkerOffered(*key, start.generation, path, operation.step))
 
     def answered(self, answer: io.AnswerWorker) -> None:
-        """The agent writes the pointer before it answers."""
+        """Pass the answer to a commit on to its worker; the agent has written the pointer before."""
         worker, name = self._offers.pop((answer.replica, answer.attempt, answer.path), (None, ""))
         if worker is None:
             return
@@ -323,10 +317,10 @@ class UserCode:
             self.latest[worker.world] = name
         attempt(tell_committed, worker.model, answer.step, answer.accepted)
 
-    # what befalls them
+    # faults and ends
 
     def ended(self, replica: ReplicaId, number: int) -> None:
-        """The processes of an attempt are gone."""
+        """End the processes of an attempt: what they were writing stays unfinished."""
         for writer in self._writers.pop((replica, number), []):
             writer.die()
         serving = self._serving.get(replica)
@@ -334,16 +328,17 @@ class UserCode:
             serving.is_there = False
 
     def freeze(self, replica: ReplicaId, number: int) -> None:
-        """They get no CPU."""
+        """Pause an attempt."""
         for writer in self._writers.get((replica, number), []):
             writer.freeze()
 
     def thaw(self, replica: ReplicaId, number: int) -> None:
+        """Resume an attempt."""
         for writer in list(self._writers.get((replica, number), [])):
             writer.thaw()
 
     def damage(self, role: str, writer: ReplicaId | None, how: Damage, spec: str) -> None:
-        """One file of the newest checkpoint of a role, or of the part that one replica wrote."""
+        """Damage one file of the newest checkpoint of a role, or of the part that one replica wrote."""
         steps = [file.step for name, file in self.disk.of(role).items() if name in self.latest.values()]
         found = self.disk.newest(role, writer, max(steps, default=None))
         if found:
@@ -352,7 +347,7 @@ class UserCode:
     # services
 
     def serve(self, start: StartReplica) -> bool:
-        """A service has started up: it is made, and resumes. False when it fails at that."""
+        """Make the model of a service that has started up, and let it resume; return whether that worked."""
         role = self.ctx.graph.role(start.replica.role)
         if role.name not in self._classes:
             return True
@@ -372,13 +367,13 @@ class UserCode:
         def save() -> None:
             self._saves_planned -= 1
             if not serving.is_there or self.ctx.queue.planned == self._saves_planned:
-                return  # when nothing else will ever happen, saving does not hide it
+                return  # saving alone must not hide that the job can make no progress
             self.catch_up_all()
             serving.saves += 1
             operations: list[Operation] = []
             for name in ("checkpoint", "publish"):
                 operations += self._record(None, serving.worker, name, serving.saves)
-            self._writer(serving.worker, operations, load.checkpoint_ns, lambda: None).go_on()
+            self._writer(serving.worker, operations, load.checkpoint_ns, lambda: None).begin_next()
             plan(load.checkpoint_every_ns + load.checkpoint_ns)
 
         def plan(after_ns: int) -> None:
@@ -388,11 +383,16 @@ class UserCode:
         plan(load.checkpoint_every_ns)
 
     def addresses(self, role: str, port: str) -> list[str]:
+        """Return the address of a port of each replica of a role that has a node, in order."""
         replicas = [replica.id for replica in self.ctx.job.replicas_of(self.ctx.job.roles[role]) if replica.node]
         return [f"{replica}:{port}" for replica in sorted(replicas)]
 
     def call(self, address: str, method: str, args: tuple[Any, ...]) -> Any:
-        """A method of a service's model, as over a wire."""
+        """Call a method of the model of a service, as over a wire.
+
+        Raises:
+            ConnectionError: The replica is not there, or the method failed.
+        """
         name, _, index = address.partition(":")[0].partition("/")
         serving = self._serving.get(ReplicaId(name, int(index)))
         if serving is None or not serving.is_there:
@@ -404,7 +404,7 @@ class UserCode:
         return returned
 
     def close(self) -> Played:
-        """The end of the simulation: what the services hold."""
+        """Return the results at the end of the simulation, with the state of the services."""
         for replica, serving in self._serving.items():
             if hasattr(serving.worker.model, "state"):
                 state = attempt(state_of, serving.worker.model)
@@ -419,7 +419,7 @@ class UserCode:
     def _ask(
         self, playing: Playing | None, worker: ModelWorker, function: Any, *args: Any, at: int | None = None
     ) -> Any:
-        """What it returns; None when it fails, which is an exit of the worker at that time."""
+        """Call user code, and return what it returns; None if it fails, which is an exit of the worker at that time."""
         returned = attempt(function, *args)
         if not isinstance(returned, Raised):
             return returned

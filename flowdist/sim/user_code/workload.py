@@ -1,11 +1,11 @@
-"""How user code is played: start-up, steps, checkpoints, the end. Computed, not stepped.
+"""Worlds of tasks as their workloads describe them: start-up, steps, checkpoints, the end. Computed, not stepped.
 
-All members of a world advance in lock step from the moment that the last of them is up. Between two moments that
-matter (a checkpoint is complete, a step that somebody waits for, the last step) nothing is planned: the step at any
-time follows from the time alone, from how slow the slowest member is, and from whether anything makes them all wait.
+All members of a world step together from the moment at which the last of them is up. Between two moments that matter (a
+checkpoint is complete, a step for which a fault waits, the last step) nothing is planned: the step at any time follows
+from the time, from how slow the slowest member is, and from whether anything makes the world wait.
 
-In a joint world the role with most to do says how many steps there are, and when checkpoints come. The others do their
-work in as many steps: who has half as much to do waits for the rest of each step, and holds nobody up until it is
+In a joint world the role with most work sets the number of steps and the times of checkpoints. The other roles do their
+work in as many steps. A role with half as much work waits for the rest of each step, and delays nothing until it is
 twice as slow.
 """
 
@@ -20,11 +20,11 @@ from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import RoleSpec
 
-EVEN = Fraction(1)  # nothing takes longer than it should
+EVEN = Fraction(1)  # everything takes as long as its workload says
 
 
 class Done(NamedTuple):
-    """Steps that were done, those after `first` up to `last`, and by how many members, by role."""
+    """Steps after `first` up to `last` that were done, and by how many members of each role."""
 
     first: int
     last: int
@@ -32,7 +32,7 @@ class Done(NamedTuple):
 
 
 def world_model(roles: Sequence[RoleSpec]) -> WorldModel:
-    """The world of these roles, which is about to start."""
+    """Return the model of the world of these roles, before its first start."""
     return WorldModel(max(roles, key=_work_ns), {role.name: role for role in roles})
 
 
@@ -44,47 +44,53 @@ def _work_ns(role: RoleSpec) -> int:
 class WorldModel:
     """One world of tasks. `roles` are its roles, by name.
 
-    `position` is nominal time, in ns, since the present generation had warmed up: work, and what checkpoints block, as
-    the workload says. Before it is negative. Its way is the same, and what slow disks have made it wait besides: that
-    was `_base_ns` at `_since_ns`, and goes on from there so many times slower than time as `_factors` says.
+    Two clocks run while the world steps, both in ns and both 0 when the present generation has warmed up, so negative
+    before:
+
+    * The *position* is nominal time: work, and what checkpoints block, as the workload says. Steps follow from it.
+    * The *way* is the position plus the time spent waiting for slow disks. It was `_base_ns` at `_since_ns`, and
+      advances from there slower than time by the factor of the slowest member (`_factors`). While the world waits it
+      stands still.
+
+    Each change (a wait, a slow member) computes the way so far and starts from there (`_rebase`).
     """
 
     pace: RoleSpec  # whose workload says how the world steps
     roles: dict[str, RoleSpec]
-    saved: list[int] = field(default_factory=list)  # steps of the checkpoints that are whole, oldest first
+    saved: list[int] = field(default_factory=list)  # steps of the complete checkpoints, oldest first
     generation: int = 0
     members: dict[ReplicaId, StartReplica] = field(default_factory=dict)
     up: dict[ReplicaId, None] = field(default_factory=dict)
     begun_ns: int | None = None  # when all of the present generation were up
-    first_step: int = 0  # from which it began
-    offered: int = 0  # checkpoints of this generation that were complete
+    first_step: int = 0  # from which this generation began
+    offered: int = 0  # complete checkpoints of this generation
     lost_ns: int = 0  # work that was done and has to be done again, per worker
     lost_steps: int = 0
-    in_memory: int = 0  # the step that the members of the last generation had come to
+    in_memory: int = 0  # the step that the members of the last generation had reached
     has_memory: bool = False  # a member of this one has kept it
     cold: dict[ReplicaId, None] = field(default_factory=dict)  # members of this one in which a process is new
     warmup_ns: int = 0  # what this generation has to warm up
-    regained: int = 0  # of what was lost with the last generation, steps that this one has after all
+    regained: int = 0  # steps lost with the last generation that a survivor has in memory
     left_ns: int | None = None  # when it stopped at a step that was agreed on
     begins: list[int] = field(default_factory=list)  # when stepping began, generation by generation
     done: list[Done] = field(default_factory=list)  # by earlier generations, in order
-    counted: int = 0  # up to which of these steps they are booked as kept
+    counted: int = 0  # the step up to which they are booked as kept
     reads: dict[ReplicaId, tuple[int, int]] = field(default_factory=dict)  # when its members read the checkpoint
     skipped: list[tuple[int, int]] = field(default_factory=list)  # times of checkpoints not played, first and last
-    version: int = 0  # what was planned for an earlier one does not happen
-    stalls: dict[str, None] = field(default_factory=dict)  # why nobody gets on, whoever the members are
-    holds: dict[str, None] = field(default_factory=dict)  # why a member of this generation holds up all
+    version: int = 0  # entries of the queue with an earlier version do nothing
+    stalls: dict[str, None] = field(default_factory=dict)  # reasons to wait, for any generation
+    holds: dict[str, None] = field(default_factory=dict)  # reasons to wait for a member of this generation
     own: dict[ReplicaId, Fraction] = field(default_factory=dict)  # how many times longer its steps take, as drawn
     slow: dict[ReplicaId, Fraction] = field(default_factory=dict)  # how many times slower a member is by a fault
-    late_ns: int = 0  # how much later than usual the checkpoint is whole that is being written, on a slow disk
-    unreported: int = -1  # the step that one of its members told for all, last
-    saves_begun: int = 0  # checkpoints of this generation whose beginning mattered to somebody
+    late_ns: int = 0  # how much longer than usual the present checkpoint takes, on a slow disk
+    unreported: int = -1  # the step that some members did not report; -1: all have reported
+    saves_begun: int = 0  # checkpoints of this generation that have begun, where that matters
     _since_ns: int = 0
     _base_ns: int = 0
     _waited_ns: int = 0  # of this generation, for slow disks
-    _blocking_ns: int = 0  # of the workload, which are asked for all the time
+    _blocking_ns: int = 0  # of the workload; here for speed
     _cycle_ns: int = 0
-    _shares: dict[str, Fraction] = field(default_factory=dict)  # of the time of a step that its roles work
+    _shares: dict[str, Fraction] = field(default_factory=dict)  # the part of a step that each role works
     _slowest: tuple[Fraction, Fraction] | None = None  # factors, until something changes
 
     def __post_init__(self) -> None:
@@ -96,33 +102,33 @@ class WorldModel:
 
     @property
     def durable(self) -> int:
-        """The step of the checkpoint that a restart resumes from."""
+        """The step of the checkpoint from which a restart resumes; 0: there is none."""
         return self.saved[-1] if self.saved else 0
 
     def save(self, step: int) -> None:
-        """A checkpoint is whole."""
+        """Note that the checkpoint of a step is complete."""
         if step > self.durable:
             self.saved.append(step)
 
     def skip(self, last: int) -> None:
-        """All its checkpoints are whole up to the one of that number in this generation, which nobody plays."""
+        """Note that the checkpoints of this generation are complete up to number `last`, without playing them."""
         durable = self.durable
         steps = [self.step_of_checkpoint(number) for number in range(self.offered + 1, last + 1)]
         self.saved += [step for step in steps if step > durable]
         self.offered = last
 
     def tear(self) -> None:
-        """The newest checkpoint cannot be read: the one before it is what there is."""
+        """Drop the newest checkpoint, which cannot be read: the one before takes its place."""
         if self.saved:
             self.saved.pop()
 
     def start(self, start: StartReplica, *, kept: int = 0, procs: int = 1, own: Fraction = EVEN) -> None:
-        """A member's processes run; those of an earlier generation are forgotten.
+        """Note that the processes of a member run. The first of a new generation drops the members of the last one.
 
         Args:
-            start: What was ordered.
-            kept: How many of its workers are those of before, with their state.
-            procs: How many it has.
+            start: The order that started them.
+            kept: How many of its workers were suspended, and keep their state.
+            procs: How many workers it has.
             own: How many times longer than the workload says its slowest worker takes for a step.
         """
         if start.generation != self.generation:
@@ -145,11 +151,11 @@ class WorldModel:
         self.members[start.replica] = start
 
     def is_restoring(self, now: int) -> bool:
-        """A member of it reads the checkpoint that it resumes from."""
+        """Return whether a member reads the checkpoint from which the world resumes."""
         return self.begun_ns is None and any(start <= now < end for start, end in self.reads.values())
 
     def is_saving(self, now: int) -> bool:
-        """It steps, and for now it writes a checkpoint."""
+        """Return whether the world writes a checkpoint."""
         load = self.pace.workload
         position = self._position(now)
         if self.begun_ns is None or not 0 <= position < self._position_of_step(load.steps):
@@ -160,11 +166,11 @@ class WorldModel:
         return rest >= load.checkpoint_every_ns or (cycles > 0 and rest < load.lag_ns)
 
     def is_warming(self, now: int) -> bool:
-        """All of it are up, and none has done a step."""
+        """Return whether all members are up and none has done a step."""
         return self.begun_ns is not None and self._position(now) < 0
 
     def is_up(self, replica: ReplicaId, now: int) -> bool:
-        """A member has started up. Returns whether it was the last: the world begins to step."""
+        """Note that a member has started up, and return whether it was the last, so that the world begins to step."""
         if replica not in self.members:
             return False
         self.up[replica] = None
@@ -186,22 +192,22 @@ class WorldModel:
         return True
 
     def warmed_up(self, now: int) -> None:
-        """It begins to step; whoever plans that twice says nothing new."""
+        """Note that the world begins to step; a second call changes nothing."""
         if not self.has_begun:
             self.begins.append(now)
 
     @property
     def has_begun(self) -> bool:
-        """It has warmed up, and is written down among those that began to step."""
+        """The present generation has warmed up, and its begin is noted in `begins`."""
         return self.begun_ns is not None and bool(self.begins) and self.begins[-1] >= self.begun_ns
 
     def leave(self, now: int) -> None:
-        """It stands still at a step that was agreed on, and saves."""
+        """Stop at a step that was agreed on, to save there."""
         self._rebase(now)
         self.left_ns = now
 
     def split(self, now: int) -> tuple[int, int, int]:
-        """What was done in this generation, in ns: warming up, steps, and what checkpoints blocked."""
+        """Return how much of this generation was warming up, steps, and waiting for checkpoints, in ns."""
         load, position = self.pace.workload, self._position(now)
         if position < 0:
             return self.warmup_ns + position, 0, 0
@@ -210,8 +216,8 @@ class WorldModel:
         return self.warmup_ns, position - checkpoint, checkpoint + self._way(now) - position
 
     def halt(self, now: int) -> None:
-        """A member is gone: the others wait for it in vain. What was done since the last checkpoint is lost."""
-        self.up.clear()  # also before its first step: who starts up on a node that stood still begins nothing
+        """End the work of this generation, of which a member is gone. Steps since the last checkpoint are lost."""
+        self.up.clear()  # a member on a node that was paused may start up later, and begins nothing
         if self.begun_ns is None:
             return
         done = self.step_at(now)
@@ -222,17 +228,17 @@ class WorldModel:
         self.version += 1
 
     def stall(self, why: str, now: int) -> None:
-        """Nobody gets on, for a while."""
+        """Wait for a reason that holds for any generation, such as a service that is away."""
         self._rebase(now)
         self.stalls[why] = None
 
     def hold(self, why: str, now: int) -> None:
-        """A member does not get on, and so nobody does."""
+        """Wait for a member of this generation that makes no progress."""
         self._rebase(now)
         self.holds[why] = None
 
     def resume(self, why: str, now: int) -> bool:
-        """That reason is gone. Returns whether it was the last: they get on again."""
+        """Remove a reason to wait, and return whether it was the last, so that the world steps again."""
         if why not in self.stalls and why not in self.holds:
             return False  # what is planned still holds
         self._rebase(now)
@@ -241,10 +247,11 @@ class WorldModel:
 
     @property
     def is_stalled(self) -> bool:
+        """The world waits for something, or has stopped at an agreed step."""
         return bool(self.stalls or self.holds or self.left_ns is not None)
 
     def slow_down(self, replica: ReplicaId, factor: Fraction, now: int) -> None:
-        """A member takes so many times as long for a step, and with it all; 1 is its own speed again."""
+        """Let a member, and with it the world, take `factor` times as long for a step; 1 ends that."""
         self._rebase(now)
         self._slowest = None
         self.slow.pop(replica, None)
@@ -252,40 +259,40 @@ class WorldModel:
             self.slow[replica] = factor
 
     def resume_from(self, step: int) -> None:
-        """It begins at another step than the last that was saved: what is later cannot be read, or is not counted."""
+        """Begin at another step than that of the last checkpoint, since user code has resumed from there."""
         self.first_step = step
         self.saved = [saved for saved in self.saved if saved < step] + ([step] if step else [])
 
     def begin_save(self, slow: Fraction = EVEN) -> None:
-        """A checkpoint begins, on a disk that is so many times slower than the workload says."""
+        """Begin a checkpoint on a disk that is `slow` times slower than the workload says."""
         self.saves_begun = self.offered + 1
         if slow != 1:
             self.late_ns = round(self.pace.workload.checkpoint_ns * (slow - 1))
             self.version += 1
 
     def note_save(self, now: int) -> None:
-        """Whoever asks when the next checkpoint begins does not mean one that is being written."""
+        """Note the beginning of a checkpoint that is being written, so that `next_save` means the one after it."""
         if self._position(now) > self.offered * self._cycle_ns + self.pace.workload.checkpoint_every_ns:
             self.saves_begun = self.offered + 1
 
     def end_save(self) -> None:
-        """It is whole."""
+        """Complete a checkpoint, and count the time that the workers waited for a slow disk."""
         self.offered += 1
         if self.late_ns:
             self._waited_ns += self._wait_ns()
             self.late_ns = 0
 
     def _wait_ns(self) -> int:
-        """How long the workers stand still for a slow disk, as `_waits_at` comes; 0 where it is no slower than usual.
+        """Return how long the workers wait for a slow disk from `_waits_at` on; 0 if it is no slower than usual.
 
-        Who saves in the background steps on for as long as no other checkpoint is to begin.
+        Workers that save in the background step on until the next checkpoint is to begin.
         """
         load = self.pace.workload
         spare_ns = load.checkpoint_every_ns - load.lag_ns if load.lag_ns else 0
         return max(0, self.late_ns - spare_ns)
 
     def _waits_at(self) -> int:
-        """The position from which on they wait for the checkpoint that is being written."""
+        """Return the position from which on the workers wait for the checkpoint that is being written."""
         load = self.pace.workload
         return (self.offered + 1) * self._cycle_ns + (load.checkpoint_every_ns if load.lag_ns else 0)
 
@@ -294,7 +301,7 @@ class WorldModel:
         self.version += 1
 
     def _factors(self) -> tuple[Fraction, Fraction]:
-        """How many times longer it takes than the workloads say: to warm up, and for a step or a checkpoint."""
+        """Return how many times longer than the workloads say warming up takes, and a step or a checkpoint."""
         if self._slowest is None:
             warm = step = EVEN
             for member in self.own | self.slow:
@@ -326,7 +333,7 @@ class WorldModel:
         return position
 
     def _time_of(self, position: int) -> int | None:
-        """When it will be there, if nothing comes in between; None while nobody gets on."""
+        """Return when the world reaches a position if nothing changes before; None while it waits."""
         return self._time_at(self._way_to(position) if self.late_ns or self._waited_ns else position)
 
     def _way_to(self, position: int) -> int:
@@ -338,7 +345,7 @@ class WorldModel:
             return None
         if not (self.own or self.slow):
             return self._since_ns + way - self._base_ns
-        warm, step = self._factors()  # the way back of `_way`, rounded up
+        warm, step = self._factors()  # the inverse of `_way`, rounded up
         base, at = self._base_ns, self._since_ns
         if base < 0:
             at -= (base - min(way, 0)) * warm.numerator // warm.denominator
@@ -346,7 +353,7 @@ class WorldModel:
         return at - (base - way) * step.numerator // step.denominator
 
     def step_at(self, now: int) -> int:
-        """The number of steps that are done."""
+        """Return the number of steps that are done."""
         if self.begun_ns is None:
             return self.durable
         load = self.pace.workload
@@ -355,7 +362,7 @@ class WorldModel:
         return min(load.steps, self.first_step + worked // load.step_ns)
 
     def time_of_step(self, step: int) -> int | None:
-        """When that step will be done, if nothing comes in between; None while nobody gets on."""
+        """Return when a step is done if nothing changes before; None while the world waits."""
         return self._time_of(self._position_of_step(step))
 
     def _position_of_step(self, step: int) -> int:
@@ -365,7 +372,7 @@ class WorldModel:
         return work + checkpoints * self._blocking_ns
 
     def next_save(self) -> int | None:
-        """When the next checkpoint will begin, if nothing comes in between; None when there will be none."""
+        """Return when the next checkpoint begins if nothing changes before; None if there is none."""
         load = self.pace.workload
         position = self.offered * self._cycle_ns + load.checkpoint_every_ns
         if self.saves_begun > self.offered or position >= self._position_of_step(load.steps):
@@ -373,27 +380,28 @@ class WorldModel:
         return self._time_of(position)
 
     def save_takes(self, slow: Fraction = EVEN) -> int:
-        """How long a checkpoint that begins now takes, in ns, on a disk that is so many times slower."""
+        """Return how long a checkpoint that begins now takes, in ns, on a disk that is `slow` times slower."""
         factor = self._factors()[1] * slow
         return self.pace.workload.checkpoint_ns * factor.numerator // factor.denominator
 
     def next_moment(self) -> tuple[int | None, bool]:
-        """When the next checkpoint will be complete, or the work is done, and which of the two (True: a checkpoint)."""
+        """Return when the next checkpoint is complete or the work is done, and whether it is a checkpoint."""
         load = self.pace.workload
         whole = (self.offered + 1) * self._cycle_ns + load.lag_ns + self.late_ns + self._waited_ns
         end = self._way_to(self._position_of_step(load.steps))
         return self._time_at(min(whole, end)), whole < end
 
     def checkpoints_by(self, time: int) -> int:
-        """How many of this generation will be complete by then, before its work is done."""
+        """Return how many checkpoints of this generation are complete by a time, before its work is done."""
         load = self.pace.workload
         return (min(self._position(time), self._position_of_step(load.steps) - 1) - load.lag_ns) // self._cycle_ns
 
     def time_of_checkpoint(self, number: int) -> int | None:
-        """When the one of that number in this generation, from 1, will be complete; None while nobody gets on."""
+        """Return when checkpoint `number` of this generation, from 1, is complete; None while the world waits."""
         load = self.pace.workload
         return self._time_of(number * self._cycle_ns + load.lag_ns)
 
     def step_of_checkpoint(self, number: int) -> int:
+        """Return the step of checkpoint `number` of this generation, from 1."""
         load = self.pace.workload
         return min(load.steps, self.first_step + number * load.checkpoint_every_ns // load.step_ns)

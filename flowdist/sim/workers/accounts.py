@@ -1,7 +1,8 @@
-"""What the accounts of a job (`control.accounts`) are told in simulation, where it is known how a world works.
+"""Entries in the accounts of a job (`record.accounts`) that only the simulator can make.
 
-Steps that were kept may be lost after all: what a later generation resumes from is torn, or older. Steps that seemed to
-be lost may be in the memory of a survivor. Either is booked for those who did these steps, however many work now.
+It knows what is lost. Steps that were booked as kept may be lost after all, when a later generation resumes from an
+older checkpoint; steps that were booked as lost may be in the memory of a survivor. Either is booked for the members
+that did these steps, however many there are now.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from flowdist.sim.user_code.workload import Done, WorldModel
 
 
 def begins(accounts: Accounts, model: WorldModel, now: int) -> None:
-    """A world begins to step; of the start-up of each member so much was the reading of its checkpoint."""
+    """Book the start of the work of a world; the reading of its checkpoint is booked apart from the start-up."""
     _count_up_to(accounts, model, model.first_step)
     model.done = [Done(one.first, min(one.last, model.first_step), one.by) for one in model.done]
     model.done = [one for one in model.done if one.first < one.last]
@@ -25,11 +26,11 @@ def begins(accounts: Accounts, model: WorldModel, now: int) -> None:
 
 
 def halts(accounts: Accounts, job: JobState, model: WorldModel, now: int) -> None:
-    """A stretch of work is over; called before the model forgets it."""
+    """Book the work of a generation that ends, before its model forgets it."""
     assert model.begun_ns is not None
     members = [member for member in model.members if accounts.bucket_of(member) == "work"]
     if not members:
-        return  # its code failed as it began
+        return  # the user code failed as it began
     warmed, worked, checkpoint = model.split(now)
     kept = min(worked, max(0, model.durable - model.first_step) * model.pace.workload.step_ns)
     checkpoint += now - model.left_ns if model.left_ns is not None else 0
@@ -39,12 +40,12 @@ def halts(accounts: Accounts, job: JobState, model: WorldModel, now: int) -> Non
     _count_up_to(accounts, model, min(model.durable, model.first_step))
     done = Done(model.first_step, model.step_at(now), dict(Counter(member.role for member in members)))
     before = model.done.pop() if model.done and model.done[-1][1:] == (done.first, done.by) else done
-    model.done.append(done._replace(first=before.first))  # a gang that fails again and again has one line
+    model.done.append(done._replace(first=before.first))  # a gang that fails again and again at one step has one entry
     model.counted = max(model.counted, min(model.durable, model.step_at(now)))
 
 
 def _count_up_to(accounts: Accounts, model: WorldModel, step: int) -> None:
-    """What was done up to that step is kept, and what was done after it is lost."""
+    """Book the steps up to `step` as kept, and those after it as lost."""
     low, high = sorted((step, model.counted))
     for one in model.done:
         ns = max(0, min(high, one.last) - max(low, one.first)) * model.pace.workload.step_ns
@@ -54,7 +55,7 @@ def _count_up_to(accounts: Accounts, model: WorldModel, step: int) -> None:
 
 
 def close(accounts: Accounts, job: JobState, models: Iterable[WorldModel], now: int) -> None:
-    """The end of the simulation: everything is booked up to now."""
+    """Book everything up to the end of the simulation."""
     for model in models:
         if model.begun_ns is not None:
             halts(accounts, job, model, now)

@@ -1,15 +1,18 @@
-"""What becomes of the peers of a worker that dies, hangs or is cut off: they are in a collective that never ends.
+"""Collectives: what happens to the peers of a worker that dies, hangs or is cut off.
 
-Where the workload of a role says so (`collective`), since what is true depends on the backend:
+They are inside a collective operation that never completes. What follows depends on the backend, so the workload of a
+role says it (`collective`):
 
-    fail    as with gloo: who is connected with a worker that is gone gets an error, some milliseconds later, and exits
-            with code 1; often before anybody has proved the death of the other one's node
-    hang    as with NCCL: nobody notices. They do nothing more and hear no SIGTERM, since a handler of theirs runs when
-            the collective returns; SIGKILL ends them, or the timeout of the process group, with SIGABRT
+    fail    As with gloo: a peer gets an error some milliseconds later and exits with code 1, often before the death of
+            the first worker's node is proven.
+    hang    As with NCCL: no peer notices. They run no signal handler, since a handler runs when the collective returns.
+            SIGKILL ends them, or the timeout of the process group, with SIGABRT.
+    wait    The peers wait, and obey signals; so do those of a role that says nothing.
 
-A worker that hangs, stands still or is cut off makes its peers hang either way. Workers inside `worker.elastic()` hold
-an error back for a while, to be told to leave, and are freed when they are. `wait`, and nothing said: they stand still
-and do as they are told. Agents and controller are told nothing of it: processes exit, or do not, and that is all.
+A worker that hangs, is paused or is cut off makes its peers hang with either backend. Workers inside `worker.elastic()`
+hold an error back for a while, to be told to leave their generation, and are freed when they are told.
+
+Agents and controller learn nothing of this but that processes exit, or do not.
 """
 
 from __future__ import annotations
@@ -29,18 +32,19 @@ from flowdist.sim.workers.partitions import Partitions
 from flowdist.sim.workers.worlds import Worlds
 
 NOTICES_NS = 5 * MS  # nominal, from the death of a worker to the exit of a peer
-NOTICES_NS_MIN, DOUBLINGS = 1 * MS, 10  # of other seeds: up to so many times the double, each as likely as the last
-TIMEOUTS_NS = {"fail": 30 * MINUTE, "hang": 10 * MINUTE}  # of a process group of torch
-HELD_BACK_NS = 30 * SECOND  # what `worker.elastic()` waits with a broken collective for being told to leave
+NOTICES_NS_MIN, DOUBLINGS = 1 * MS, 10  # other seeds: 1 ms to about 1 s, evenly on a logarithmic scale
+TIMEOUTS_NS = {"fail": 30 * MINUTE, "hang": 10 * MINUTE}  # the defaults of torch for gloo and NCCL
+HELD_BACK_NS = 30 * SECOND  # how long `worker.elastic()` waits with an error for the order to leave
 
 
 def with_collective(graph: RoleGraph, collective: str) -> RoleGraph:
-    """The graph in which the tasks that do not say what becomes of the peers of a dead worker say this."""
+    """Return the graph with this `collective` for the tasks whose workload says nothing about it."""
     roles = [_saying(role, collective) if says_nothing(role) else role for role in graph.roles]
     return msgspec.structs.replace(graph, roles=tuple(roles)) if collective else graph
 
 
 def says_nothing(role: RoleSpec) -> bool:
+    """Return whether the role is a task whose workload does not say what happens to the peers of a dead worker."""
     return role.kind == "task" and not role.workload.collective
 
 
@@ -49,7 +53,7 @@ def _saying(role: RoleSpec, collective: str) -> RoleSpec:
 
 
 class Blocked(NamedTuple):
-    """A generation whose members have been in one collective since then."""
+    """A generation whose members have been inside one collective since a time."""
 
     generation: int
     since_ns: int
@@ -67,13 +71,13 @@ class Collectives:
 
     def __init__(self, ctx: Context, nodes: dict[NodeName, SimNode], worlds: Worlds, partitions: Partitions) -> None:
         self._ctx, self._nodes, self._worlds, self._partitions = ctx, nodes, worlds, partitions
-        self._broken: dict[str, int] = {}  # generations of worlds that wait for a member in vain
+        self._broken: dict[str, int] = {}  # generations that wait for a member in vain, by world
         self._blocked: dict[str, Blocked] = {}
 
     def lose(self, replica: ReplicaId, attempt: int) -> None:
-        """Workers of that attempt are gone, and those of its world are not at their end: who works on, notices.
+        """Let the peers of workers that have ended notice it, or not, as their workload says.
 
-        Those that wait for a service, or for the others to start up, are in no collective.
+        Peers that wait for a service, or for others to start up, are inside no collective; nor are those that are done.
         """
         model = self._worlds.model_of(replica, attempt)
         if (
@@ -95,7 +99,7 @@ class Collectives:
                 self.update(start.world)
 
     def hang(self, replica: ReplicaId, attempt: int) -> None:
-        """That one is there, and does not answer: its peers wait for it for good."""
+        """Let the peers of a worker that hangs wait for ever."""
         model = self._worlds.model_of(replica, attempt)
         if model is not None and model.begun_ns is not None:
             world = model.members[replica].world
@@ -103,7 +107,7 @@ class Collectives:
             self.update(world)
 
     def update(self, world: str) -> None:
-        """Whether its members get on may have changed: from when on does their collective last?"""
+        """Start the timeout of a world that has become blocked, or drop that of one that is not any more."""
         model = self._worlds.models.get(world)
         if model is None or not self._is_blocked(world, model):
             self._blocked.pop(world, None)
@@ -117,7 +121,7 @@ class Collectives:
             self._ctx.queue.after(timeout_ns, self._time_out, world, blocked, timeout_ns)
 
     def is_deaf(self, replica: ReplicaId, attempt: int) -> bool:
-        """Its workers are in a collective that does not end, and run no handler of a signal."""
+        """Return whether the workers run no signal handler, because they are inside a collective that never ends."""
         if not _plays(self._ctx.graph.role(replica.role)):
             return False
         model = self._worlds.model_of(replica, attempt)
@@ -129,7 +133,7 @@ class Collectives:
         return model.begun_ns is not None and (bool(model.holds) or self._partitions.splits(model))
 
     def _time_out(self, world: str, blocked: Blocked, timeout_ns: int) -> None:
-        """The process group of those who still wait gives up."""
+        """Let the process groups give up whose members are still blocked."""
         if self._blocked.get(world) != blocked or self._worlds.models[world].generation != blocked.generation:
             return
         for start in self._worlds.models[world].members.values():
@@ -138,7 +142,7 @@ class Collectives:
                 self._fail_soon(start, 0, "a collective has timed out", aborts=role.workload.collective == "hang")
 
     def _fail_soon(self, start: StartReplica, delay_ns: int, why: str, *, aborts: bool = False) -> None:
-        """Each of its workers by itself, when it gets there."""
+        """Let each worker of a member fail by itself, some milliseconds after the delay."""
         for rank in range(self._ctx.graph.role(start.replica.role).procs):
             delay = delay_ns + self._notices_after(start, rank)
             self._ctx.queue.after(delay, self._fail, start, rank, why, aborts)
@@ -151,7 +155,7 @@ class Collectives:
 
     def _fail(self, start: StartReplica, rank: int, why: str, aborts: bool) -> None:
         node, key = self._nodes[start.node], (start.replica, start.attempt)
-        if key in node.suspended or key in node.hung:  # it has left in time, or does not move at all
+        if key in node.suspended or key in node.hung:  # it has left in time, or is stopped
             return
         if aborts:
             node.exit_worker(*key, rank, signal="ABRT", detail=why)

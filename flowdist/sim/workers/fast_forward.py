@@ -1,4 +1,54 @@
-"""Fast-forward: computing quiet stretches of work instead of playing them."""
+"""Fast-forward: quiet stretches of work are computed instead of played.
+
+A job that runs for weeks does the same thing most of the time: it steps, and every ten minutes it writes a checkpoint.
+Playing all of that costs time for each checkpoint and each member, and decides nothing. The state of a world that steps
+is known at any time without playing (`user_code.workload`), so the simulator may jump to the next moment that matters.
+The trace then has the same decisions at the same times as if everything had been played. What is missing are lines
+between decisions, which say how far the workers are.
+
+    time         12:00    12:10    12:20    12:30    12:40    12:50    12:53
+    played       start    save     save     save     save     save     node2 dies
+    computed     start      .        .        .        .      save     node2 dies
+                          |                                   |
+                          |                                   the last checkpoint before the fault is played, so
+                          |                                   that the fault finds everything as it would be
+                          `skip`: the next event is at 12:53, so the checkpoints of 12:10 to 12:40 are only counted
+
+**What is skipped.** At the time of a checkpoint `skip` asks when something happens next that is no checkpoint: an entry
+of the queue, the end of the work of any world, or the end of the simulation. Of all checkpoints of this world before
+that time only the last is played. The others would change nothing that this one does not change again: the step of each
+member, and which checkpoint is the latest. Their steps are added to `saved`, since a damaged checkpoint makes a restart
+fall back to the one before. Entries of the queue that do nothing do not count: other checkpoints, and wake-ups for
+deadlines that have moved since.
+
+**Who reports.** At a checkpoint that is played each member would report its step. The controller keeps the highest step
+of a world, so one report is enough, unless hangs are detected: then it compares the members, and all report. The agents
+of members that did not report do not know their step. That matters when they have to join anew, since they then report
+their progress again. So `catch_up` tells all agents before any fault acts (`Agent.catch_up`).
+
+**When that is allowed.** Each condition has a case in which the decisions would differ without it:
+
+* Nothing waits for a step or a checkpoint (`is_quiet`): no fault with `@step=`, no property of the user, no role whose
+  disk is full or slow, no user code that is played.
+* A controller runs, and every node that it watches is well. A message over a link with a fault may be late or lost, and
+  each one draws random numbers of that link.
+* Each report that is skipped would have been sent at once (`Agent.reports_at_once`). An agent limits its reports: one
+  for each heartbeat (0.5 s), and one in a hundredth of the age of the attempt. A step that comes sooner is reported
+  later, at a time that depends on the report before. Then all have to be played.
+* The world makes progress: `time_of_checkpoint` is None while it waits for something.
+
+**Heartbeats** are left out in the same way, by `engine.node`: while a node is heard and its link has no fault, they are
+taken as sent and answered, and the lease of the agent is renewed just before anything reads it (`Agent.renew`). One
+that is on its way when the link breaks is put on its way after all (`Agent.take_heartbeat`).
+
+**Why `SETTLED_NS` is 4 * LATENCY_NS (2 ms).** A checkpoint that is played is followed by messages: its reports and the
+offer go up (one latency), the answer comes down (another). The next event has to find all of that done. A checkpoint
+closer to the event than two such round trips is not quiet: it is played in its place among the other events, and the
+one before it is the last quiet one. Twice the necessary time costs nothing, and leaves room for messages that a
+schedule keeps 1 ns apart.
+
+The tests compare whole runs with and without fast-forward, under drawn faults (`tests/sim/test_fast_forward.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The workers of a simulation at work: they start up, get ready, step, save, hang, wait and end, in virtual time."""
+"""The workers of a simulation at work, in virtual time: they start up, get ready, step, save, hang, wait and end.
+
+`Work` joins the parts of this folder and plans what happens next to each world of tasks. A service only starts up and
+gets ready. What user code does is played by `user_code`.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +105,10 @@ class Work:
         return self.code.is_saving or any(model.is_saving(now) for model in self.models.values())
 
     def workers_run(self, node: SimNode, start: StartReplica, kept: tuple[int, ...] = ()) -> None:
-        """The processes of an attempt are there: they start up, get ready, and work. Those of `kept` ranks go on."""
+        """Begin the work of an attempt whose processes run.
+
+        Those of the local ranks in `kept` were suspended, and rejoin.
+        """
         role = self._graph.role(start.replica.role)
         load = role.workload
         delay = load.rejoin_ns or 0
@@ -112,7 +119,7 @@ class Work:
             if model is None:
                 model = self.models[start.world] = world_model(self._mates_of(role))
             if start.generation < model.generation:
-                return  # its node stood still while they were forked: the world has gone on without them
+                return  # its node was paused while it was forked, and the world is in a later generation
             if start.generation != model.generation:
                 self._drain.forget(start.world)
             procs = node.procs_of(start.replica)
@@ -124,7 +131,7 @@ class Work:
         self._queue.after(delay, self._started_up, node, start)
 
     def _pace_drawn(self, start: StartReplica, procs: int) -> Fraction:
-        """How many times longer than the fastest worker could the slowest of this attempt takes for a step."""
+        """Return the factor by which the slowest worker of an attempt is slower than its workload says, as drawn."""
         most = self._graph.role(start.replica.role).workload.step_spread
         if not most or not self._ctx.seed:
             return EVEN
@@ -133,11 +140,12 @@ class Work:
         return 1 + Fraction(round(most * slowest * PACES), PACES)
 
     def _mates_of(self, role: RoleSpec) -> list[RoleSpec]:
-        """The roles of its world."""
+        """Return the roles of the world of this role."""
         joint = self._graph.world_of(role.name)
         return [self._graph.role(name) for name in joint.roles] if joint is not None else [role]
 
     def _started_up(self, node: SimNode, start: StartReplica) -> None:
+        """Report that an attempt has started up, and begin the work of its world if it was the last."""
         key = (start.replica, start.attempt)
         if not node.is_alive or not node.workers.get(key):
             return
@@ -168,7 +176,7 @@ class Work:
                 self.hang(self._nodes[member.node], member.replica, member.attempt)  # it hung as it started up
 
     def ended(self, replica: ReplicaId, attempt: int) -> None:
-        """All workers of an attempt are gone: its world stands still, and whoever needs the service waits for it."""
+        """Stop the world of an attempt of which no worker runs any more, and stall those that need the service."""
         self.code.catch_up_all()
         self.code.ended(replica, attempt)
         world = self._ctx.job.replicas[replica].world
@@ -189,13 +197,13 @@ class Work:
         return self.collectives.is_deaf(replica, attempt)
 
     def leave_behind(self, start: StartReplica) -> None:
-        """A world starts anew whose last generation stands still, on a node that is paused: that one works no more."""
+        """End the work of a generation on a paused node, whose world starts anew without it."""
         model = self.models.get(start.world)
         if model is not None and model.begun_ns is not None and model.generation != start.generation:
             self.worlds.halt(model)
 
     def worker_failed(self, replica: ReplicaId, attempt: int) -> None:
-        """The others of its world wait for it in vain."""
+        """Stop the world of an attempt, one of whose workers has failed: the others wait for it."""
         self.code.catch_up_all()
         self.code.ended(replica, attempt)
         model = self.worlds.model_of(replica, attempt)
@@ -203,7 +211,7 @@ class Work:
             self.worlds.halt(model)
 
     def slow_down(self, replica: ReplicaId, attempt: int, factor: Fraction) -> None:
-        """All of a world are as slow as the slowest."""
+        """Slow a member down by a factor, and with it its whole world; 1 ends that."""
         model = self.worlds.model_of(replica, attempt)
         if model is not None:
             model.slow_down(replica, factor, self._queue.now)
@@ -211,12 +219,12 @@ class Work:
                 self._plan(self._ctx.job.replicas[replica].world, model)
 
     def step_of(self, replica: ReplicaId, attempt: int) -> int | None:
-        """The step that the workers of an attempt are at; None for those that do not step, or not yet."""
+        """Return the step that the workers of an attempt are at; None if they do not step, or not yet."""
         model = self.worlds.model_of(replica, attempt)
         return model.step_at(self._queue.now) if model is not None and model.begun_ns is not None else None
 
     def show_signs(self, node: SimNode, replica: ReplicaId, attempt: int) -> None:
-        """Progress that was not played one by one: a worker that steps has just told where it is."""
+        """Show the agent the progress and the output of an attempt; a worker that steps has just reported."""
         model = self.worlds.model_of(replica, attempt)
         key = (replica, attempt)
         now = self._queue.now
@@ -226,7 +234,7 @@ class Work:
         node.tell(io.SignsSeen(*key, self.stalled_services.output_ns(*key)))
 
     def hang(self, node: SimNode, replica: ReplicaId, attempt: int) -> None:
-        """The replica does nothing any more; the others of its world wait for it in vain, a step further."""
+        """Let a replica do nothing any more. The other members get one step further, and wait for it."""
         node.hung[replica, attempt] = self.stalled_services.hung[replica, attempt] = None
         self.code.freeze(replica, attempt)
         self.stalled_services.begin(replica, attempt)
@@ -240,15 +248,15 @@ class Work:
         self.worlds.halt(model)
 
     def stop_at(self, node: SimNode, replica: ReplicaId, attempt: int, step: int | None) -> None:
-        """The workers are told the step at which should_stop() turns true."""
+        """Have the workers of an attempt stop at a step, as should_stop() does."""
         model = self.worlds.model_of(replica, attempt)
         if step is not None and model is not None:
             self._drain.stop_at(node, replica, attempt, step, model)
 
     def _plan(self, world: str, model: WorldModel) -> None:
-        """The next moment of a world that steps: a checkpoint, or its end; and the steps that somebody waits for.
+        """Plan the next moment of a world that steps: a checkpoint or the end, and steps for which a fault waits.
 
-        That a checkpoint begins matters to user code, and where it will take longer than usual.
+        The beginning of a checkpoint is planned only where it matters: for user code, and on a slow disk.
         """
         self._drain.plan(world, model)
         if not model.has_begun and (begins := model.time_of_step(model.first_step)) is not None:
@@ -278,7 +286,7 @@ class Work:
             self._reports.report(model)
 
     def _save(self, world: str, model: WorldModel, version: int) -> None:
-        """A checkpoint begins."""
+        """Begin a checkpoint."""
         if model.version != version or model.begun_ns is None:
             return
         slow = self.disks.slowness(world)
@@ -289,11 +297,11 @@ class Work:
 
     @property
     def is_awaited(self) -> bool:
-        """Somebody waits for a step, a role cannot save or takes long to, or user code does: each moment matters."""
+        """Every moment matters: a fault waits for a step, a disk is full or slow, or user code is played."""
         return bool(self._step_waits) or self.disks.has_fault or self.code.plays_any
 
     def checkpoint(self, world: str, model: WorldModel, version: int) -> None:
-        """One is complete."""
+        """Complete a checkpoint, or skip those before the last quiet one."""
         if model.version != version or model.begun_ns is None:
             return
         if self.fast_forward.skip(model):
@@ -315,7 +323,7 @@ class Work:
             self._plan(world, model)
 
     def slow_disk(self, role: str, factor: Fraction) -> None:
-        """From its next checkpoint on it takes so many times as long to save; 1 is its own speed again."""
+        """Let the checkpoints of a role take `factor` times as long, from the next one on; 1 ends that."""
         self.disks.slow_down(role, factor)
         for world in self._ctx.job.roles[role].worlds:
             model = self.models.get(world)
@@ -325,20 +333,21 @@ class Work:
                 self._plan(world, model)
 
     def damage(self, role: str, replica: ReplicaId | None, how: Damage, spec: str) -> None:
-        """The newest checkpoint, of all worlds of a role or of one replica, is no longer what was written."""
+        """Damage the newest checkpoint of all worlds of a role, or of one replica."""
         self.code.damage(role, replica, how, spec)
         for world in self._ctx.job.roles[role].worlds if not self.code.has_model(role) else ():
             if world in self.models and (replica is None or world in (str(replica), role)):
                 self.models[world].tear()
 
     def checkpoint_answered(self, answer: io.AnswerWorker) -> None:
-        """What was accepted is what a restart resumes from."""
+        """Receive the answer to a commit. A restart resumes from a checkpoint that was accepted."""
         model = self.models.get(self._ctx.job.replicas[answer.replica].world)
         if answer.accepted and model is not None:
             model.save(answer.step)
         self.code.answered(answer)
 
     def _work_done(self, world: str, model: WorldModel, version: int) -> None:
+        """End the workers of a world that has done all its steps."""
         if model.version != version or model.begun_ns is None or not self.code.finish(world):
             return
         self._reports.report(model)
