@@ -173,7 +173,11 @@ class SteadyState:
         index = arrivals.heap[0] & arrivals.mask
         entity, node = arrivals.entities[index], self.targets[index]
         arrivals.advance()
-        quiet_until = min(planned_at, (arrivals.heap[0] >> arrivals.bits) * MS, end + 1)
+        quiet_until = (arrivals.heap[0] >> arrivals.bits) * MS
+        if planned_at < quiet_until:
+            quiet_until = planned_at
+        if end < quiet_until:
+            quiet_until = end + 1
         if node < 0:
             if node == OTHER or not self._fail_replica(-2 - node, entity.rate, now, quiet_until):
                 return entity.target, entity.rate, now
@@ -201,7 +205,9 @@ class SteadyState:
         entry = heappop(later)
         grows_at = 0
         if self.vacant and (node >= 0 or (self.free and node == -2 - self.generation)):
-            quiet_until = min(fault_at, end + 1, later[0][0] if later else NEVER)
+            quiet_until = fault_at if fault_at <= end else end + 1
+            if later and later[0][0] < quiet_until:
+                quiet_until = later[0][0]
             grows_at = self._growth_time(now, quiet_until)
             if not grows_at:
                 heappush(later, entry)
@@ -291,7 +297,7 @@ class SteadyState:
         if self.waits:
             missing = self.least - self.most + len(self.vacant)
             return now if missing > 1 or now + times.open < quiet_until else 0
-        late, options = max(now, self.formed), job.options
+        late, options = now if now > self.formed else self.formed, job.options
         progressed = late - self.begins >= self.cycle + times.message
         self.is_healthy = is_healthy(progressed, self.formed, late, options.min_uptime_ns)
         cooldown, is_first = job.role.cooldown_ns, self.generation == 1
