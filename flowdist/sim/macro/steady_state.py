@@ -121,11 +121,8 @@ class SteadyState:
         self.death_to_start, self.incident_to_start = times.stop_and_go, times.stop + times.open
         self.proof, self.started, self.restore = times.proof, times.started, load.restore_ns
         self.startup_fixed = times.up + load.startup_ns
-        self.work, self.cycle, self.step = (
-            load.checkpoint_every_ns,
-            load.checkpoint_every_ns + load.checkpoint_ns,
-            load.step_ns,
-        )
+        self.work, self.step = load.checkpoint_every_ns, load.step_ns
+        self.cycle = self.work + load.checkpoint_ns
         self.least, self.most, self.vacant = role.min_replicas, role.max_replicas, job.seats.vacant
         if job.seed:
             self.slowest = numbers(stream(job.seed, role.name, "slowest"))
