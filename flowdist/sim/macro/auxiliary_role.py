@@ -27,7 +27,7 @@ Phase = Literal["waiting", "opening", "running", "stopping", "over"]
 
 
 class Coordinator(Protocol):
-    """What a role asks of all auxiliary roles together. `auxiliary_roles.AuxiliaryRoles` implements it."""
+    """All auxiliary roles together, as one of them sees them. `auxiliary_roles.AuxiliaryRoles` implements it."""
 
     @property
     def may_restart_gang(self) -> bool: ...
@@ -86,12 +86,12 @@ class AuxiliaryRole:
 
     @property
     def is_short(self) -> bool:
-        """Whether the role is below its minimum, and has no room for it."""
+        """Return whether the role is below its minimum, and has no room for it."""
         return not self._is_over and self._missing > self.seats.free
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing that becomes of the gang makes a difference: replicas that wait, wait for a node."""
+        """Return whether generations of the gang make no difference to the role: what waits, waits for a node."""
         if self._is_over:
             return True
         if self.is_upstream and not self.lets_gang_form(NEVER - 1):

@@ -46,7 +46,7 @@ class AuxiliaryRoles:
 
     @property
     def are_settled(self) -> bool:
-        """Whether all that the gang needs is there, and nothing that becomes of the gang makes a difference to them."""
+        """Return whether all that the gang needs is there, and its generations make no difference to the roles."""
         waits = self._joint or self._away or self._job.books.has_stalled
         return not waits and all(role.is_settled for role in self.roles)
 
@@ -89,7 +89,7 @@ class AuxiliaryRoles:
 
     @property
     def may_restart_gang(self) -> bool:
-        """Whether the gang has run: before that there is nothing that could restart."""
+        """Return whether the gang has run: before that there is nothing that could restart."""
         return self._job.result.generations > 0
 
     def restart_gang(self, role: AuxiliaryRole, replica: int, reason: str, now: int) -> None:

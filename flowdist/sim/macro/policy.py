@@ -15,7 +15,7 @@ from flowdist.graph import FailureKind, JobOptions, RoleSpec
 
 
 class Policy:
-    """What the rules of one gang need to know of its past.
+    """Past of one gang, as far as the rules ask for it.
 
     Attributes:
         charged: Incidents that a budget has paid for.

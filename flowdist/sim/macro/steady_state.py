@@ -121,11 +121,8 @@ class SteadyState:
         self.death_to_start, self.incident_to_start = times.stop_and_go, times.stop + times.open
         self.proof, self.started, self.restore = times.proof, times.started, load.restore_ns
         self.startup_fixed = times.up + load.startup_ns
-        self.work, self.cycle, self.step = (
-            load.checkpoint_every_ns,
-            load.checkpoint_every_ns + load.checkpoint_ns,
-            load.step_ns,
-        )
+        self.work, self.step = load.checkpoint_every_ns, load.step_ns
+        self.cycle = self.work + load.checkpoint_ns
         self.least, self.most, self.vacant = role.min_replicas, role.max_replicas, job.seats.vacant
         if job.seed:
             self.slowest = numbers(stream(job.seed, role.name, "slowest"))
@@ -173,7 +170,11 @@ class SteadyState:
         index = arrivals.heap[0] & arrivals.mask
         entity, node = arrivals.entities[index], self.targets[index]
         arrivals.advance()
-        quiet_until = min(planned_at, (arrivals.heap[0] >> arrivals.bits) * MS, end + 1)
+        quiet_until = (arrivals.heap[0] >> arrivals.bits) * MS
+        if planned_at < quiet_until:
+            quiet_until = planned_at
+        if end < quiet_until:
+            quiet_until = end + 1
         if node < 0:
             if node == OTHER or not self._fail_replica(-2 - node, entity.rate, now, quiet_until):
                 return entity.target, entity.rate, now
@@ -201,7 +202,9 @@ class SteadyState:
         entry = heappop(later)
         grows_at = 0
         if self.vacant and (node >= 0 or (self.free and node == -2 - self.generation)):
-            quiet_until = min(fault_at, end + 1, later[0][0] if later else NEVER)
+            quiet_until = fault_at if fault_at <= end else end + 1
+            if later and later[0][0] < quiet_until:
+                quiet_until = later[0][0]
             grows_at = self._growth_time(now, quiet_until)
             if not grows_at:
                 heappush(later, entry)
@@ -291,7 +294,7 @@ class SteadyState:
         if self.waits:
             missing = self.least - self.most + len(self.vacant)
             return now if missing > 1 or now + times.open < quiet_until else 0
-        late, options = max(now, self.formed), job.options
+        late, options = now if now > self.formed else self.formed, job.options
         progressed = late - self.begins >= self.cycle + times.message
         self.is_healthy = is_healthy(progressed, self.formed, late, options.min_uptime_ns)
         cooldown, is_first = job.role.cooldown_ns, self.generation == 1
