@@ -49,7 +49,7 @@ def test_what_nobody_disturbs_arrives_at_once() -> None:
     assert talk.heard == [1, 2]
 
 
-def test_a_cut_loses_what_is_said_in_its_direction_and_closes_the_connection_when_it_heals() -> None:
+def test_a_cut_loses_messages_of_its_direction_and_ends_by_closing_the_connection() -> None:
     async def story() -> None:
         disturbances = Disturbances((Disturb("node1", "a", cut=("up", "down")), Disturb("node1", "b", cut=("up",))))
         talk = Talk(disturbances)

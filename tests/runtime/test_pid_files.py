@@ -244,7 +244,7 @@ async def stays_in_place(around: Around) -> None:
     await close(worker)
 
 
-def test_who_goes_on_in_place_is_found_under_its_new_attempt_as_soon_as_it_is_said_to_run(tmp_path: Path) -> None:
+def test_a_worker_that_goes_on_in_place_is_found_under_its_new_attempt_at_once(tmp_path: Path) -> None:
     async def play(sockets: str) -> None:
         async with Around(tmp_path, sockets) as around:
             await stays_in_place(around)
