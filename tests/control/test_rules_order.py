@@ -157,7 +157,7 @@ def test_r18_a_trainer_that_may_not_fail_ends_the_job_once_its_server_is_heard()
 
 
 @pytest.mark.parametrize("kind", ["oom", "start_failed"])
-def test_r9_a_rule_about_oom_or_a_failed_start_decides_about_dependents_in_any_order(kind: str):
+def test_r9_a_rule_about_oom_or_a_failed_start_decides_for_dependents_in_any_order(kind: str):
     for loss in LOSSES.values():
         failure = ev.ReplicaExited(r("trainer/0"), 1, kind, 1)  # type: ignore[arg-type]
         for order in in_every_order(loss, failure):
