@@ -43,7 +43,7 @@ STUTTER ?= 0.5
 
 test-late: $(VENV)/.dev  ## those on real processes, which are late by LATE seconds and stand still for STUTTER, at most: see tests/late
 	LATE=$(LATE) PYTHONPATH=$(CURDIR)/tests/late:$(CURDIR) $(BIN)/python tests/late/stutter.py $(STUTTER) \
-		$(BIN)/python -m pytest -q -n 3 -m real --timeout 180
+		$(BIN)/python -m pytest -q -n 3 -m real --timeout 240
 
 check-static: $(VENV)/.dev  ## format, lint, types, import contracts, the picture of the architecture
 	$(BIN)/ruff format --check .
