@@ -56,7 +56,7 @@ async def told_by(act: Callable[[Told, socket.socket], None]) -> Told:
     return told
 
 
-def test_what_lies_in_a_socket_when_the_timer_is_due_is_heard_before_anybody_is_judged() -> None:
+def test_messages_that_have_arrived_are_read_before_a_timer_judges() -> None:
     def held_up(told: Told, other: socket.socket) -> None:
         told.alarm.set(0)
         other.send(b"still here\n")

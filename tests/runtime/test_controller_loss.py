@@ -144,9 +144,7 @@ def test_r21_nothing_is_carried_out_that_the_journal_has_no_room_for(tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.parametrize("warm", ["yes", "no"])
-def test_r21_workers_that_outlived_all_of_their_run_do_not_work_beside_those_of_the_resumed_one(
-    tmp_path: Path, warm: str
-) -> None:
+def test_r21_workers_that_outlived_their_run_do_not_work_beside_those_of_the_next(tmp_path: Path, warm: str) -> None:
     """What `pkill -9 flowdist` leaves: all of its own processes are killed in one stroke, workers are not."""
     (tmp_path / "enduring.py").write_text("import signal\nprint('works', flush=True)\nsignal.pause()\n")
     (tmp_path / "topology.py").write_text(

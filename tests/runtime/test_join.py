@@ -76,7 +76,7 @@ def events(job: Job) -> list[object]:
     return [line.event for line in job.journal()[1] if isinstance(line, Record)]
 
 
-def test_a_host_that_joins_later_makes_the_job_grow_and_one_that_leaves_makes_it_shrink(tmp_path: Path) -> None:
+def test_the_job_grows_with_a_host_that_joins_and_shrinks_with_one_that_leaves(tmp_path: Path) -> None:
     with Hosts(tmp_path) as hosts:
         path = topology(tmp_path, WAIT)
         first = hosts.start(1, "run", path, "--set", "trainer.join_window=0s", "--listen", hosts.endpoint)
@@ -145,7 +145,7 @@ def test_two_hosts_are_up_until_the_controllers_is_gone_for_too_long(tmp_path: P
 
 @pytest.mark.slow
 @needs_torch
-def test_a_cable_that_is_cut_is_a_silent_loss_and_the_host_comes_back_when_it_is_mended(tmp_path: Path) -> None:
+def test_a_cut_cable_is_a_silent_loss_and_the_host_comes_back_when_it_is_mended(tmp_path: Path) -> None:
     with Network() as network, Hosts(tmp_path) as hosts:
         endpoint, token = "10.77.0.1:29400", {"FLOWDIST_TOKEN": "hush"}
         path = topology(tmp_path, SUM)

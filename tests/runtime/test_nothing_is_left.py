@@ -195,7 +195,7 @@ def test_no_socket_and_no_temporary_folder_is_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_agent_that_dies_again_and_again_is_not_started_any_more_and_status_says_why(tmp_path: Path) -> None:
+def test_an_agent_that_dies_again_and_again_is_given_up_and_status_says_why(tmp_path: Path) -> None:
     (tmp_path / "waits.py").write_text("import signal\nprint('up', flush=True)\nsignal.pause()\n")
     with Job(tmp_path, "waits.py", "--nodes", "2") as job:
         job.until("node1 joined")

@@ -119,7 +119,7 @@ def test_a_host_that_still_calls_is_taken_in_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_host_that_has_seen_more_of_the_journal_than_the_crash_has_left_is_told_to_join_again(tmp_path: Path) -> None:
+def test_a_host_that_knows_more_than_is_left_of_the_journal_has_to_join_again(tmp_path: Path) -> None:
     with Hosts(tmp_path) as hosts:
         first = hosts.start(1, "run", topology(tmp_path), "--listen", hosts.endpoint)
         second = hosts.start(2, "join", hosts.endpoint)

@@ -183,7 +183,7 @@ def test_the_command_replays_the_journal_of_a_run(tmp_path: Path) -> None:
         assert CliRunner().invoke(replay_command, [str(tmp_path / "cut.jsonl")]).exit_code == 0
 
 
-def test_a_restarted_server_keeps_its_port_and_trainers_resume_from_what_was_committed(tmp_path: Path) -> None:
+def test_a_restarted_server_keeps_its_port_and_trainers_resume_from_their_commit(tmp_path: Path) -> None:
     with Job(tmp_path, str(trio(tmp_path, last=2)), "--fail", "ps/0@checkpoint=trainer,1+100ms") as job:
         assert job.finish() == 0, job.text
         ports = {line.rpartition(" ")[2] for line in job.output if "serving at" in line}
@@ -214,7 +214,7 @@ def test_a_used_up_budget_shows_the_root_cause_with_its_traceback(tmp_path: Path
         assert summary["outcome"] == "failed" and len(summary["incidents"]) == 1
 
 
-def test_why_a_job_fails_is_told_when_it_happens_and_in_the_summary_by_the_same_clock(tmp_path: Path) -> None:
+def test_the_reason_of_a_failed_job_has_the_same_time_live_and_in_the_summary(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("raise ValueError('bad shape')\n")
     with Job(tmp_path, "bad.py") as job:
         assert job.finish() == 1
