@@ -19,7 +19,7 @@ from flowdist.graph import NodeSpec, RoleGraph, RoleSpec, SecretRef, encode_grap
 from flowdist.record.journal import Header, encode_line, record
 from flowdist.report.record.summary import summary_text
 from flowdist.runtime.run_folder.folder import find_run, is_locked, lock_run, new_run, run_dirs
-from flowdist.runtime.run_folder.reading import LogTail, find_logs, latest_attempts, lines_of, parse_target
+from flowdist.runtime.run_folder.log_reader import LogTail, find_logs, latest_attempts, lines_of, parse_target
 from flowdist.runtime.run_folder.resume import resume_point
 from flowdist.runtime.run_folder.runs import (
     describe,

@@ -17,8 +17,8 @@ from flowdist.errors import FlowdistError
 
 if TYPE_CHECKING:
     from flowdist.graph import RoleGraph
+    from flowdist.runtime.run_folder.log_reader import Log, LogTail, Target
     from flowdist.runtime.run_folder.logs import Stream
-    from flowdist.runtime.run_folder.reading import Log, LogTail, Target
 
 POLL_S = 0.1  # interval at which followed files are read
 NEW_S = 0.5  # interval at which new files are looked for
@@ -90,7 +90,7 @@ def command(targets: tuple[str, ...], options: LogOptions, run: str, base: str) 
     Values of secrets that can be read here are masked. A warning names those that cannot be read.
     """
     from flowdist.runtime.run_folder.folder import find_run  # msgspec and the runtime: not needed by --help
-    from flowdist.runtime.run_folder.reading import LogTail, latest_attempts, lines_of
+    from flowdist.runtime.run_folder.log_reader import LogTail, latest_attempts, lines_of
     from flowdist.runtime.run_folder.runs import known_mask, not_hidden
 
     run_dir, graph = find_run(Path(base), run, of_one_host=True)
@@ -121,7 +121,7 @@ def command(targets: tuple[str, ...], options: LogOptions, run: str, base: str) 
 
 def _chosen_targets(targets: Sequence[str], graph: RoleGraph, base: Path) -> list[Target]:
     from flowdist.runtime.run_folder.folder import run_dirs
-    from flowdist.runtime.run_folder.reading import parse_target
+    from flowdist.runtime.run_folder.log_reader import parse_target
 
     roles = {role.name for role in graph.roles}
     for text in targets:
@@ -136,7 +136,7 @@ def _find(run_dir: Path, graph: RoleGraph, chosen: list[Target], options: LogOpt
     Raises:
         FlowdistError: None of them has the attempt that is asked for.
     """
-    from flowdist.runtime.run_folder.reading import find_logs
+    from flowdist.runtime.run_folder.log_reader import find_logs
 
     logs = find_logs(run_dir, graph, chosen, options.streams(), options.attempt)
     if options.attempt is not None and not logs:
@@ -164,8 +164,8 @@ def _follow(run_dir: Path, follower: LogTail, show: Callable[[str, str], None]) 
 
 def _print_events(run_dir: Path, follow: bool, tail: int | None, mask: Callable[[str], str]) -> None:
     from flowdist.runtime.run_folder.folder import is_locked
+    from flowdist.runtime.run_folder.log_reader import lines_of, start_of_last
     from flowdist.runtime.run_folder.logs import LogFile
-    from flowdist.runtime.run_folder.reading import lines_of, start_of_last
 
     path = run_dir / "journal.jsonl"
     if not follow:
