@@ -5,7 +5,6 @@ This module never asks the state of the controller, so that `restart_rules` can 
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from flowdist.control.protocol import events as ev
@@ -13,6 +12,7 @@ from flowdist.control.protocol.effects import FinishJob, Notify, OpenStore, Star
 from flowdist.control.protocol.ids import NodeName, ReplicaId, WorldName
 from flowdist.graph import NodeSpec, RoleGraph, RoleSpec
 from flowdist.record.journal import Header, Record
+from flowdist.record.phrases import ENDINGS, FAILED, IGNORED
 
 
 @dataclass(slots=True)
@@ -226,8 +226,8 @@ class Facts:
     def follow(self, line: Record) -> None:
         """Apply the effects of a line."""
         self.last_ns = line.t_ns
-        for role, index in re.findall(r"(?:^|; |: )(\S+)/(\d+) failed on ", line.reason):
-            failed = ReplicaId(role, int(index))  # a hang or a missed readiness deadline counts as well
+        for role, index in FAILED.findall(line.reason):
+            failed = ReplicaId(role, int(index))
             self.since.get(self.world_of(failed), {}).pop(failed, None)
         starts = [effect for effect in line.effects if isinstance(effect, StartReplica)]
         for world in dict.fromkeys(
@@ -243,7 +243,7 @@ class Facts:
                 case FinishJob():
                     self.is_over = True
                 case Notify():
-                    self.is_calm = self.is_calm and "; ignored: " not in effect.text
+                    self.is_calm = self.is_calm and IGNORED not in effect.text
                     self.is_ending = self.is_ending or effect.text.startswith(ENDINGS)
                 case _:
                     pass
@@ -274,7 +274,6 @@ class Facts:
 
 
 PROGRAM_ERRORS = (13, 31, 43, 45, 68, 109)  # Xids of errors in the program: the GPU itself is fine
-ENDINGS = ("the job has succeeded", "the job fails", "the job is cancelled")
 
 
 def _own(world: WorldName) -> str:

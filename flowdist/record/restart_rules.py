@@ -6,7 +6,6 @@ Each check is named after its rule in docs/restarts.md, and yields the rule and 
 
 from __future__ import annotations
 
-import re
 import traceback
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -25,6 +24,7 @@ from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import RoleSpec
 from flowdist.record.facts import Facts, Run
 from flowdist.record.journal import Header, Line, Record
+from flowdist.record.phrases import GROWS, HANGS, IGNORED, INCIDENT, JOB_FAILS, REFUSED
 from flowdist.record.start_rules import Found, count, in_place, opens, starts
 
 
@@ -100,7 +100,7 @@ def _stops_in_order(facts: Facts, line: Record) -> Found:
     The order holds within one incident. Ignored replicas, and those on a node that is given up, end by themselves, and
     orders that are repeated to a node that is back come in no order.
     """
-    if isinstance(line.event, ev.ReplicaUnkillable | ev.NodeJoined) or "; ignored: " in line.reason:
+    if isinstance(line.event, ev.ReplicaUnkillable | ev.NodeJoined) or IGNORED in line.reason:
         return
     for together in _stopped_together(line):
         stopped: list[ReplicaId] = []
@@ -119,7 +119,7 @@ def _stopped_together(line: Record) -> list[list[StopReplica]]:
     for effect in line.effects:
         if isinstance(effect, StopReplica):
             groups[-1].append(effect)
-        if isinstance(effect, Notify) and effect.text.startswith("incident "):
+        if isinstance(effect, Notify) and effect.text.startswith(INCIDENT):
             groups.append([])
     return groups
 
@@ -131,7 +131,7 @@ def _depends(facts: Facts, role: str, upstream: str) -> bool:
 
 def _growth(facts: Facts, line: Record) -> Found:
     """Check that a world grows only after its cool-down, and while no member has finished (R13, R17)."""
-    grows = re.search(r"incident \d+: room for (\S+/\d+)", line.reason)
+    grows = GROWS.search(line.reason)
     if grows is None:
         return
     role, _, index = grows[1].rstrip(",;").rpartition("/")
@@ -154,7 +154,7 @@ def _too_early(was_running: dict[ReplicaId, Run], facts: Facts, line: Record) ->
     if not isinstance(event, ev.ReplicaExited) or event.replica not in was_running:
         return
     failed = was_running[event.replica].start
-    verdict = f"the job fails: {event.replica} failed on"
+    verdict = f"{JOB_FAILS}{event.replica} failed on"
     if not any(isinstance(effect, Notify) and effect.text.startswith(verdict) for effect in line.effects):
         return
     doubtful = facts.nodes.keys() - {failed.node}
@@ -196,7 +196,7 @@ def _steps(facts: Facts, line: Record) -> Found:
 
 def _hangs(facts: Facts, line: Record) -> Found:
     """Check that the replica blamed for a hang is the least advanced of those whose progress has stalled (R15)."""
-    found = re.search(r"(\S+)/(\d+) failed on \S+: it hangs: no progress", line.reason)
+    found = HANGS.search(line.reason)
     if found is None:
         return
     suspect = ReplicaId(found[1], int(found[2]))
@@ -237,7 +237,7 @@ def _refusals(facts: Facts, line: Record) -> Found:
     wanted = 0
     for spec in running:
         wanted += round(spec.resources.cpu * 1000) * max(0, spec.min_replicas - count(facts.done, spec.name))
-    is_refused = any(isinstance(effect, Notify) and "is refused" in effect.text for effect in line.effects)
+    is_refused = any(isinstance(effect, Notify) and REFUSED in effect.text for effect in line.effects)
     if wanted > room and not is_refused and line.event.node in facts.nodes and line.effects:
         yield "R14", f"{line.event.node} is drained, and without it there is no room"
 

@@ -20,7 +20,7 @@ from flowdist.cli.run.run import command as run_command
 from flowdist.graph import encode_graph
 from flowdist.record.journal import Header, encode_line
 from flowdist.runtime.supervisor.host_process import RunResult
-from tests.control.sheets import sheet_of
+from tests.record.sheets import sheet_of
 from tests.report.records import simulated
 
 

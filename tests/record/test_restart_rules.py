@@ -10,11 +10,12 @@ import pytest
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import Effect, OpenStore, StartReplica
 from flowdist.faults import Plan, parse_fault
-from flowdist.graph import RoleGraph
+from flowdist.graph import SECOND, RoleGraph, Rule
+from flowdist.record import phrases
 from flowdist.record.journal import Line, Record
 from flowdist.record.restart_rules import complaints
 from flowdist.sim.simulation import Simulation
-from tests.control.harness import Gate, graph, restart, role
+from tests.control.harness import Gate, Talk, graph, r, restart, role
 
 
 def two_roles() -> RoleGraph:
@@ -80,3 +81,54 @@ def test_a_role_that_does_not_wait_for_its_gate():
     first = next(line for line in lines if isinstance(line, Record) and line.effects)
     early = msgspec.structs.replace(first, effects=(*first.effects, OpenStore("node0", "trainer", 1)))
     assert "R1" in rules([early if line is first else line for line in lines])
+
+
+def said(talk: Talk, *events: ev.Event) -> str:
+    """Return all that the controller says in a conversation that ends with these events, as the reason of one line."""
+    for event in events:
+        talk.tell(event)
+    talk.wait(60)
+    return "; ".join(talk.texts())
+
+
+def trainers(nodes: int = 1, **fields: object) -> Talk:
+    talk = Talk(graph(role("trainer", max_replicas=2, **fields), nodes=nodes, cpu=2 / nodes))  # type: ignore[arg-type]
+    talk.join(*(node.name for node in talk.graph.cluster.nodes))
+    return talk
+
+
+def failed(talk: Talk) -> ev.ReplicaExited:
+    return ev.ReplicaExited(r("trainer/1"), talk.replica("trainer/1").attempt, "exit", 1)
+
+
+def test_the_phrases_that_the_judge_reads_are_those_of_the_controller():
+    """A phrase that no message has any more would switch a check off."""
+    talk = trainers(min_replicas=2, restart=restart())
+    text = said(talk, failed(talk))
+    assert phrases.FAILED.findall(text) == [("trainer", "1")]
+    assert any(one.startswith(phrases.INCIDENT) for one in talk.texts())
+    talk = trainers(min_replicas=2, restart=restart(), hang_after_ns=10 * SECOND)
+    stalled = ev.ReplicaStalled(r("trainer/1"), 1, "progress", 10 * SECOND, was_seen=True)
+    assert (found := phrases.HANGS.search(said(talk, stalled))) is not None and found.groups() == ("trainer", "1")
+    talk = trainers(nodes=2, min_replicas=1, restart=restart())
+    joined = ev.NodeJoined("node1", talk.graph.cluster.nodes[1], incarnation=2)
+    assert (found := phrases.GROWS.search(said(talk, ev.NodeGone("node1"), joined))) is not None
+    assert found[1].startswith("trainer/")
+    rules = (Rule("ignore", kind="node_lost"),)
+    ignoring = trainers(nodes=2, gang=False, min_replicas=1, restart=restart(rules=rules))
+    assert phrases.IGNORED in said(ignoring, ev.NodeGone("node1"))
+    talk = trainers(nodes=2, min_replicas=2, restart=restart())
+    assert phrases.REFUSED in said(talk, ev.DrainRequested("node1"))
+    talk = trainers(min_replicas=2)
+    verdict = f"{phrases.JOB_FAILS}trainer/1 failed on"
+    assert any(one.startswith(verdict) for one in said(talk, failed(talk)).split("; "))
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_the_endings_that_the_judge_reads_are_those_of_the_controller(number: int):
+    talk = trainers(min_replicas=2)
+    succeeded = [ev.ReplicaExited(r(f"trainer/{index}"), 1) for index in range(2)]
+    events = [succeeded, [failed(talk)], [ev.CancelRequested("enough")]][number]
+    said(talk, *events)
+    assert talk.job.outcome is not None
+    assert any(text.startswith(phrases.ENDINGS[number]) for text in talk.texts())

@@ -13,7 +13,7 @@ from flowdist.record.journal import Header
 from flowdist.sim.simulation import SimResult, Simulation
 from flowdist.testing.strategies import fault_plans, topologies
 from tests.control.harness import graph, restart, role
-from tests.control.sheets import sheet_of
+from tests.record.sheets import sheet_of
 from tests.report.records import TOPOLOGIES
 
 CLOSE = {"start-up": 5 * MS, "back-off": 0, "waiting": 0, "done": 1 * MS, "re-formation": 1 * MS}

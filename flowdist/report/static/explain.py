@@ -59,9 +59,9 @@ def _consequences(graph: RoleGraph, failing: Failing, hits: Hits, found: Mapping
     gone = {entry["role"] for entry in found["ended"] if entry["who"] == entry["role"]}
     stops = {name: extent for name, extent in extents.items() if name not in spared and name not in gone}
     stuck = _stuck(graph, stops, hits)
-    missing = next((name for name in stuck if graph.role(name).primary and graph.role(name).kind == "task"), None)
-    if missing is not None:
-        notes = [*found["notes"], f"the job needs {missing}: {stuck[missing]}"]
+    missing = [name for name in stuck if graph.role(name).primary and graph.role(name).kind == "task"]
+    if missing:
+        notes = [*found["notes"], f"the job needs {', '.join(missing)}: {stuck[missing[0]]}"]
         return {"outcome": "fail", "ended": [], "stops": _stops_of_all(graph, hits, failing), "notes": notes}
     alive = {name: extent for name, extent in stops.items() if name not in stuck}
     ifs = uncertain(graph, scopes, extents, cause)

@@ -14,7 +14,7 @@ from flowdist.proofs.conversation import Talk as Drawn
 from flowdist.record.accounts import Accounts, Bucket, goodput_of
 from flowdist.record.journal import Header, Record
 from tests.control.harness import TCP, Gate, Talk, graph, node, r, restart, role
-from tests.control.sheets import (
+from tests.record.sheets import (
     fail,
     finish,
     half_up,

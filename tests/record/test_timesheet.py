@@ -7,7 +7,7 @@ import pytest
 from flowdist.control.protocol import events as ev
 from flowdist.record.work_segments import MARKS_MAX, WorkSegment
 from tests.control.harness import r, restart
-from tests.control.sheets import fail, finish, half_up, read, save, seconds, step, trainers, until
+from tests.record.sheets import fail, finish, half_up, read, save, seconds, step, trainers, until
 
 # Reports, and missing reports.
 

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from flowdist.control.protocol import events as ev
-from flowdist.control.protocol.effects import Notify, StopReplica
+from flowdist.control.protocol.effects import FinishJob, Notify, StopReplica
 from flowdist.graph import SECOND
 from flowdist.record.journal import FORMAT, FORMATS_READ, Header, Line, Record, UnknownFormat, encode_line
 from flowdist.record.journal import read_whole_lines as read
-from flowdist.record.replay import Replay, ReplayError
+from flowdist.record.replay import Difference, Replay, ReplayError
 from tests.control.harness import Talk, graph, restart, role
 
 OLD = Path(__file__).parent / "format1.jsonl"  # a node falls silent, a peer stays in place, the controller is killed
@@ -81,6 +81,19 @@ def test_other_words_for_the_same_decision_do_not_stop_a_strict_replay():
     assert Replay(old).follow(edited).difference is None, "earlier versions had other words"
     assert Replay(header).follow([old, *edited]).difference is None, "the header came as a line"
     assert Replay(old).follow(changed(lines, StopReplica, grace_ns=7)[0]).difference is not None
+
+
+def test_the_reason_of_an_end_is_a_matter_of_words():
+    header, lines = recorded()
+    replay = Replay(header).follow(lines)
+    line = replay.decide(ev.CancelRequested("enough", now=True), lines[-1].t_ns)
+    for stop in [effect for effect in line.effects if isinstance(effect, StopReplica)]:
+        line = replay.decide(ev.ReplicaStopped(stop.replica, stop.attempt), lines[-1].t_ns)
+    assert isinstance(line.effects[-1], FinishJob)
+    ending = msgspec.structs.replace(line.effects[-1], reason="enough is enough")
+    edited = msgspec.structs.replace(line, effects=(*line.effects[:-1], ending))
+    assert Difference(edited, line.effects).is_wording
+    assert "FinishJob with reason=enough is enough, " in Difference(edited, line.effects).text
 
 
 def old_record() -> tuple[Header, list[Line]]:
