@@ -32,8 +32,9 @@ from flowdist.sim.simulation import Simulation
 class Reconstructed(NamedTuple):
     """The world outside the controller, as a record shows it.
 
-    `arrivals` are the times in ns at which the first agents of the declared nodes connected; nodes that never did are left
-    out. `workloads` are by role, measured where the record allows it. `omitted` says in words what is not repeated.
+    `arrivals` are the times in ns at which the first agents of the declared nodes connected; nodes that never did are
+    left out. `workloads` are by role, measured where the record allows it. `omitted` says in words what is not
+    repeated.
     """
 
     plan: Plan

@@ -72,7 +72,7 @@ def test_a_service_that_is_well_says_something_all_the_time() -> None:
 
 def test_a_service_that_hangs_unseen_is_the_end_and_is_named() -> None:
     found = run("ps/0@30s:hang").violation
-    assert str(found).endswith("; ps/0 hangs, which is found only with hang_after= of ps")
+    assert str(found).endswith("; ps/0 hangs, which only hang_after= of ps would detect")
 
 
 def test_a_service_that_hangs_as_it_starts_up_does_not_get_ready() -> None:

@@ -79,7 +79,7 @@ def test_who_hangs_unseen_is_named_with_what_would_see_it() -> None:
     t = Topology("unwatched", nodes=2)
     t.role("trainer", "true", replicas=2, restart=Restart(max_restarts=1))
     found = simulate(t, "trainer/0@14s:hang").violation
-    assert str(found).endswith("; trainer/0 hangs, which is found only with hang_after= of trainer")
+    assert str(found).endswith("; trainer/0 hangs, which only hang_after= of trainer would detect")
 
 
 def test_what_is_demanded_and_not_so_is_named_with_the_command_that_shows_it() -> None:

@@ -31,8 +31,8 @@ class Bounds(NamedTuple):
             cut_short = result.job.outcome == "succeeded" and result.now <= incident.opened_ns + (most or 0)
             if most is None or (took is not None and took <= most) or (took is None and cut_short):
                 continue
-            when = "never" if took is None else f"after {format_duration(took)}"
-            wrong.append((RECOVERS, f"incident {number} recovered {when}, not within {format_duration(most)}"))
+            text = "never recovered" if took is None else f"recovered after {format_duration(took)}"
+            wrong.append((RECOVERS, f"incident {number} {text}, not within {format_duration(most)}"))
         return wrong
 
     def _redone(self, result: SimResult) -> list[tuple[str, str]]:

@@ -63,8 +63,8 @@ def late(result: SimResult, plan: Plan) -> tuple[int, str] | None:
     healed, bound = healed_ns(result, plan), bound_ns(graph, plan)
     if result.now <= healed + bound or _commits(result, healed, healed + bound):
         return None
-    text = f"no step was committed within {format_duration(bound)} after all was healed, at {format_duration(healed)}"
-    return healed + bound, text
+    text = f"no step was committed within {format_duration(bound)} after the last fault was over"
+    return healed + bound, f"{text}, at {format_duration(healed)}"
 
 
 def _commits(result: SimResult, start: int, end: int) -> bool:

@@ -110,12 +110,12 @@ class Watching:
 
 
 def _broken(promise: Eventually, since: int, job: JobState, now: int) -> Violation:
-    text = f"{promise.name} does not hold since {_at(since)}"
+    text = f"{promise.name} has not held since {_at(since)}"
     if job.outcome is not None and now <= since + promise.within_ns:
         return Violation("eventually", f"{text}, and the job has {job.outcome} at {_at(now)}")
     within = format_duration(promise.within_ns)
     what = "; ".join(waiting_for(job)) or f"nothing: the job has {job.outcome}"
-    return Violation("eventually", f"{text}, not within {within} (now it is {_at(now)}); waiting for {what}")
+    return Violation("eventually", f"{text}, for more than {within} (now it is {_at(now)}); waiting for {what}")
 
 
 def _at(ns: int) -> str:
