@@ -143,14 +143,14 @@ def test_a_controller_that_raises_is_a_failure_with_a_plan_like_any_other(monkey
 
 
 def test_a_crash_that_leaves_the_books_open_is_told_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    begins = Accounts.begins
+    begins = Accounts.begin_work
 
     def wrong(self: Accounts, members: Iterable[ReplicaId], now: int, restore_ns: int = 0) -> None:
         begins(self, members, now + self._incidents, restore_ns)
         if self._incidents:
             raise AssertionError("planted")
 
-    monkeypatch.setattr(Accounts, "begins", wrong)
+    monkeypatch.setattr(Accounts, "begin_work", wrong)
     report = campaign(graph_of(GANG), range(1, 31))
     assert report.seeds == 30 and {failure.text for failure in report.failures} == {"planted"}
 

@@ -36,7 +36,7 @@ DISK_FULL = "disk-full/1m"
 WHOLE_GANGS = 0.15  # the part of failures of gangs that hits all members
 CORRELATED = 0.25  # the part of node faults that hits all nodes with a label
 COLLECTIVES = ("", "fail", "hang")
-NODE_FAULTS_MAX = 3  # each may be two changes in a row, and R8 allows five
+NODE_FAULTS_MAX = 3  # each may be two changes of membership in a row, which R8 limits
 NOTICE_S = 30  # the notice of preemptions
 REJOIN_S = 5  # the most that a node takes to join after it is back
 
