@@ -1,4 +1,4 @@
-"""Every scenario of the folder is a test; an expectation that is not true is one that fails."""
+"""Every scenario of the folder is a test, which fails if an expectation is not met."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A service that runs and does nothing holds up whoever needs it, and is found where somebody looks."""
+"""A service that runs and does nothing stalls its users, and is detected where `hang_after` says so."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def run(*faults: str, on_restart: Literal["reconnect", "restart"] = "reconnect",
 
 
 def job(on_restart: Literal["reconnect", "restart"] = "reconnect", **service: Any) -> Topology:
-    """The service is on node0, or else on node1."""
+    """Return a job with its service on node0, or on node1 after a loss."""
     pools = [Node(f"node{i}", cpu=1, labels={"pool": "ps" if i < 2 else "work"}) for i in range(5)]
     t = Topology("job", nodes=pools)
     restart = Restart("replica", max_restarts=3)

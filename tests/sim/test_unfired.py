@@ -1,4 +1,4 @@
-"""A fault that hit nothing is told with the reason."""
+"""A fault that hits nothing is reported, with the reason."""
 
 from __future__ import annotations
 
