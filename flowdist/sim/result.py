@@ -16,7 +16,7 @@ from flowdist.sim.user_code.workload import WorldModel
 
 @dataclass(slots=True)
 class SimResult:
-    """How a simulation ended. `lines` are its trace with the header; `violation` is what did not hold, if anything."""
+    """Result of a simulation. `lines` are its trace with the header; `violation` is what did not hold, if anything."""
 
     job: JobState
     lines: Trace

@@ -144,9 +144,9 @@ class Simulation:
         try:
             self.queue.run(until)
             if self.job.outcome is None and (until is None or self.queue.now < until):
-                waits = ", ".join(waiting_for(self.job)) or "nobody"
+                waits = ", ".join(waiting_for(self.job)) or "nothing"
                 hangs = _unseen_hangs(self.nodes.values(), self.ctx.graph)
-                raise Violation("liveness", f"nothing will ever happen again; waiting for {waits}{hangs}")
+                raise Violation("liveness", f"no event is left, and the job has not ended; waiting for {waits}{hangs}")
             self._controller.check_all()
             self._watching.close(self.job, self.queue.now)
         except Violation as error:
@@ -244,4 +244,4 @@ def _unseen_hangs(nodes: Iterable[SimNode], graph: RoleGraph) -> str:
         return ""
     roles = ", ".join(dict.fromkeys(replica.role for replica in unseen))
     hangs = f"{', '.join(map(str, unseen))} hang{'s' * (len(unseen) == 1)}"
-    return f"; {hangs}, which is found only with hang_after= of {roles}"
+    return f"; {hangs}, which only hang_after= of {roles} would detect"

@@ -1,4 +1,4 @@
-"""A large job is checked in full now and then, and after each event where that event speaks of something."""
+"""The paced checker: a large job is checked in full now and then, and in part after each event."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ELSEWHERE = ev.NodeLeft("elsewhere")
 
 @cache
 def _running(nodes: int) -> JobState:
-    """A gang, and loose workers, half of the replicas each; they fill the nodes."""
+    """Return a job of a gang and of loose workers, half of the replicas each, which fill the nodes."""
     loose = RestartPolicy("replica", max_restarts=2)
     roles = (
         role("trainer", min_replicas=MANY // 2, max_replicas=MANY // 2, restart=RestartPolicy("role"), gang=True),
@@ -44,7 +44,7 @@ def _running(nodes: int) -> JobState:
 
 
 class Run:
-    """A large job and its paced checker, after the first check, which is one of everything."""
+    """A large job and its paced checker, after the first check, which is a full one."""
 
     def __init__(self, nodes: int = MANY) -> None:
         self.job, self.checker, self.lines = copy.deepcopy(_running(nodes)), InvariantChecker("paced"), 0

@@ -1,4 +1,4 @@
-"""The invariants see what is wrong, each by its name; those of a campaign, which look at what changed, see it too."""
+"""Each invariant names what is wrong; the checker of a campaign, which looks at changes, finds it too."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SOMETHING = ev.NodeLeft("elsewhere")
 
 @cache
 def _running() -> JobState:
-    """A server that is ready, a gang in recovery, and loose workers of which one had failed and runs again."""
+    """Return a job of a ready server, a gang in recovery, and loose workers of which one was restarted."""
     loose, own = RestartPolicy("replica", max_restarts=2), RestartPolicy("role", max_restarts=3)
     roles = (
         role("ps", kind="service", ready=TCP, ports=("rpc",), min_replicas=1, max_replicas=1),
@@ -47,7 +47,7 @@ def job_that_runs() -> JobState:
 
 
 def assign(path: str, value: object) -> Spoil:
-    """`replicas trainer/1 phase`: of that replica, role, world or node the last word is the attribute."""
+    """Return a change of one attribute, such as `replicas trainer/1 phase`: the table, the key, the attribute."""
 
     def spoil(job: JobState) -> None:
         what, name, attribute = path.split()
@@ -58,7 +58,7 @@ def assign(path: str, value: object) -> Spoil:
 
 
 def count(path: str, key: str) -> Spoil:
-    """One more of that in a table of counts."""
+    """Return a change that adds one to an entry of a table of counts."""
 
     def spoil(job: JobState) -> None:
         what, name, attribute = path.split()

@@ -1,4 +1,4 @@
-"""What the nemesis aims at: checkpoints that are written, and those that are read."""
+"""Targets of the nemesis: checkpoints that are being written or read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def hour(*, restore_time: str = "10s", hang_after: str | None = None) -> RoleGra
 
 
 def share(graph: RoleGraph, phase: str, aim: Callable[[int], tuple[Fault | None, int | None]]) -> float:
-    """Of 40 seeds, how often a fault at that time hits that phase. `aim`: the fault before it, and the time."""
+    """Return in how many of 40 seeds a fault hits that phase. `aim` returns the fault before it, and its time."""
     hits = 0
     for seed in SEEDS:
         before, at = aim(seed)
@@ -106,7 +106,7 @@ def test_plans_are_lists_of_times_as_ever() -> None:
 
 
 def test_what_is_found_by_aiming_is_made_as_small_as_ever() -> None:
-    """Whoever may not lose a replica while it restores."""
+    """Demand that no replica is lost while its world restores."""
 
     @always
     def nobody_fails_while_checkpoints_are_read(job: JobState) -> bool:

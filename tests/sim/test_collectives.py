@@ -1,4 +1,4 @@
-"""What becomes of the peers of a worker that dies, hangs or is cut off, and what control makes of it."""
+"""Peers of a worker that dies, hangs or is cut off, and the decisions that follow."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def gang(
 
 
 def after_ns(result: SimResult, *kinds: type) -> list[tuple[Any, int]]:
-    """Events of these kinds, and how long after the fault they came."""
+    """Return the events of these kinds, with their time after the fault."""
     lines = [line for line in result.lines if isinstance(line, Record) and isinstance(line.event, kinds)]
     return [(line.event, line.t_ns - AT) for line in lines if line.t_ns >= AT]
 
 
 def failures(result: SimResult) -> list[tuple[str, str, int]]:
-    """Who failed, with what, and when after the fault."""
+    """Return the failures: the replica, the kind, and the time after the fault."""
     exits = after_ns(result, ReplicaExited)
     return [(str(e.replica), e.signal or f"exit {e.exit_code}", at) for e, at in exits if e.kind is not None]
 
@@ -159,7 +159,7 @@ def test_suspended_workers_hold_their_error_back_and_leave_when_ordered() -> Non
 
 
 def test_an_error_that_is_held_back_is_raised_after_half_a_minute_of_silence() -> None:
-    """A worker dies on a node that is cut off: nobody hears of it before the lease is over."""
+    """A worker dies on a node that is cut off, so its death is unknown until the lease is over."""
     faults = ("node1@99s:lost", "trainer/1@100s")
     for lease, fail in (("10s", []), ("1m", ["trainer/0", "trainer/2", "trainer/3"])):
         result = simulate(gang("fail", rejoin_time="50ms", lease=lease), *faults)

@@ -1,4 +1,4 @@
-"""Computed instead of played: quiet stretches change no decision, and neither do checks of what has changed alone."""
+"""Fast-forward and partial checks change no decision: whole runs are compared with and without them."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ LONG = {"steps": 3000}
 
 
 def decisions(result: SimResult) -> list[Line]:
-    """The trace without how far somebody is."""
+    """Return the lines of the trace that are decisions, without reports of progress."""
     news = (ReplicaProgressed, CheckpointOffered)
     told = [line for line in result.lines[1:] if not (isinstance(line, Record) and isinstance(line.event, news))]
     return [msgspec.structs.replace(line, n=0) if isinstance(line, Record) else line for line in told]
 
 
 def end(result: SimResult) -> Any:
-    """Where the time went, what was saved and lost, and how it all ended."""
+    """Return the accounts, what was saved and lost, and the end."""
     worlds = {name: (model.saved, model.offered, model.lost_ns, model.begins) for name, model in result.models.items()}
     return result.now, result.job.outcome, result.violation, result.spent, result.hits, result.unfired, worlds
 
@@ -43,7 +43,7 @@ def end(result: SimResult) -> Any:
 def differences(
     graph: RoleGraph, plan: Plan, seed: int, until: int | None, *, play_heartbeats: bool = False
 ) -> tuple[list[str], int]:
-    """What is not the same when quiet stretches are computed, and how many lines that has saved."""
+    """Return what differs under fast-forward, and how many lines it has saved."""
     played = Simulation(graph, plan, seed=seed, play_heartbeats=play_heartbeats).run(until)
     computed = Simulation(graph, plan, seed=seed, fast_forward=True, checks="changed").run(until)
     wrong = []
@@ -97,7 +97,7 @@ WRONGS = ("cut-to=controller/3s", "partition=node2,controller/3s", "lost/3s", "p
 @pytest.mark.parametrize("wrong", WRONGS)
 @pytest.mark.parametrize("after_ns", [1, 500_000, 700_000, *slow([0, 300_000, 1_000_000, 1_000_001, 123_456_789])])
 def test_what_befalls_a_heartbeat_on_its_way_befalls_one_that_is_computed(wrong: str, after_ns: int) -> None:
-    """Sent, heard or just answered; and the next one is sent when it would have been, whatever the agent is told."""
+    """The fault hits when a heartbeat is sent, heard or just answered; the next one is sent at its usual time."""
     t = Topology("beats", nodes=4)
     t.role("trainer", "sleep inf", replicas="2:3", workload=Workload(steps=200, checkpoint_time="0s"))
     graph, fault = graph_of(t), parse_fault(f"node1@100s:{wrong}")
@@ -120,7 +120,7 @@ def test_whatever_comes_into_a_stretch_finds_what_it_would_have_found(fault: str
 
 
 def test_a_stretch_ends_where_the_clock_stops_and_where_another_world_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without these bounds checkpoints would be written down that were never reached: see it fail without them."""
+    """Without these bounds, as the second half shows, checkpoints would be counted that were never reached."""
     graph, until = load("ps.py", **LONG), 20 * MINUTE + 1
     assert differences(graph, NOTHING, 0, until)[0] == []
     monkeypatch.setattr(FastForward, "_next_event", lambda self: 10 * until)
@@ -136,7 +136,7 @@ def test_while_somebody_waits_for_a_step_or_a_checkpoint_each_is_played(fault: s
 
 
 def test_after_a_fast_forward_the_next_controller_learns_the_progress() -> None:
-    """What is said on a lossy link is drawn message by message: one that is missing moves all the others."""
+    """Each message on a lossy link draws a number, so a missing one would change the fate of all that follow."""
     plan, said = Plan((parse_fault("controller@35m"),)), []
     for fast_forward in (False, True):
         lines = Simulation(load("ps.py", **LONG), plan, fast_forward=fast_forward).run().lines
@@ -156,6 +156,6 @@ def test_with_a_property_of_the_users_each_event_is_played() -> None:
 
 
 def test_a_job_of_days_needs_no_more_events_than_one_of_hours() -> None:
-    """What makes it fast: benchmarks/simulator.py has the times."""
+    """The number of events is what counts; benchmarks/simulator.py has the times."""
     few, many = (Simulation(load("ps.py", steps=steps), fast_forward=True).run().handled for steps in (3_000, 6_000))
     assert many < few + 50

@@ -1,4 +1,4 @@
-"""A record told again as faults and workloads: the simulator must come to the same story."""
+"""A record is reconstructed as faults and workloads, and the simulator has to repeat its decisions."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_steps_start_up_and_checkpoints_are_measured() -> None:
 
 
 def test_nodes_come_when_they_came() -> None:
-    """Failures have their times in the run: with all nodes there at once it would be told ahead of them."""
+    """Failures have the times of the run, so nodes have to come up at theirs, too."""
     late = {"node0": 3 * SECOND, "node1": 9 * SECOND}
     t = Topology("late", nodes=2 * [Node(cpu=1)])
     t.role("trainer", "true", replicas=2, restart=Restart(max_restarts=3), workload=Workload(steps=60, startup="2s"))

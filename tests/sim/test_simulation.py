@@ -43,7 +43,7 @@ def run(graph: RoleGraph, *faults: str, seed: int = 0, play: bool = False, until
 
 
 def decisions(result: SimResult) -> list[bytes]:
-    """What happened and what was decided, at each moment. News of one moment may be told in any order."""
+    """Return the events and effects of each moment; those of one moment may come in any order."""
     lines = [msgspec.structs.replace(line, n=0) for line in result.lines if isinstance(line, Record)]
     return [encode_line(line) for line in sorted(lines, key=lambda line: (line.t_ns, encode_line(line)))]
 
@@ -173,7 +173,7 @@ def test_milestones_fire_once_at_their_moment() -> None:
 
 
 def order_of(schedule: int) -> list[int]:
-    """Of a hundred things at one time, planned from 0 to 99, and one before."""
+    """Return the order of a hundred actions of one time, planned from 0 to 99, after one before them."""
     queue, seen = Queue(schedule), []
     for i in range(100):
         queue.at(5, seen.append, i)
@@ -215,7 +215,7 @@ def test_in_whatever_order_things_happen_at_once_the_job_recovers(name: str) -> 
 
 
 def test_an_hour_on_eight_nodes_takes_few_events() -> None:
-    """What makes it fast is asserted here; how fast it is, is benchmarks/simulate_hour.py."""
+    """The number of calls is asserted here; benchmarks/simulate_hour.py has the times."""
     topology = load("ps.py", nodes=8, trainers="2:8")
     result = run(topology, "node1@9m/2m", "trainer/0@20m", "node2@30m:lost/1m", "ps/0@40m", until=HOUR)
     assert result.handled < 3000
@@ -248,7 +248,7 @@ def test_no_torch_and_no_networkx_for_simulate() -> None:
 
 
 def large(nodes: int, *faults: str, checks: Checks = "paced", spoil_at: str = "") -> SimResult:
-    """An elastic gang of as many trainers, which nothing but the checks makes slow; its record can be spoilt."""
+    """Run an elastic gang of as many trainers as nodes; its state can be corrupted at a time."""
     params = {"replicas": f"{nodes // 2}:{nodes}", "nodes": nodes}
     simulation = Simulation(load("gang.py", **params), Plan(tuple(map(parse_fault, faults))), checks=checks)
     if spoil_at:
@@ -288,7 +288,7 @@ def test_whoever_waits_is_told_how_far_it_is() -> None:
 
 
 def test_the_simulator_knows_of_each_node_whether_it_is_heard_as_the_links_do() -> None:
-    """It is written down where it changes: whoever is missed plays each heartbeat."""
+    """`SimNode.is_heard` is a copy, updated where the state changes; a node that is not heard plays each heartbeat."""
     unlike = 0
 
     class Watched(SimController):

@@ -1,4 +1,4 @@
-"""A service that runs and does nothing holds up whoever needs it, and is found where somebody looks."""
+"""A service that runs and does nothing stalls its users, and is detected where `hang_after` says so."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def run(*faults: str, on_restart: Literal["reconnect", "restart"] = "reconnect",
 
 
 def job(on_restart: Literal["reconnect", "restart"] = "reconnect", **service: Any) -> Topology:
-    """The service is on node0, or else on node1."""
+    """Return a job with its service on node0, or on node1 after a loss."""
     pools = [Node(f"node{i}", cpu=1, labels={"pool": "ps" if i < 2 else "work"}) for i in range(5)]
     t = Topology("job", nodes=pools)
     restart = Restart("replica", max_restarts=3)
@@ -72,7 +72,7 @@ def test_a_service_that_is_well_says_something_all_the_time() -> None:
 
 def test_a_service_that_hangs_unseen_is_the_end_and_is_named() -> None:
     found = run("ps/0@30s:hang").violation
-    assert str(found).endswith("; ps/0 hangs, which is found only with hang_after= of ps")
+    assert str(found).endswith("; ps/0 hangs, which only hang_after= of ps would detect")
 
 
 def test_a_service_that_hangs_as_it_starts_up_does_not_get_ready() -> None:

@@ -1,4 +1,4 @@
-"""What a workload says of a worker is what the simulator plays: warm-up, spread, asynchronous checkpoints."""
+"""Workloads as the simulator plays them: warm-up, spread, asynchronous checkpoints, slow disks."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def run(graph: RoleGraph, *faults: str, seed: int = 0) -> SimResult:
 
 
 def spent(result: SimResult, bucket: str) -> float:
-    """In seconds, by each of the trainers."""
+    """Return the time of a bucket in seconds for each trainer."""
     return result.spent["trainer"][bucket] / SECOND / len(result.job.replicas)  # type: ignore[index]
 
 
 def saved_at(result: SimResult) -> list[tuple[float, int]]:
-    """When checkpoints were accepted, in s, and of which step they are."""
+    """Return when checkpoints were accepted, in seconds, with their steps."""
     lines = [line for line in result.lines if isinstance(line, Record)]
     offers = [line for line in lines if type(line.event).__name__ == "CheckpointOffered"]
     return [(round(line.t_ns / SECOND, 2), line.event.step) for line in offers]  # type: ignore[union-attr]
@@ -125,7 +125,7 @@ def test_a_world_is_as_fast_as_its_slowest_member_and_each_attempt_draws_its_pac
 
 
 def _paces(graph: RoleGraph, fault: str, *, until: int) -> dict[ReplicaId, Fraction]:
-    """What its members have drawn who step at that time, in s."""
+    """Return the paces that the members have drawn which step at a time, in seconds."""
     sim = Simulation(graph, Plan((parse_fault(fault),)), seed=3)
     sim.run(until * SECOND)
     return dict(sim.work.models["trainer"].own)
@@ -223,7 +223,7 @@ def test_a_checkpoint_that_ends_after_the_work_on_a_slow_disk_is_not_waited_for(
 
 @pytest.mark.parametrize("blocks", [None, "0s", "2s"])
 def test_quiet_stretches_begin_when_what_was_begun_on_a_slow_disk_is_written(blocks: str | None) -> None:
-    """The fault is over by then: what was skipped took as long as it, once."""
+    """The fault is over by then, and costs its own duration once."""
     plan = Plan((parse_fault("trainer@3m:slow-checkpoint=15x/1m"),))
     wrong, saved = differences(gang(steps=900, checkpoint_blocks=blocks), plan, 0, None)
     assert not wrong and saved > 10
@@ -291,7 +291,7 @@ def joint(trainer: dict[str, Any], ps: dict[str, Any], **of_all: Any) -> RoleGra
 
 
 def begun(result: SimResult) -> list[float]:
-    """When their world began to step, in s."""
+    """Return when their world began to step, in seconds."""
     return [round(at / SECOND, 1) for at in result.models["core"].begins]
 
 
@@ -369,7 +369,7 @@ def test_the_buckets_of_a_joint_world_close_and_quiet_stretches_change_nothing(
 
 
 class Saver:
-    """Commits under the name of the step that it wrote."""
+    """A model that commits under the name of the step that it wrote."""
 
     steps: ClassVar[list[tuple[str, int]]] = []
 
@@ -437,7 +437,7 @@ def test_a_campaign_survives_with_all_of_it() -> None:
 
 
 def test_who_starts_up_on_a_paused_node_when_a_peer_is_gone_begins_nothing() -> None:
-    """trainer/1 was up and dies; later trainer/0 has started up, on a node that stands still and is not lost yet."""
+    """trainer/1 was up and dies; later trainer/0 starts up, on a node that is paused and not lost yet."""
     result = run(gang("1:2", startup="10s", steps=60), "node0@8s:pause/1m", "trainer/1@10s", seed=22)
     [lost, *_] = [line.t_ns for line in result.lines if isinstance(line, Record) and "NodeSilent" in repr(line.event)]
     assert len(result.models["trainer"].begins) == 2
@@ -446,7 +446,7 @@ def test_who_starts_up_on_a_paused_node_when_a_peer_is_gone_begins_nothing() -> 
 
 @pytest.mark.parametrize("ms", range(103, 110))
 def test_workers_that_a_paused_node_was_forking_appear_when_it_goes_on(ms: int) -> None:
-    """Between the order and the fork it stands still; it is lost, and trainer/2 runs elsewhere when the fork comes."""
+    """The node is paused between order and fork, and lost; trainer/2 runs elsewhere when the fork happens."""
     t = Topology("gang", nodes=3 * [Node(cpu=4)])
     load = Workload(steps=60, startup="2s")
     t.role("trainer", "true", replicas=3, restart=Restart(max_restarts=9), workload=load)

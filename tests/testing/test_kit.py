@@ -79,7 +79,7 @@ def test_who_hangs_unseen_is_named_with_what_would_see_it() -> None:
     t = Topology("unwatched", nodes=2)
     t.role("trainer", "true", replicas=2, restart=Restart(max_restarts=1))
     found = simulate(t, "trainer/0@14s:hang").violation
-    assert str(found).endswith("; trainer/0 hangs, which is found only with hang_after= of trainer")
+    assert str(found).endswith("; trainer/0 hangs, which only hang_after= of trainer would detect")
 
 
 def test_what_is_demanded_and_not_so_is_named_with_the_command_that_shows_it() -> None:
@@ -143,14 +143,14 @@ def test_a_controller_that_raises_is_a_failure_with_a_plan_like_any_other(monkey
 
 
 def test_a_crash_that_leaves_the_books_open_is_told_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    begins = Accounts.begins
+    begins = Accounts.begin_work
 
     def wrong(self: Accounts, members: Iterable[ReplicaId], now: int, restore_ns: int = 0) -> None:
         begins(self, members, now + self._incidents, restore_ns)
         if self._incidents:
             raise AssertionError("planted")
 
-    monkeypatch.setattr(Accounts, "begins", wrong)
+    monkeypatch.setattr(Accounts, "begin_work", wrong)
     report = campaign(graph_of(GANG), range(1, 31))
     assert report.seeds == 30 and {failure.text for failure in report.failures} == {"planted"}
 

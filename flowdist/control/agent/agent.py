@@ -325,7 +325,7 @@ class Agent:
 
     def _kill(self, attempt: Attempt) -> None:
         if attempt.phase == "starting":
-            return  # killed as soon as its workers run: see WorkersSpawned
+            return  # the workers are killed as soon as they run: see `_spawned`
         attempt.kill_at_ns, attempt.is_leaving = None, False
         if attempt.unkillable_at_ns is None:
             attempt.unkillable_at_ns = self._now + self.graph.options.unkillable_after_ns

@@ -148,10 +148,11 @@ class WorkerLeftStep(msgspec.Struct, frozen=True, tag=True):
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
-    """The controller's host is up, and nobody listens there: it is being restarted (R21).
+    """The host of the controller is up and nothing listens there: the controller is being restarted (R21).
 
     `is_local`: that host is this one. Over a network a refusal proves nothing: a firewall, or a host that has just
-    booted, refuses for a controller that lives, and that replaces the node once its lease is over.
+        booted,
+    refuses for a controller that lives, and that replaces the node once its lease is over.
     """
 
     is_local: bool

@@ -14,7 +14,7 @@ _OF_A_PROGRAM = "that is an error of a program"
 _HARMLESS = {
     63: "the driver has replaced the memory",
     92: "the errors were corrected",
-    94: "the error is contained: who used that memory ends, nobody else is touched",
+    94: "the error is contained: it ends the programs that used that memory, and no other",
     154: "it says what has to be done about another error",
 }
 

@@ -38,9 +38,9 @@ def _unmet_end(expect: Expect, result: SimResult) -> list[str]:
     job, wrong = result.job, []
     if expect.outcome is not None and job.outcome != expect.outcome:
         why = job.ending_reason or f"waiting for {', '.join(result.waiting)}"
-        wrong.append(f"outcome: {expect.outcome} was expected, it is {job.outcome or 'unfinished'} ({why})")
+        wrong.append(f"outcome: expected {expect.outcome}, found {job.outcome or 'unfinished'} ({why})")
     if expect.reason_contains is not None and expect.reason_contains not in job.ending_reason:
-        wrong.append(f"reason: {expect.reason_contains!r} was expected in {job.ending_reason!r}")
+        wrong.append(f"reason: expected {expect.reason_contains!r} in {job.ending_reason!r}")
     return wrong
 
 
@@ -60,7 +60,7 @@ def _unmet_numbers(expect: Expect, result: SimResult) -> list[str]:
 
 def _unmet_texts(expect: Expect, result: SimResult) -> list[str]:
     texts = [text for line in result.lines if isinstance(line, Record) for text in _notices(line)]
-    return [f"says: nobody said {words!r}" for words in expect.says if not any(words in text for text in texts)]
+    return [f"says: no notice contains {words!r}" for words in expect.says if not any(words in text for text in texts)]
 
 
 def _unmet_bounds(expect: Expect, result: SimResult) -> list[str]:
@@ -72,9 +72,9 @@ def _unmet_points(expect: Expect, result: SimResult) -> list[str]:
     wrong = []
     for point in expect.seen:
         if point not in result.points:
-            wrong.append(f"seen: there is nothing called {point!r}; {did_you_mean(point, result.points)}")
+            wrong.append(f"seen: there is no point {point!r}; {did_you_mean(point, result.points)}")
         elif point not in result.seen:
-            wrong.append(f"seen: {point!r} was expected, it was never reached")
+            wrong.append(f"seen: {point!r} was never reached")
     return wrong
 
 
@@ -86,9 +86,9 @@ def _compare(what: str, expected: Mapping[str, object], found: Mapping[str, obje
     wrong = []
     for name, value in expected.items():
         if name not in found:
-            wrong.append(f"{what}: there is nothing called {name!r}")
+            wrong.append(f"{what}: the job has no role or world {name!r}")
         elif found[name] != value:
-            wrong.append(f"{what}: {name} = {value} was expected, it is {found[name]}")
+            wrong.append(f"{what}: expected {name} = {value}, found {found[name]}")
     return wrong
 
 

@@ -52,6 +52,6 @@ class RunningAttempts:
             for replica, attempt in ran:
                 other = self._running.get(replica, attempt)
                 if other != attempt and still_runs(replica, attempt):
-                    raise Violation("split brain", f"{replica} goes on as attempt {attempt} beside attempt {other}")
+                    raise Violation("split brain", f"{replica} still runs as attempt {attempt} beside attempt {other}")
 
         self._queue.after(GHOST_NS, check)

@@ -47,7 +47,7 @@ class ControllerSide(Protocol):
 
 
 class WorkerSide(Protocol):
-    """What the workers on the nodes do. An attempt is given by its replica and its number."""
+    """The workers on all nodes, as far as a node concerns them. An attempt is given by its replica and its number."""
 
     def workers_run(self, node: SimNode, start: StartReplica, kept: tuple[int, ...]) -> None:
         """Begin the work of an attempt whose processes run; those of the local ranks in `kept` were suspended."""

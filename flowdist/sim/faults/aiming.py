@@ -104,9 +104,7 @@ class Aim:
 
 
 def _startups_ns(seed: int, spec: RoleSpec, attempt: int) -> list[int]:
-    """Return how long the replicas of a role take to start up in that attempt; after a fault that is usually the
-    second.
-    """
+    """Return how long each replica of a role takes to start up in that attempt."""
     names = [f"{spec.name}/{number}#{attempt}" for number in range(spec.max_replicas)]
     return [round(spec.workload.startup_ns * spread(seed, name, "startup")) for name in names]
 

@@ -284,9 +284,7 @@ class FaultInjector:
         self._controller.plan()
 
     def _bring_back(self, fault: Fault, node: SimNode, after_ns: int) -> None:
-        """Bring a node back after `after_ns` and the duration of the fault, but not before its end is proven or it has
-        left.
-        """
+        """Bring a node back after its fault, but not before its end is proven, or before it has left."""
 
         def back(patience: int) -> None:
             if node.is_alive and patience:

@@ -36,13 +36,13 @@ DISK_FULL = "disk-full/1m"
 WHOLE_GANGS = 0.15  # the part of failures of gangs that hits all members
 CORRELATED = 0.25  # the part of node faults that hits all nodes with a label
 COLLECTIVES = ("", "fail", "hang")
-NODE_FAULTS_MAX = 3  # each may be two changes in a row, and R8 allows five
+NODE_FAULTS_MAX = 3  # each may be two changes of membership in a row, which R8 limits
 NOTICE_S = 30  # the notice of preemptions
 REJOIN_S = 5  # the most that a node takes to join after it is back
 
 
 class Tolerance(NamedTuple):
-    """What a job has to survive, as far as a plan has not used it."""
+    """The faults that a job has to survive, as far as a plan has not used them."""
 
     budgets: dict[str, int]  # failures of replicas, by role
     nodes: int  # losses of a node
@@ -109,9 +109,7 @@ class Nemesis:
         self._tolerance, self._aim = tolerance_of(graph), Aim(graph)
         self._labels = list(dict.fromkeys("=".join(label) for node in graph.cluster.nodes for label in node.labels))
         waits_ns = min(spec.pending_timeout_ns for spec in graph.roles)
-        self._patience_s = (
-            waits_ns // NODE_FAULTS_MAX // SECOND - REJOIN_S
-        )  # one node may be away when the next one goes
+        self._patience_s = waits_ns // NODE_FAULTS_MAX // SECOND - REJOIN_S  # another node may be away
 
     def plan(self, seed: int) -> Plan:
         """Return the plan of a seed, in the order of time."""

@@ -32,7 +32,7 @@ def _is_never_said(fault: Fault, job: JobState) -> str:
 def _is_not_simulated(fault: Fault, job: JobState) -> str:
     role = fault.target.partition("/")[0]
     if fault.kind == "slow" and _is_service(role, job):
-        return f"{role} is a service: what a slow one costs those who call it is not simulated"
+        return f"{role} is a service: what a slow service costs its callers is not simulated"
     if fault.kind in ("disk-full", "slow-checkpoint") and _is_service(role, job):
         return f"{role} is a service: it saves nothing that is simulated, unless simulate= names a model of its worker"
     return ""

@@ -15,7 +15,7 @@ from flowdist.record.accounts import Accounts, Bucket
 from flowdist.sim.user_code.workload import Done, WorldModel
 
 
-def begins(accounts: Accounts, model: WorldModel, now: int) -> None:
+def begin_work(accounts: Accounts, model: WorldModel, now: int) -> None:
     """Book the start of the work of a world; the reading of its checkpoint is booked apart from the start-up."""
     _count_up_to(accounts, model, model.first_step)
     model.done = [Done(one.first, min(one.last, model.first_step), one.by) for one in model.done]
@@ -25,7 +25,7 @@ def begins(accounts: Accounts, model: WorldModel, now: int) -> None:
         accounts.begin_work(members, now, role.workload.restore_ns if model.durable else 0)
 
 
-def halts(accounts: Accounts, job: JobState, model: WorldModel, now: int) -> None:
+def end_work(accounts: Accounts, job: JobState, model: WorldModel, now: int) -> None:
     """Book the work of a generation that ends, before its model forgets it."""
     assert model.begun_ns is not None
     members = [member for member in model.members if accounts.bucket_of(member) == "work"]
@@ -58,5 +58,5 @@ def close(accounts: Accounts, job: JobState, models: Iterable[WorldModel], now: 
     """Book everything up to the end of the simulation."""
     for model in models:
         if model.begun_ns is not None:
-            halts(accounts, job, model, now)
+            end_work(accounts, job, model, now)
     accounts.close(now)

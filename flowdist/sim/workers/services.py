@@ -45,7 +45,7 @@ class Services:
         self._partitions.update_users(replica.role)
 
     def forget_unseated(self) -> None:
-        """Resume the users of replicas that have lost their seat: their addresses are told to nobody any more."""
+        """Resume the users of replicas that have lost their seat: no list of addresses has them any more."""
         if not self._away:
             return
         for replica in [replica for replica in self._away if self._ctx.job.replicas[replica].node is None]:

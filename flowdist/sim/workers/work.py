@@ -22,7 +22,7 @@ from flowdist.sim.engine.streams import draw, spread
 from flowdist.sim.user_code.checkpoints import Damage
 from flowdist.sim.user_code.models import UserCode
 from flowdist.sim.user_code.workload import EVEN, WorldModel, world_model
-from flowdist.sim.workers.accounts import begins
+from flowdist.sim.workers.accounts import begin_work
 from flowdist.sim.workers.collectives import Collectives
 from flowdist.sim.workers.disks import Disks
 from flowdist.sim.workers.drain import Drain
@@ -167,7 +167,7 @@ class Work:
         if model is not None and model.is_up(start.replica, self._queue.now):
             self.code.begin(start.world, model)
             if model.begun_ns is not None:
-                begins(self._accounts, model, self._queue.now)
+                begin_work(self._accounts, model, self._queue.now)
             self.partitions.update(start.world)
             self._plan(start.world, model)
             for member in [

@@ -9,7 +9,7 @@ from flowdist.record.accounts import Accounts
 from flowdist.sim.engine.context import Context
 from flowdist.sim.user_code.models import UserCode
 from flowdist.sim.user_code.workload import WorldModel
-from flowdist.sim.workers.accounts import halts
+from flowdist.sim.workers.accounts import end_work
 
 
 def _ignore(*_: object) -> None:
@@ -73,5 +73,5 @@ class Worlds:
         """End the work of the present generation and book its time."""
         self._code.halt(model)
         if model.begun_ns is not None:
-            halts(self._accounts, self._ctx.job, model, self._queue.now)
+            end_work(self._accounts, self._ctx.job, model, self._queue.now)
         model.halt(self._queue.now)
