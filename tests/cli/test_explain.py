@@ -1,4 +1,4 @@
-"""`flowdist explain`: of a code, of a failure, as JSON, and of what it cannot make sense of."""
+"""`flowdist explain`: codes, failures, JSON, and arguments that cannot be read."""
 
 from __future__ import annotations
 

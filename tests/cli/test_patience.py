@@ -1,4 +1,4 @@
-"""Whoever waits for a simulation sees that it goes on, after two seconds and where somebody looks."""
+"""Progress line of a simulation: shown after two seconds, and on a terminal alone."""
 
 from __future__ import annotations
 

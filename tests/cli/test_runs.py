@@ -1,4 +1,4 @@
-"""The verbs about a run as a user types them, for runs that are over: what they show, what they refuse."""
+"""Verbs about a run as a user types them, for runs that are over: output and refusals."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_seed_without_rates_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run that has ended as its simulation did, and one that died on its way."""
+    """Make the folders of a run that ended as its simulation did, and of a run that died before its end."""
     result = simulated("gang.py", "node2@3m/2m")
     lines = [encode_line(line) for line in result.lines]
     header = result.lines[0]

@@ -1,4 +1,4 @@
-"""`flowdist explain`: what a problem code means, or what would follow from a failure."""
+"""`flowdist explain`: the meaning of an error code, or the consequences of a failure."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from flowdist.graph import RoleGraph
 )
 @guarded
 def command(named: TopologyOptions, fails: tuple[str, ...]) -> None:
-    """Explain an error code; or tell what a failure restarts, in which order, who pays, and why.
+    """Explain an error code; or what a failure restarts, in which order, which role pays, and why.
 
     \b
-    flowdist explain FD112                     what the code means, and what to do
-    flowdist explain jobs.py --fail ps/0       a replica is killed; ps stands for all of them
-    flowdist explain --fail node1 --fail ps/0:oom      each by itself, in topology.py of this folder
+    flowdist explain FD112                     the meaning of the code, and what to do
+    flowdist explain jobs.py --fail ps/0       one replica is killed; ps alone means all of them
+    flowdist explain --fail node1 --fail ps/0:oom      each by itself, with topology.py of this folder
 
-    Nothing is run. TARGET is a replica, a worker, a role, all, a node, a label of nodes (zone=a) or the controller;
+    Nothing runs. TARGET is a replica, a worker, a role, all, a node, a label of nodes (zone=a) or the controller;
     KIND is kill (default), exit=CODE, signal=NAME, oom, hang, start_failed or unready, for nodes kill, lost, leave,
     drain or preempt.
     """
@@ -74,7 +74,7 @@ def _explain_failures(named: TopologyOptions, fails: tuple[str, ...]) -> None:
 
 
 def _seats(graph: RoleGraph) -> dict[str, str]:
-    """By replica, its node once everything that can start has; a job without nodes is all on this machine."""
+    """Return the node of each replica when all have started; without declared nodes, all are on node0."""
     from flowdist.report.static.plan import plan_of  # networkx, as above
 
     if not graph.cluster.given:

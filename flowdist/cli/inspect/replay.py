@@ -1,4 +1,4 @@
-"""`flowdist replay`: the journal of a run, fed to a fresh controller, event by event."""
+"""`flowdist replay`: the journal of a run, replayed with a fresh controller event by event."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def command(
 
 
 def _hear(play: Replay, line: Line) -> None:
-    """Feed one line, and check the state while it means something."""
+    """Replay one line, and check the state unless the replay differs from the record."""
     play.hear(line)
     if play.difference is None and isinstance(line, Record):
         check_job(play.job)
@@ -137,7 +137,7 @@ def _chosen(lines: list[Line], options: ReplayOptions) -> Iterator[Line]:
     """Return the lines up to the event of --step or the time of --until.
 
     Raises:
-        FlowdistError: There is no such event, or --until is no duration.
+        FlowdistError: There is no such event, or --until is not a duration.
     """
     step, end_ns = options.step, until_ns(options.until)
     last = max((line.n for line in lines if isinstance(line, Record)), default=0)

@@ -22,7 +22,7 @@ EQUAL_TO = 0.001  # shares of all time: a larger difference fails --cross-check
 
 
 class MacroOptions(NamedTuple):
-    """Whether the run is in macro mode, and whether it is compared with the protocol mode."""
+    """Choice of macro mode, and of its comparison with the protocol mode."""
 
     is_macro: bool
     cross_check: bool

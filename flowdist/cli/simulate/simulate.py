@@ -36,7 +36,7 @@ class OneRunOptions(NamedTuple):
 
 
 class _Job(NamedTuple):
-    """What is simulated: a graph and a plan of faults, perhaps those of a scenario."""
+    """Graph and plan of faults to simulate, with the options of a scenario if there is one."""
 
     named: TopologyOptions
     scenario: Scenario | None
