@@ -262,7 +262,7 @@ class _RoleCompiler:
                 place = fields.element("depends_on", i)
                 fields.error_at(place, "FD136", message, "keep one gate; ready() includes started()")
                 continue
-            reader = Fields(fields.who, {"on_restart": gate.on_restart}, gate.site, self._problems)
+            reader = Fields(fields.owner, {"on_restart": gate.on_restart}, gate.site, self._problems)
             on_restart = reader.choice("on_restart", ("reconnect", "restart"))
             gates[gate.role.name] = GateSpec(gate.role.name, gate.condition, on_restart)  # type: ignore[arg-type]
         return tuple(gates.values())

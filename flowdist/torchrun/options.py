@@ -189,7 +189,7 @@ class Given(NamedTuple):
     """
 
     values: Mapping[str, str]
-    said: Mapping[str, str]
+    spelled: Mapping[str, str]
     script: str
     args: tuple[str, ...]
 
@@ -238,19 +238,19 @@ def read_options(words: Sequence[str], env: Mapping[str, str]) -> Given:
     parser.add_argument("training_script_args", nargs=argparse.REMAINDER)
     found = vars(parser.parse_args(list(words)))
     values: dict[str, str] = {}
-    said: dict[str, str] = {}
+    spelled: dict[str, str] = {}
     for option in OPTIONS:
         key, value, variable = option.key, found[option.key], f"PET_{option.key.upper()}"
         if value is not None:
-            values[key], said[key] = value, option.names[-1] if option.flag else f"{option.names[-1]} {value}"
+            values[key], spelled[key] = value, option.names[-1] if option.flag else f"{option.names[-1]} {value}"
         elif option.from_env and variable in env:
-            values[key], said[key] = env[variable], f"{variable}={env[variable]}"
+            values[key], spelled[key] = env[variable], f"{variable}={env[variable]}"
         else:
             values[key] = option.default
-    for key in [key for key in said if BY_KEY[key].flag and not values[key].strip("0 ")]:
+    for key in [key for key in spelled if BY_KEY[key].flag and not values[key].strip("0 ")]:
         values[key] = ""  # PET_STANDALONE=0
-        del said[key]
-    return Given(values, said, found["training_script"], tuple(found["training_script_args"]))
+        del spelled[key]
+    return Given(values, spelled, found["training_script"], tuple(found["training_script_args"]))
 
 
 def option_table() -> str:

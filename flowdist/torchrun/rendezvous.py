@@ -40,7 +40,7 @@ class Rendezvous(NamedTuple):
 
 def meets_others(given: Given, nodes_max: int) -> bool:
     """Return whether the command line is one of several, each for one host."""
-    return nodes_max > 1 and not given.values["standalone"] and any(key in given.said for key in PLACES)
+    return nodes_max > 1 and not given.values["standalone"] and any(key in given.spelled for key in PLACES)
 
 
 def conf_of(given: Given) -> dict[str, str]:
@@ -66,7 +66,7 @@ def rendezvous_of(given: Given, env: Mapping[str, str], hosts: int) -> Rendezvou
     asked = conf.get("is_host", "").lower()
     runs: bool | None = None if is_this_machine(endpoint.host) else False
     rank = ""
-    if values["rdzv_backend"] == "static" and "node_rank" in given.said:
+    if values["rdzv_backend"] == "static" and "node_rank" in given.spelled:
         rank = values["node_rank"].strip() or "0"
         runs = rank == "0"
     if asked in YES or asked in NO:

@@ -92,7 +92,7 @@ def as_here(theirs: RoleGraph, ours: RoleGraph) -> RoleGraph:
 
 class _Settler:
     def __init__(self, given: Given, env: Mapping[str, str], gpus: Sequence[str], cpus: int) -> None:
-        self._given, self._values, self._said, self._env = given, given.values, given.said, env
+        self._given, self._values, self._spelled, self._env = given, given.values, given.spelled, env
         self._gpus, self._cpus = gpus, cpus
         self.problems = Problems()
         self._notes: list[str] = []
@@ -131,16 +131,16 @@ class _Settler:
             **self._times(),
         )
         log_dir = self._log_dir()
-        self._say(logical)
+        self._add_notes(logical)
         notes = tuple(self._notes)
         return Launch(written_on_the_command_line(topology), streams, run_id, log_dir, notes, rendezvous)
 
     def _refuse(self, key: str, why: str, help: str) -> None:
-        said = self._said.get(key, BY_KEY[key].names[-1])
-        self.problems.error("FD150", f"{said} cannot be honoured: {why}", help, CLI)
+        words = self._spelled.get(key, BY_KEY[key].names[-1])
+        self.problems.error("FD150", f"{words} cannot be honoured: {why}", help, CLI)
 
     def _unreadable(self, key: str, why: str, help: str) -> None:
-        self.problems.error("FD151", f"{self._said.get(key, BY_KEY[key].names[-1])}: {why}", help, CLI)
+        self.problems.error("FD151", f"{self._spelled.get(key, BY_KEY[key].names[-1])}: {why}", help, CLI)
 
     def _whole(self, key: str, least: int, most: int) -> int | None:
         """Return the number of an option; None if it is not given, or not a number in range, which is reported."""
@@ -250,7 +250,7 @@ class _Settler:
         rank = self._whole("node_rank", least=0, most=10**9)
         self._whole("master_port", least=0, most=65535)
         local = self._values["local_addr"].strip("[]")
-        if "local_addr" in self._said and not is_this_machine(local):
+        if "local_addr" in self._spelled and not is_this_machine(local):
             self._refuse(
                 "local_addr", f"{local} is not an address of this machine", "name the one that the others reach"
             )
@@ -265,7 +265,7 @@ class _Settler:
             return None
         for key in ("rdzv_endpoint", "master_addr"):
             host = host_of(self._values[key]) if key == "rdzv_endpoint" else self._values[key].strip("[]")
-            if key in self._said and not self._values["standalone"] and not is_this_machine(host):
+            if key in self._spelled and not self._values["standalone"] and not is_this_machine(host):
                 help = "leave it out, or ask for several nodes, --nnodes 2, and start this command on each host"
                 self._refuse(key, f"{ONE_MACHINE}, and {host} is another", help)
         if rank:
@@ -288,7 +288,7 @@ class _Settler:
         variables: dict[str, str] = {}
         if self._values["role"] != self._role_name():
             variables["ROLE_NAME"] = as_it_is(self._values["role"])
-        run_id = "" if "rdzv_id" not in self._said or self._values["standalone"] else self._values["rdzv_id"]
+        run_id = "" if "rdzv_id" not in self._spelled or self._values["standalone"] else self._values["rdzv_id"]
         if run_id:
             variables["TORCHELASTIC_RUN_ID"] = as_it_is(run_id)
         return variables, run_id
@@ -329,7 +329,7 @@ class _Settler:
         for stream, bit in (("stdout", 1), ("stderr", 2)):
             key = f"duplicate_{stream}_filters"
             if self._values[key] and not any(mask & bit for mask in tee.values()):
-                self._notes.append(f"{self._said[key]} finds nothing: no {stream} is tee'd (-t)")
+                self._notes.append(f"{self._spelled[key]} finds nothing: no {stream} is tee'd (-t)")
         return Streams(
             redirects=self._masks("redirects", procs),
             tee=tee,
@@ -358,16 +358,16 @@ class _Settler:
         text = self._values["log_dir"]
         if text == "/dev/null":
             self._notes.append(
-                f"{self._said['log_dir']}: the folder of the run, under runs/, keeps the logs all the same"
+                f"{self._spelled['log_dir']}: the folder of the run, under runs/, keeps the logs all the same"
             )
             return ""
         if text and Path(text).is_file():
             self._unreadable("log_dir", "it is a file", "name a folder")
         return text
 
-    def _say(self, nodes: int) -> None:
+    def _add_notes(self, nodes: int) -> None:
         """Add a note with the options without effect, and one that explains logical nodes."""
-        idle = [self._said[option.key] for option in OPTIONS if self._is_idle(option.key)] + self._idle
+        idle = [self._spelled[option.key] for option in OPTIONS if self._is_idle(option.key)] + self._idle
         if idle:
             self._notes.append(f"these change nothing here: {', '.join(idle)} (docs/torchrun.md says why)")
         if nodes > 1:
@@ -375,7 +375,7 @@ class _Settler:
             self._notes.append(f"{note} (or name an --rdzv-endpoint, and start it on each host)")
 
     def _is_idle(self, key: str) -> bool:
-        if key not in self._said:
+        if key not in self._spelled:
             return False
         if key == "rdzv_id":
             return bool(self._values["standalone"])

@@ -112,8 +112,8 @@ def test_warnings_alone_are_no_error() -> None:
 
 def test_what_roles_and_nodes_have_in_common_names_them_all() -> None:
     problems = Problems()
-    for who in ("node 'node0'", "role 'a'", "role 'b'"):
-        problems.error("FD100", "it is so", "do this", Place(COMMAND_LINE, 1), who=who)
+    for owner in ("node 'node0'", "role 'a'", "role 'b'"):
+        problems.error("FD100", "it is so", "do this", Place(COMMAND_LINE, 1), owner=owner)
     (problem,) = problems.sorted()
     assert problem.message == "node 'node0', role 'a', role 'b': it is so"
 

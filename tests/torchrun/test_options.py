@@ -65,7 +65,7 @@ def test_every_option_is_read_from_its_variable_as_from_the_command_line() -> No
     for option in (option for option in OPTIONS if option.from_env):
         value = "1" if option.flag else SAMPLES[option.key]
         given = read_options(["x.py"], {f"PET_{option.key.upper()}": value})
-        assert given.values[option.key] == value and f"PET_{option.key.upper()}={value}" in given.said[option.key]
+        assert given.values[option.key] == value and f"PET_{option.key.upper()}={value}" in given.spelled[option.key]
     assert read_options(["--tee", "1", "x.py"], {"PET_TEE": "3"}).values["tee"] == "1"
     assert not read_options(["x.py"], {"PET_STANDALONE": "0"}).values["standalone"]
     assert not read_options(["x.py"], {"PET_LOGS_SPECS": "mine"}).values["logs_specs"]

@@ -66,11 +66,11 @@ def _explain_failures(named: TopologyOptions, fails: tuple[str, ...]) -> None:
 
     failings = [failing for text in fails for failing in parse_failings(text, graph)]
     seats = _seats(graph) if any(failing.nodes for failing in failings) else {}
-    told = [explanation_of(graph, failing, seats) for failing in failings]
+    explanations = [explanation_of(graph, failing, seats) for failing in failings]
     if named.as_json:
-        print_json("explanation", failures=told)
+        print_json("explanation", failures=explanations)
     else:
-        click.echo("\n".join(explanation_text(each) for each in told), nl=False)
+        click.echo("\n".join(explanation_text(each) for each in explanations), nl=False)
 
 
 def _seats(graph: RoleGraph) -> dict[str, str]:

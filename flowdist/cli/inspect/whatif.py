@@ -10,7 +10,7 @@ import click
 
 from flowdist.cli.shared.common import load, print_json, write
 from flowdist.cli.shared.options import FaultOptions, TopologyOptions
-from flowdist.cli.shared.patience import Patience
+from flowdist.cli.shared.progress import ProgressLine
 from flowdist.cli.shared.simulated import simulated_summary
 from flowdist.errors import FlowdistError
 from flowdist.faults.files import join_plans
@@ -97,9 +97,9 @@ def answer(header: Header, lines: list[Line], name: str, question: Question, as_
     check_faults(recorded.plan, same)
     _refuse_foreign_topology(recorded.plan, other, question)
     check_faults(plan, other)
-    with Patience(quiet=as_json) as patience:
+    with ProgressLine(quiet=as_json) as progress:
         again, result = (
-            let_arrive(Simulation(graph, faults, checks="paced", tell=patience.tell), recorded.arrivals).run()
+            let_arrive(Simulation(graph, faults, checks="paced", tell=progress.tell), recorded.arrivals).run()
             for graph, faults in ((same, recorded.plan), (other, plan))
         )
     was = _recorded_summary(header, lines)
@@ -193,10 +193,10 @@ def _show(
     click.echo("")
     for line in table(_rows(summaries)):
         click.echo(line)
-    unsaid = summaries[0]["not_reported"]
-    if silent := silent_roles(unsaid):
+    not_reported = summaries[0]["not_reported"]
+    if silent := silent_roles(not_reported):
         click.echo("\nThe work that restarts cost is not known, and goodput is counted alike in each column:")
-        for text in not_reported_lines({"not_reported": {name: unsaid[name] for name in silent}}):
+        for text in not_reported_lines({"not_reported": {name: not_reported[name] for name in silent}}):
             click.echo(f"  {text}")
     click.echo("\nThe what-if in full\n\n" + summary_text(summaries[2]), nl=False)
     one, other = (Side(side, _header(r), r.lines[1:], False) for side, r in (("again", again), ("what if", result)))

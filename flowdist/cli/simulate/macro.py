@@ -13,7 +13,7 @@ import click
 
 from flowdist.cli.shared.common import print_json, write
 from flowdist.cli.shared.options import gathered
-from flowdist.cli.shared.patience import Patience
+from flowdist.cli.shared.progress import ProgressLine
 from flowdist.errors import FlowdistError
 from flowdist.faults.grammar import Plan
 from flowdist.graph import HOUR, RoleGraph
@@ -104,8 +104,8 @@ class MacroRun(NamedTuple):
         scope_of(self.graph, self.plan)  # refuses what macro mode cannot simulate
         if self.until_ns is None:
             raise FlowdistError("--cross-check needs an end", help="write --until 12h")
-        with Patience(quiet=self.as_json) as patience:
-            found = list(compare(self.graph, self.plan, self.seeds, self.until_ns, patience.tell))
+        with ProgressLine(quiet=self.as_json) as progress:
+            found = list(compare(self.graph, self.plan, self.seeds, self.until_ns, progress.tell))
         alike = sum(one.is_alike for one in found)
         shares = _shares(found)
         if self.as_json:

@@ -69,20 +69,20 @@ class Problems:
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, str, Place], Problem] = {}
-        self._who: dict[tuple[str, str, Place], dict[str, None]] = {}  # the roles that have it, in order
+        self._owners: dict[tuple[str, str, Place], dict[str, None]] = {}  # the roles that have it, in order
 
-    def error(self, code: str, message: str, help: str, place: Place, *, who: str = "") -> None:
-        """Add an error; `who` is what has it, such as `role 'trainer'`."""
-        self._add(Problem(code, message, help, place), who)
+    def error(self, code: str, message: str, help: str, place: Place, *, owner: str = "") -> None:
+        """Add an error; `owner` is what has it, such as `role 'trainer'`."""
+        self._add(Problem(code, message, help, place), owner)
 
-    def warn(self, code: str, message: str, help: str, place: Place, *, who: str = "") -> None:
-        """Add a warning; `who` is as in `error`."""
-        self._add(Problem(code, message, help, place, "warning"), who)
+    def warn(self, code: str, message: str, help: str, place: Place, *, owner: str = "") -> None:
+        """Add a warning; `owner` is as in `error`."""
+        self._add(Problem(code, message, help, place, "warning"), owner)
 
-    def _add(self, problem: Problem, who: str) -> None:
+    def _add(self, problem: Problem, owner: str) -> None:
         key = (problem.code, problem.message, problem.place)
         self._found.setdefault(key, problem)
-        self._who.setdefault(key, {})[who] = None
+        self._owners.setdefault(key, {})[owner] = None
 
     def codes(self) -> set[str]:
         """Return the codes of all problems so far."""
@@ -91,7 +91,7 @@ class Problems:
     def sorted(self) -> list[Problem]:
         """Return each problem once, in the order of the file; its message begins with the roles that have it."""
         named = [
-            problem._replace(message=_of_all(list(self._who[key]), problem.message))
+            problem._replace(message=_of_all(list(self._owners[key]), problem.message))
             for key, problem in self._found.items()
         ]
         return sorted(named, key=lambda p: (p.place.file, p.place.line, p.place.column, p.code))
@@ -102,17 +102,17 @@ class Problems:
             raise TopologyProblems(self.sorted())
 
 
-def _of_all(who: Sequence[str], message: str) -> str:
+def _of_all(owners: Sequence[str], message: str) -> str:
     """Return `role 'a': message`, or `roles 'a', 'b' and 'c': message`."""
-    if not any(who):
+    if not any(owners):
         return message
-    if len(who) == 1:
-        return f"{who[0]}: {message}"
-    kind = who[0].partition(" ")[0]
-    if any(not name.startswith(f"{kind} ") for name in who):
-        return f"{', '.join(who)}: {message}"
-    names = [name.partition(" ")[2] for name in who[:NAMED_MAX]]
-    last = f"{len(who) - NAMED_MAX} more" if len(who) > NAMED_MAX else names.pop()
+    if len(owners) == 1:
+        return f"{owners[0]}: {message}"
+    kind = owners[0].partition(" ")[0]
+    if any(not name.startswith(f"{kind} ") for name in owners):
+        return f"{', '.join(owners)}: {message}"
+    names = [name.partition(" ")[2] for name in owners[:NAMED_MAX]]
+    last = f"{len(owners) - NAMED_MAX} more" if len(owners) > NAMED_MAX else names.pop()
     return f"{kind}s {', '.join(names)} and {last}: {message}"
 
 

@@ -37,7 +37,7 @@ def read_env(fields: Fields, folder: Path) -> Env:
 
 
 def _secret(role: Fields, name: str, given: Secret, folder: Path) -> SecretRef | None:
-    fields = Fields(role.who, vars(given), given.site, role.problems)
+    fields = Fields(role.owner, vars(given), given.site, role.problems)
     sources = [source for source in ("env", "file") if fields.values[source] is not None]
     if len(sources) != 1:
         message = f"the secret {name} has {'two sources' if sources else 'no source'}"

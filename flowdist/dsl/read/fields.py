@@ -31,14 +31,14 @@ class Fields:
 
     def __init__(
         self,
-        who: str,
+        owner: str,
         values: Mapping[str, Any],
         site: CallSite,
         problems: Problems,
         overridden: Mapping[str, Place] | None = None,
         sites: Mapping[str, CallSite] | None = None,
     ) -> None:
-        self.who, self.values, self.problems = who, values, problems
+        self.owner, self.values, self.problems = owner, values, problems
         self._site, self._overridden, self._sites = site, overridden or {}, sites or {}
 
     @classmethod
@@ -52,7 +52,7 @@ class Fields:
         overridden = {
             key.removeprefix(prefix): place for key, place in self._overridden.items() if key.startswith(prefix)
         }
-        return Fields(self.who, vars(given), given.site, self.problems, overridden)
+        return Fields(self.owner, vars(given), given.site, self.problems, overridden)
 
     def place(self, name: str) -> Place:
         """Return the place of an argument, or of a part of it."""
@@ -77,11 +77,11 @@ class Fields:
 
     def error_at(self, place: Place, code: str, message: str, help: str) -> None:
         """Add an error at the given place."""
-        self.problems.error(code, message, help, place, who=self.who)
+        self.problems.error(code, message, help, place, owner=self.owner)
 
     def warn(self, code: str, name: str, message: str, help: str) -> None:
         """Add a warning at the argument `name`."""
-        self.problems.warn(code, message, help, self.place(name), who=self.who)
+        self.problems.warn(code, message, help, self.place(name), owner=self.owner)
 
     def duration(self, name: str, default: int, *, zero: bool = True) -> int:
         """Return a duration in ns; `default` if the argument is None. With `zero=False` a duration of 0 is refused."""

@@ -87,7 +87,7 @@ def _check_wider(fields: Fields, given: Restart, policy: RestartPolicy) -> None:
 
 
 def _rule(policy: Fields, rule: On) -> Rule:
-    fields = Fields(policy.who, vars(rule), rule.site, policy.problems)
+    fields = Fields(policy.owner, vars(rule), rule.site, policy.problems)
     kind = rule.kind
     if kind is not None and kind not in KINDS:
         fields.error("FD121", "kind", f"failure kind {kind!r} is unknown", did_you_mean(str(kind), KINDS))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 AFTER_S = 2.0
 
 
-class Patience:
+class ProgressLine:
     """Progress line, which is removed at the end. A `Simulation` takes its method `tell`.
 
     Args:
@@ -31,7 +31,7 @@ class Patience:
         self._since = clock()
         self._line: Progress | None = None
 
-    def __enter__(self) -> Patience:
+    def __enter__(self) -> ProgressLine:
         return self
 
     def __exit__(self, *_: object) -> None:
