@@ -17,9 +17,7 @@ from flowdist.graph import RoleGraph
 
 @click.command(name="explain")
 @topology_options
-@click.option(
-    "--fail", "fails", multiple=True, metavar="TARGET[:KIND]", help="ps/0, ps, node1, zone=a, ps/0:oom, ps/0:exit=2"
-)
+@click.option("--fail", "fails", multiple=True, metavar="TARGET[:KIND]", help="ps/0, ps, node1, zone=a, ps/0:exit=2")
 @guarded
 def command(named: TopologyOptions, fails: tuple[str, ...]) -> None:
     """Explain an error code; or what a failure restarts, in which order, which role pays, and why.

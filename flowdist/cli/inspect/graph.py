@@ -21,9 +21,7 @@ DRAWING_S_MAX = 60
 @click.command(name="graph")
 @topology_options
 @click.option("--format", "wanted", type=click.Choice(FORMATS), help="Default: the suffix of FILE, else mermaid.")
-@click.option(
-    "-o", "file", type=click.Path(dir_okay=False), metavar="FILE", help="Write to this file (default: stdout)."
-)
+@click.option("-o", "file", type=click.Path(dir_okay=False), metavar="FILE", help="Write to FILE (default: stdout).")
 @guarded
 def command(named: TopologyOptions, wanted: str | None, file: str | None) -> None:
     """Draw the role graph: roles with kind, size and resources, gates as arrows, restart domains as boxes.

@@ -16,9 +16,7 @@ COLOURS = {"running": "cyan", "succeeded": "green", "failed": "red", "died": "re
 
 @click.command(name="list")
 @click.option("-n", "most", type=click.IntRange(min=1), default=20, help="Maximum of runs to list (default: 20).")
-@click.option(
-    "--state", "states", multiple=True, type=click.Choice(list(COLOURS)), help="List runs in this state only."
-)
+@click.option("--state", "states", multiple=True, type=click.Choice(list(COLOURS)), help="List runs in this state.")
 @runs_option
 @json_option
 @guarded

@@ -51,16 +51,10 @@ class ReplayOptions(NamedTuple):
 @gathered(
     "options",
     ReplayOptions,
-    click.option(
-        "--step", type=click.IntRange(min=0), metavar="N", help="Show the state after event N; 0: before the first."
-    ),
+    click.option("--step", type=click.IntRange(min=0), metavar="N", help="Show the state after N events."),
     click.option("--until", metavar="TIME", help="Replay what happened up to this time: 3m10s."),
-    click.option(
-        "--state", "wants_state", is_flag=True, help="Show the state at the end; with --until, the state at that time."
-    ),
-    click.option(
-        "--log", "as_log", is_flag=True, help="Print one line an event: a mark, generation, steps and members."
-    ),
+    click.option("--state", "wants_state", is_flag=True, help="Show the state at the end, or at the time of --until."),
+    click.option("--log", "as_log", is_flag=True, help="Print one line an event: a mark, generation, steps, members."),
 )
 @gathered(
     "faults",
@@ -77,9 +71,7 @@ class ReplayOptions(NamedTuple):
     param_option,
     set_option,
 )
-@click.option(
-    "--trace", "trace_file", type=click.Path(dir_okay=False), help="Write the trace of the what-if to this file."
-)
+@click.option("--trace", "trace_file", type=click.Path(dir_okay=False), help="Write the trace of the what-if.")
 @json_option
 @guarded
 def command(

@@ -25,9 +25,7 @@ WATCH_S = 1.0
 @click.command(name="status")
 @run_options
 @click.option("--watch", "-w", is_flag=True, help="Show it once a second until the run is over.")
-@click.option(
-    "--plain", is_flag=True, help="With --watch: print a line whenever something has changed, on a terminal too."
-)
+@click.option("--plain", is_flag=True, help="With --watch: print a line for each change, on a terminal too.")
 @guarded
 def command(named: RunOptions, watch: bool, plain: bool) -> None:
     """Show the state of a run: roles, nodes, what is unusual, what the run waits for, and recent decisions.

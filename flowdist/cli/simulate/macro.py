@@ -31,12 +31,8 @@ class MacroOptions(NamedTuple):
 macro_options = gathered(
     "mode",
     MacroOptions,
-    click.option(
-        "--macro", "is_macro", is_flag=True, help="Compute from change to change: weeks of a large gang in seconds."
-    ),
-    click.option(
-        "--cross-check", is_flag=True, help="With --macro: simulate the same faults in both modes, and compare."
-    ),
+    click.option("--macro", "is_macro", is_flag=True, help="Compute changes alone: weeks of a large gang in seconds."),
+    click.option("--cross-check", is_flag=True, help="With --macro: simulate the same faults in both modes; compare."),
 )
 
 

@@ -52,21 +52,15 @@ class _Job(NamedTuple):
 @gathered(
     "one",
     OneRunOptions,
-    click.option(
-        "--seed", type=int, help="Seed of all that is drawn; 0 (default) draws nothing, others spread start-up times."
-    ),
-    click.option(
-        "--schedule", type=int, default=0, help="Number of another order of events that happen at the same time."
-    ),
+    click.option("--seed", type=int, help="Seed of what is drawn, such as start-up times; 0 (default) draws nothing."),
+    click.option("--schedule", type=int, default=0, help="Choose another order of simultaneous events by a number."),
     click.option(
         "--collective",
         type=click.Choice(["wait", "fail", "hang"]),
         help="What the peers of a worker that dies do, if workload= does not say.",
     ),
     click.option("--until", metavar="TIME", help="Stop the simulation at this time: 10m."),
-    click.option(
-        "--trace", "trace_file", type=click.Path(dir_okay=False), help="Write the trace, in the journal's format."
-    ),
+    click.option("--trace", "trace_file", type=click.Path(dir_okay=False), help="Write the trace, a journal."),
     click.option("--html", "html_file", type=click.Path(dir_okay=False), help="Draw it, as flowdist timeline does."),
     click.option("--full", is_flag=True, help="Show all lines of a long trace."),
 )

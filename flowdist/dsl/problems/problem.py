@@ -41,10 +41,7 @@ class Problem(NamedTuple):
         return {
             "code": self.code,
             "severity": self.severity,
-            "file": self.place.file,
-            "line": self.place.line,
-            "column": self.place.column,
-            "end_column": self.place.end_column,
+            **self.place._asdict(),
             "message": self.message,
             "help": self.help,
         }
