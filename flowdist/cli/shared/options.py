@@ -94,7 +94,7 @@ class FaultOptions(NamedTuple):
 
 _FAULTS = {
     "fails": repeated("--fail", "fails", metavar="FAULT", help="Cause a failure: ps/0@20s, node1@30s/60s."),
-    "scales": repeated("--scale", "scales", metavar="ROLE=N@WHEN", help="Scale: trainer=4@60s."),
+    "scales": repeated("--scale", "scales", metavar="ROLE=N@WHEN", help="Scale a role: trainer=4@60s."),
     "adds": repeated("--add", "adds", metavar="NODE@WHEN", help="Add a node like the first: node5@90s."),
     "drains": repeated("--drain", "drains", metavar="NODE@WHEN", help="Drain a node: node1@2m."),
     "rates": repeated("--rate", "rates", metavar="RATE", help="Faults at random: trainer-kill=6/replica-hour."),

@@ -91,7 +91,7 @@ def _allowed(spec: RoleSpec, graph: RoleGraph, seats: dict[str, list[Seat]]) -> 
     """Return the nodes that the role's placement allows, given the seats of the roles before it."""
     names = {node.name for node in allowed_nodes(spec, graph.cluster.nodes)}
     for near in spec.placement.near:
-        if near in seats:  # a role without seats has ended by then: only the controller knows where it was
+        if near in seats:  # others start later, or have ended: only the controller knows their nodes
             names &= _nodes_of(seats[near])
     for apart in spec.placement.apart:
         names -= _nodes_of(seats.get(apart, ()))
