@@ -22,7 +22,7 @@ def explain(*arguments: str) -> Result:
 @pytest.mark.parametrize("code", ["FD112", "fd112"])
 def test_a_code_is_explained_by_its_section(code: str) -> None:
     assert explain(code).stdout == (
-        "FD112: A replica larger than any node\n\nNo node could ever take it. Ask for less, or declare larger nodes.\n"
+        "FD112: A replica larger than any node\n\nNo node can ever take a replica of this role. Ask for less, or declare larger nodes.\n"
     )
 
 

@@ -105,7 +105,7 @@ def test_a_report_is_the_same_from_the_summary_and_from_the_journal(runs: Path) 
     assert again == told
     content = json.loads(call(report_command, "--json").output)
     assert (content["kind"], content["state"], content["outcome"]) == ("report", "succeeded", "succeeded")
-    assert "it died without an end" in call(report_command, "gang-2").output
+    assert "the run died without an end" in call(report_command, "gang-2").output
 
 
 def test_a_report_has_the_goodput_and_buckets_that_add_up(runs: Path) -> None:
