@@ -1,7 +1,7 @@
 """flowdist: declare multi-role distributed training, run it elastically, test its failures before they happen.
 
-The names that a topology file uses are imported on first use, so that `import flowdist.worker` in a
-training script costs nothing but the standard library.
+The names that a topology file uses are imported on first use, so that `import flowdist.worker` in a training script
+imports nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # PEP 562: the one place where the house allows a module __getattr__, because importing the DSL (msgspec)
-    # into every worker would cost each of them its import time.
+    # PEP 562. No other module has a __getattr__; this one saves every worker the import of the DSL and msgspec.
     if name == "launch":
         from flowdist.launching.caller import launch
 

@@ -1,6 +1,7 @@
-"""Topology -> RoleGraph: every argument is read, every default is filled in, every problem is kept.
+"""The compiler from a topology to a role graph.
 
-Roles are compiled one by one here; what concerns several of them is in `checks.py`.
+It reads every argument, fills in every default and collects every problem. Roles are compiled one by one; checks that
+concern several roles are in `check/`.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ DEFAULTS = {
 
 
 def compile_topology(topology: Topology, problems: Problems) -> RoleGraph:
-    """The graph; whether it may be used is for `problems` to say."""
+    """Return the graph of the topology. It may only be used if `problems` has no error afterwards."""
     top = Fields(f"topology {topology.name!r}", topology.fields, topology.site, problems, topology.overridden)
     folder = Path(topology.site.file).resolve().parent
     cluster = read_cluster(top, problems)
@@ -99,7 +100,7 @@ def _domains(topology: Topology, problems: Problems) -> tuple[Domain, ...]:
         for role in members:
             if not isinstance(role, Role) or role.topology is not topology:
                 help = "pass handles that this topology's role() returned"
-                message = f"domain {name!r}: {_words_for(role)} is no role of this topology"
+                message = f"domain {name!r}: {_words_for(role)} is not a role of this topology"
                 problems.error("FD135", message, help, site.place())
                 continue
             other = next((domain for domain in domains if role.name in domain.roles), None)
@@ -181,11 +182,11 @@ class _RoleCompiler:
         fields.choice("numa", ("node",))
         if not resources.gpu:
             help = "write gpu=1, or leave numa= out"
-            fields.error("FD155", "numa", "its workers have no GPU beside which they could run", help)
+            fields.error("FD155", "numa", "its workers have no GPU to which they could be bound", help)
         return "node"
 
     def _times(self, fields: Fields) -> dict[str, Any]:
-        """The durations that the topology may give defaults for."""
+        """Read the durations that default to those of the topology."""
         return {f"{name}_ns": fields.duration(name, default) for name, default in self._shared.items()}
 
     def _check_name(self, role: Role, fields: Fields) -> None:
@@ -194,10 +195,11 @@ class _RoleCompiler:
             help = "use lower case letters, digits and hyphens, beginning with a letter, at most 63"
             fields.error("FD102", "name", "its name is not usable as a host name", help)
         elif name in RESERVED or name in self._nodes or re.fullmatch(r"node\d+", name):
-            fields.error("FD102", "name", "its name means something else in faults", f'write "{name}-role"')
+            fields.error("FD102", "name", "its name has another meaning in faults", f'write "{name}-role"')
         if name in self._seen:
             line = self._seen[name].site.place().line
-            fields.error("FD101", "name", f"it is declared twice, first in line {line}", "give each role its own name")
+            help = "give each role its own name"
+            fields.error("FD101", "name", f"it is declared twice; the first time in line {line}", help)
         self._seen.setdefault(name, role)
 
     def _check_arguments(self, role: Role, fields: Fields) -> None:
@@ -232,7 +234,7 @@ class _RoleCompiler:
             low, high = high, low
         if resources.gpu and procs % resources.gpu:
             help = f"write x{resources.gpu} procs, or change gpu="
-            fields.error("FD111", "replicas", f"{procs} procs are no multiple of its {resources.gpu} gpus", help)
+            fields.error("FD111", "replicas", f"{procs} procs are not a multiple of its {resources.gpu} gpus", help)
         elif resources.gpu and procs > resources.gpu:
             help = "NCCL refuses two ranks on one GPU; gloo takes them"
             fields.warn("FD301", "replicas", f"{procs} procs share {resources.gpu_words}", help)
@@ -252,15 +254,15 @@ class _RoleCompiler:
         for i, item in enumerate(fields.items("depends_on", Gate, Role, help=help)):
             gate = item.started() if isinstance(item, Role) else item
             if not isinstance(gate, Gate) or gate.role.topology is not self._topology:
-                message = f"{_words_for(item)} is no gate of this topology"
+                message = f"{_words_for(item)} is not a gate of this topology"
                 fields.error_at(fields.element("depends_on", i), "FD135", message, help)
                 continue
             if gate.role.name in gates:
-                message = f"two gates on role {gate.role.name!r}"
+                message = f"it has two gates on role {gate.role.name!r}"
                 place = fields.element("depends_on", i)
                 fields.error_at(place, "FD136", message, "keep one gate; ready() includes started()")
                 continue
-            reader = Fields(fields.who, {"on_restart": gate.on_restart}, gate.site, self._problems)
+            reader = Fields(fields.owner, {"on_restart": gate.on_restart}, gate.site, self._problems)
             on_restart = reader.choice("on_restart", ("reconnect", "restart"))
             gates[gate.role.name] = GateSpec(gate.role.name, gate.condition, on_restart)  # type: ignore[arg-type]
         return tuple(gates.values())
@@ -275,7 +277,8 @@ class _RoleCompiler:
             fields.error("FD131", "ready_when", f"ready_when={value!r} is unknown", help)
             return None
         if how != "call" and not target:
-            fields.error("FD131", "ready_when", f"ready_when={value!r} says not what", f'write "{how}:..."')
+            message = f"ready_when={value!r} has nothing after the colon"
+            fields.error("FD131", "ready_when", message, f'write "{how}:..."')
             return None
         if how in ("tcp", "http") and (port := target.partition("/")[0]) not in ports:
             help = did_you_mean(port, ports) if ports else f'write ports=["{port}"]'
@@ -284,18 +287,18 @@ class _RoleCompiler:
             try:
                 re.compile(target)
             except re.error as error:
-                fields.error("FD131", "ready_when", f"{target!r} is no regular expression: {error}", "correct it")
+                fields.error("FD131", "ready_when", f"{target!r} is not a regular expression: {error}", "correct it")
         return Readiness(how, target)  # type: ignore[arg-type]
 
 
 def _roles_in(macros: list[tuple[str, str]]) -> tuple[str, ...]:
-    """The roles whose addresses are asked for."""
+    """Return the roles whose addresses the macros need."""
     names = [macro.split(":")[1] for _, macro in macros if macro.startswith("addresses:")]
     return tuple(dict.fromkeys(names))
 
 
 def _words_for(value: object) -> str:
-    """What the user passed, as the user would call it."""
+    """Name a value in the words of a topology file."""
     if isinstance(value, Gate):
         return _words_for(value.role)
     return f"role {value.name!r} of topology {value.topology.name!r}" if isinstance(value, Role) else repr(value)

@@ -19,14 +19,14 @@ FailureWord = Literal[
 
 
 class Node:
-    """What one node offers: `Node("node0", cpu=8, gpu=2, memory="64GiB", labels={"zone": "a"})`.
+    """Capacity and labels of one node: `Node("node0", cpu=8, gpu=2, memory="64GiB", labels={"zone": "a"})`.
 
     Args:
-        name: Defaults to `node0`, `node1`, ... by its position.
+        name: Name of the node (default: `node0`, `node1`, ... by its position).
         cpu: Cores.
         gpu: Whole devices.
         memory: Bytes, or text such as `64GiB`.
-        labels: Free words about the node.
+        labels: Names and values of your choice, for `where=` of roles.
     """
 
     def __init__(
@@ -51,14 +51,14 @@ class Resources:
 
 
 class On:
-    """One rule: what to do about a failure that matches. The first rule that matches decides.
+    """One rule of a restart policy: the action for a failure that matches. The first rule that matches decides.
 
     Args:
-        kind: A kind of failure; None matches any.
-        exit: Only this exit code.
-        signal: Only this signal, such as `"SEGV"`.
+        kind: Kind of failure; None matches every kind.
+        exit: Exit code; None matches every code.
+        signal: Signal, such as `"SEGV"`; None matches every signal.
         do: `restart`, `fail` the job, or `ignore` the replica.
-        count: Whether a restart by this rule is charged to the budget.
+        count: True if a restart by this rule is charged to the budget.
     """
 
     def __init__(
@@ -75,18 +75,18 @@ class On:
 
 
 class Restart:
-    """What a failure of the role restarts, how often, and what comes after that.
+    """Restart policy of a role: what a failure restarts, how often, and what follows.
 
     Args:
         scope: `replica` (roles without gang), `role`, `domain` or `job`.
-        max_restarts: The budget; 0 means that a failure is final.
-        within: The window of the budget; None: the whole job.
-        then: What happens when the budget is used up: `fail` the job, `ignore` the replica, or a wider Restart
-            with a budget of its own, such as `Restart("job", max_restarts=2)`.
-        rules: Exceptions by kind of failure, the first match decides.
-        backoff: Wait before the second counted restart; it doubles from there. The first waits for nothing.
-        backoff_max: The longest wait.
-        backoff_reset: This long without a counted incident starts the back-off anew.
+        max_restarts: Budget of restarts; with 0 a failure is final.
+        within: Window of the budget; None: the whole job.
+        then: Action when the budget is used up: `fail` the job, `ignore` the replica, or a wider Restart with a budget
+            of its own, such as `Restart("job", max_restarts=2)`.
+        rules: Exceptions by kind of failure; the first match decides.
+        backoff: Wait before the second counted restart. It doubles with each further one; the first does not wait.
+        backoff_max: Longest wait.
+        backoff_reset: Time without a counted incident after which the back-off starts anew.
     """
 
     def __init__(
@@ -107,29 +107,29 @@ class Restart:
 
 
 class Workload:
-    """How the simulator plays a worker of the role.
+    """Timing of a worker of the role in the simulator.
 
     Args:
         steps: Steps until the task is done; services ignore it.
-        step_time: One step, by the fastest worker.
-        step_spread: How much longer the slowest may take, as a share: with 0.1 each attempt of a worker draws a step
-            time between `step_time` and a tenth more. The world goes at the pace of its slowest member; of N workers it
-            takes 1 + step_spread * N / (N + 1) times as long on average. Seed 0 draws nothing.
-        startup: From the start of the process to its first step, or to readiness.
-        warmup: From the moment that all workers of the world are up to their first step: compilation, caches, the first
-            connections. Paid whenever a worker of the world is a new process.
-        checkpoint_every: Time between checkpoints in which workers step.
-        checkpoint_time: How long it takes until a checkpoint is whole. What dies earlier resumes from the one before.
-        checkpoint_blocks: For how long of that the workers stand still. None: all of it. With less the checkpoint is
-            asynchronous: they step on while it is written.
-        restore_time: How long a restart takes to read its checkpoint.
-        rejoin_time: Its workers call `worker.elastic()`: how long until they train on in a new generation, in the same
-            process. None: they are restarted.
-        collective: What becomes of the peers of a worker that dies: "fail", as with gloo, a moment later with exit code
-            1; "hang", as with NCCL, until they are killed; "wait", they stand still and do as they are told. None: not
-            said; they wait, and campaigns try all three.
-        collective_timeout: How long they hang before the process group gives up. None: as in torch, 30 minutes where
-            they fail and 10 where they hang.
+        step_time: Duration of one step of the fastest worker.
+        step_spread: Share by which a step of the slowest worker may be longer. With 0.1 each attempt of a worker draws
+            a step time from `step_time` to a tenth more. A world has the pace of its slowest member: with N workers a
+            step takes 1 + step_spread * N / (N + 1) times as long on average. Seed 0 draws nothing.
+        startup: Time from the start of the process to its first step, or to readiness.
+        warmup: Time from the start-up of the last worker of the world to the first step: compilation, caches, first
+            connections. Spent in each generation in which a worker is a new process.
+        checkpoint_every: Time from one checkpoint to the next, without the time for which a checkpoint blocks.
+        checkpoint_time: Time until a checkpoint is complete. Workers that fail earlier resume from the one before.
+        checkpoint_blocks: Part of `checkpoint_time` for which workers do not step. None: all of it. With less, the
+            checkpoint is asynchronous: workers step while it is written.
+        restore_time: Time that a restarted worker needs to read its checkpoint.
+        rejoin_time: Time until workers that call `worker.elastic()` train again in a new generation, in the same
+            process. None: workers are restarted.
+        collective: What the peers of a worker that dies do. "fail": they exit with code 1 a moment later, as with gloo.
+            "hang": they hang until they are killed, as with NCCL. "wait": they wait for orders. None: they wait, and
+            campaigns try all three.
+        collective_timeout: Time after which the process group gives up. None: as in torch, 30 minutes with "fail" and
+            10 minutes with "hang".
     """
 
     def __init__(
@@ -157,11 +157,11 @@ class Workload:
 
 
 class Secret:
-    """A value for `env=` that is read when a worker starts, and is nowhere in the graph, the plan or the journal.
+    """Secret value for `env=`. It is read when a worker starts, and is never in the graph, the plan or the journal.
 
     Args:
-        env: The variable that has it where flowdist runs.
-        file: The file that has it, without the newline at its end; relative to the topology file, `~` is the home.
+        env: Variable of the flowdist process that has the value.
+        file: File that has the value, relative to the topology file; `~` is the home. A newline at its end is removed.
     """
 
     def __init__(self, *, env: str | None = None, file: str | None = None) -> None:

@@ -12,9 +12,7 @@ class JobOptions(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
     heartbeat_ns: int = 500 * MS
     lease_ns: int = 4 * SECOND
-    lease_margin_ns: int = (
-        1 * SECOND
-    )  # the agent fences this long before the lease ends, the controller replaces after (R19)
+    lease_margin_ns: int = 1 * SECOND  # agents fence this long before a lease ends, nodes are lost after (R19)
     cause_window_ns: int = 2 * SECOND  # R7
     min_uptime_ns: int = 60 * SECOND  # R8
     free_incidents_max: int = 5  # R8

@@ -1,4 +1,4 @@
-"""The command as a user types it: help, unknown words, exit codes, and what is never imported."""
+"""The command line as a user types it: help, unknown words, exit codes, and modules that are not imported."""
 
 from __future__ import annotations
 
@@ -102,18 +102,18 @@ def test_plan_as_json_holds_the_graph() -> None:
         (["simulate", GANG, "--fail", "node1@3s:exit=3"], "exit of a node means nothing here"),
         (["simulate", GANG, "--scale", "trainer@3s"], "cannot be read"),
         (["simulate", GANG, "--scale", "trianer=2@3s"], "no role 'trianer'"),
-        (["simulate", GANG, "--until", "soon"], "--until soon is no duration"),
+        (["simulate", GANG, "--until", "soon"], "--until soon is not a duration"),
         (["simulate", "nope.toml"], "nope.toml: No such file"),
         (["run", GANG, "--fail", "node1@3s:partition=node2"], "run cannot cut node1 off from node2"),
         (["run", GANG, "--add", "node1@3s"], "there is a 'node1' already"),
         (["run", GANG, "--replicas", "2"], "--replicas is for scripts"),
         (["run", GANG, "-p", "x"], "-p x has no value"),
-        (["replay", GANG], "is no journal"),
+        (["replay", GANG], "is not a journal"),
         (["status", "zebra"], "there is no run 'zebra' in runs"),
         (["logs", "--run", "zebra"], "there is no run 'zebra' in runs"),
-        (["scale", "trainer"], "'trainer' is no ROLE=N"),
-        (["scale", "trainer=99999999999999999999"], "is no ROLE=N"),
-        (["scale", "trainer=-1"], "'trainer=-1' is no ROLE=N"),
+        (["scale", "trainer"], "'trainer' is not a ROLE=N"),
+        (["scale", "trainer=99999999999999999999"], "is not a ROLE=N"),
+        (["scale", "trainer=-1"], "'trainer=-1' is not a ROLE=N"),
         (["drain", "node1", "--runs", "nowhere"], "there is no run 'latest' in nowhere"),
         (["check", "nope.py"], "no topology file 'nope.py'"),
     ],

@@ -1,4 +1,4 @@
-"""`flowdist explain`: of a code, of a failure, as JSON, and of what it cannot make sense of."""
+"""`flowdist explain`: codes, failures, JSON, and arguments that cannot be read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def explain(*arguments: str) -> Result:
 @pytest.mark.parametrize("code", ["FD112", "fd112"])
 def test_a_code_is_explained_by_its_section(code: str) -> None:
     assert explain(code).stdout == (
-        "FD112: A replica larger than any node\n\nNo node could ever take it. Ask for less, or declare larger nodes.\n"
+        "FD112: A replica larger than any node\n\nNo node can ever take a replica of this role. Ask for less, or declare larger nodes.\n"
     )
 
 

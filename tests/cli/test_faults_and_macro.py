@@ -32,7 +32,7 @@ def test_rates_are_in_the_record_and_the_same_seed_draws_the_same(tmp_path: Path
     assert header["options"]["rates"] == f"{RATE} trainer-oom=3/replica-day" and header["seed"] == 4
     specs = [line["spec"] for line in lines if line["type"] == "fault"]
     assert specs and all(spec.startswith("node") and spec.endswith("/2m") for spec in specs)
-    # what was drawn, written out, is the same run
+    # the drawn faults, given as --fail, make the same run
     fails = [word for spec in specs for word in ("--fail", spec)]
     written = simulate(GANG, *fails, "--seed", "4", "--until", "20m")
     assert written.output.split("digest ")[1].split()[0] == digests[0].split()[0]

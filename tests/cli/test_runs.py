@@ -1,4 +1,4 @@
-"""The verbs about a run as a user types them, for runs that are over: what they show, what they refuse."""
+"""Verbs about a run as a user types them, for runs that are over: output and refusals."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_seed_without_rates_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run that has ended as its simulation did, and one that died on its way."""
+    """Make the folders of a run that ended as its simulation did, and of a run that died before its end."""
     result = simulated("gang.py", "node2@3m/2m")
     lines = [encode_line(line) for line in result.lines]
     header = result.lines[0]
@@ -105,7 +105,7 @@ def test_a_report_is_the_same_from_the_summary_and_from_the_journal(runs: Path) 
     assert again == told
     content = json.loads(call(report_command, "--json").output)
     assert (content["kind"], content["state"], content["outcome"]) == ("report", "succeeded", "succeeded")
-    assert "it died without an end" in call(report_command, "gang-2").output
+    assert "the run died without an end" in call(report_command, "gang-2").output
 
 
 def test_a_report_has_the_goodput_and_buckets_that_add_up(runs: Path) -> None:

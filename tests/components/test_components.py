@@ -1,4 +1,4 @@
-"""TorchX's builtins: what they declare, how a user's mistake is shown, and how the command line calls them."""
+"""Builtins of TorchX: the topologies that they return, the problems of wrong arguments, and the command line."""
 
 from __future__ import annotations
 

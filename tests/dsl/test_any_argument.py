@@ -1,4 +1,4 @@
-"""Whatever stands in an argument, the compiler answers with a graph or with problems, never with an exception."""
+"""The compiler returns a graph or problems for any argument, and never raises another exception."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the DSL compiles to: values, defaults, parameters, overrides."""
+"""Compiled topologies: values, defaults, parameters and overrides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where replicas may run: what the words mean, and what no node can give."""
+"""Placement: the meaning of each argument, and placements that no node can satisfy."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_placement_is_read(tmp_path: Path, arguments: str, placement: Placemen
         ("near=True", "FD134", "near=True must be a list", "write near=ROLE", "True"),
         ("near=False", "FD134", "near=False must be a list", "write near=ROLE", "False"),
         ("near=Topology('y').role('a', 'true')", "FD135", "not role 'a'", "role() returned", None),
-        ("near=[a, b], apart=b", "FD146", "near 'b', and apart from it", "leave one of them out", "[a, b]"),
+        ("near=[a, b], apart=b", "FD146", "near 'b' and apart from it", "leave one of them out", "[a, b]"),
         ("where={'zone': 'easst'}", "FD146", "no node has the label zone=easst", 'did you mean "east"?', None),
         ("where={'zoen': 'east'}", "FD146", "the label zoen=east", 'did you mean "zone"? Or write Node(', None),
         ("where={'zone': 'west', 'rack': 7}", "FD146", "both zone=west and rack=7", "leave one of them out", None),

@@ -1,4 +1,4 @@
-"""The role graph: what can be asked of it, and its JSON."""
+"""The role graph: its methods, and its JSON."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def test_neither_ctrl_c_nor_the_end_of_the_terminal_reaches_a_run_in_the_backgro
         os.chdir(tmp_path)
         os.execve(sys.executable, shell, {**os.environ, MARK: tmp_path.name})
     told = b"".join(iter(lambda: _read(master), b""))
-    assert os.waitpid(pid, 0)[1] == 0 and b"it runs in the background" in told, told
+    assert os.waitpid(pid, 0)[1] == 0 and b"the run is in the background" in told, told
     os.close(master)
     with Job(tmp_path, "--watch", verb="status") as watch:
         watch.until("running: trainer 1/1 step ", 2)
@@ -206,7 +206,7 @@ def test_a_job_that_cannot_start_yet_gives_the_shell_back_all_the_same(tmp_path:
     count = str(machine_cpus() // each + 1)  # one more than there is room for on this host
     size = ("--nodes", count, "--replicas", count, "--set", f"trainer.cpu={each}")
     with detached(tmp_path, "--listen", f"127.0.0.1:{free_port()}", *size) as job:
-        assert "it runs in the background, and waits for " in job.text
+        assert "the run is in the background, and waits for " in job.text
         assert "cancelled" in verb(job, "cancel", "--wait")
         with Deaths(job.alive()) as deaths:
             assert deaths.survivors() == []

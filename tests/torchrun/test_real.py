@@ -1,4 +1,4 @@
-"""The same command line under torchrun and under flowdist, on real processes."""
+"""The same command lines with torchrun and with flowdist, on real processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ open(f"{sys.argv[1]}-{os.environ['RANK']}.json", "w").write(json.dumps(told))
 dist.barrier()
 dist.destroy_process_group()
 """
-# What names a place or a port of the run, and what flowdist adds: docs/torchrun.md and docs/run.md have all of it.
+# Variables with a path or a port of the run, and those that flowdist adds: see docs/torchrun.md and docs/run.md.
 OTHERWISE = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE"}
 ADDED = {"GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "PYTHONUNBUFFERED"}
 TAKEN_AWAY = {"TORCHELASTIC_SIGNALS_TO_HANDLE"}

@@ -12,7 +12,7 @@ from flowdist.cli.shared.options import TopologyOptions, topology_options
 @topology_options
 @guarded
 def command(named: TopologyOptions) -> None:
-    """Report every problem of a topology, each at its place. Exit code 2 if there is an error."""
+    """Report every problem of a topology, each at its place in the file. Exit code 2 if there is an error."""
     loaded = load(named)
     if named.as_json:
         print_json("problems", problems=[problem.as_dict() for problem in loaded.warnings])

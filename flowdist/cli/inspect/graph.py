@@ -1,4 +1,4 @@
-"""`flowdist graph`: the role graph as a drawing."""
+"""`flowdist graph`: a drawing of the role graph."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ DRAWING_S_MAX = 60
 
 @click.command(name="graph")
 @topology_options
-@click.option("--format", "wanted", type=click.Choice(FORMATS), help="Default: by the suffix of FILE, else mermaid.")
-@click.option("-o", "file", type=click.Path(dir_okay=False), metavar="FILE", help="Write there, not to stdout.")
+@click.option("--format", "wanted", type=click.Choice(FORMATS), help="Default: the suffix of FILE, else mermaid.")
+@click.option("-o", "file", type=click.Path(dir_okay=False), metavar="FILE", help="Write to FILE (default: stdout).")
 @guarded
 def command(named: TopologyOptions, wanted: str | None, file: str | None) -> None:
     """Draw the role graph: roles with kind, size and resources, gates as arrows, restart domains as boxes.
@@ -35,7 +35,7 @@ def command(named: TopologyOptions, wanted: str | None, file: str | None) -> Non
         raise FlowdistError("--json does not go with --format or -o", help="leave out one or the other")
     form = wanted or ("mermaid" if file is None else format_of(file, SUFFIXES))
     if form == "png" and file is None:
-        raise FlowdistError("png is no text for a terminal", help="name a file: -o graph.png")
+        raise FlowdistError("png cannot be shown on a terminal", help="name a file: -o graph.png")
     graph = load(named).graph
     if named.as_json:
         print_json("graph", **graph_of(graph))
@@ -48,7 +48,11 @@ def command(named: TopologyOptions, wanted: str | None, file: str | None) -> Non
 
 
 def _draw(text: str, form: str) -> bytes:
-    """The image that graphviz makes of it; FlowdistError where graphviz is not installed, or fails."""
+    """Return the image that graphviz draws.
+
+    Raises:
+        FlowdistError: Graphviz is not installed, or fails.
+    """
     otherwise = "or take --format mermaid or dot"
     program = shutil.which("dot")
     if program is None:
@@ -61,7 +65,7 @@ def _draw(text: str, form: str) -> bytes:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise FlowdistError(f"{program} did not draw the graph: {error}", help=otherwise) from None
     if done.returncode != 0:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        why = said[0] if said else f"exit code {done.returncode}"
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        why = lines[0] if lines else f"exit code {done.returncode}"
         raise FlowdistError(f"{program} did not draw the graph: {why}", help=otherwise)
     return done.stdout

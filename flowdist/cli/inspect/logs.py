@@ -63,17 +63,13 @@ class LogOptions(NamedTuple):
     "options",
     LogOptions,
     click.option("--follow", "-f", is_flag=True, help="Print new lines, of later attempts too, until the run is over."),
-    click.option(
-        "--attempt", type=click.IntRange(min=1), metavar="N", help="Print this attempt (default: the last one)."
-    ),
+    click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="Print this attempt (default: the last)."),
     click.option("--all-attempts", is_flag=True, help="Print all attempts, one after the other."),
     click.option("--tail", "-n", type=click.IntRange(min=0), metavar="N", help="Print the last N lines of each file."),
     click.option("--stdout", "only_out", is_flag=True, help="Leave out stderr."),
     click.option("--stderr", "only_err", is_flag=True, help="Leave out stdout."),
     click.option("--no-prefix", is_flag=True, help="Leave out the name of the worker before each line."),
-    click.option(
-        "--events", is_flag=True, help="Print the journal instead, as JSON lines: events, decisions and reasons."
-    ),
+    click.option("--events", is_flag=True, help="Print the journal: events and decisions as JSON lines."),
 )
 @run_option
 @runs_option

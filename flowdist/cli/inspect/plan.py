@@ -1,4 +1,4 @@
-"""`flowdist plan`: what will happen, before anything does."""
+"""`flowdist plan`: sizes, placement and policies, before anything runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flowdist.cli.shared.options import TopologyOptions, topology_options
 @topology_options
 @guarded
 def command(named: TopologyOptions) -> None:
-    """Show sizes, placement, start waves, policies, and what restarts with what."""
+    """Show sizes, placement, start waves, restart policies, and what restarts with what."""
     loaded = load(named)
     from flowdist.report.static.plan import plan_of, plan_text  # networkx: only where the graph is analysed
 

@@ -1,4 +1,4 @@
-"""`flowdist replay`: the journal of a run, fed to a fresh controller, event by event."""
+"""`flowdist replay`: the journal of a run, replayed with a fresh controller event by event."""
 
 from __future__ import annotations
 
@@ -51,16 +51,10 @@ class ReplayOptions(NamedTuple):
 @gathered(
     "options",
     ReplayOptions,
-    click.option(
-        "--step", type=click.IntRange(min=0), metavar="N", help="Show the state after event N; 0: before the first."
-    ),
+    click.option("--step", type=click.IntRange(min=0), metavar="N", help="Show the state after N events."),
     click.option("--until", metavar="TIME", help="Replay what happened up to this time: 3m10s."),
-    click.option(
-        "--state", "wants_state", is_flag=True, help="Show the state at the end; with --until, the state at that time."
-    ),
-    click.option(
-        "--log", "as_log", is_flag=True, help="Print one line an event: a mark, generation, steps and members."
-    ),
+    click.option("--state", "wants_state", is_flag=True, help="Show the state at the end, or at the time of --until."),
+    click.option("--log", "as_log", is_flag=True, help="Print one line an event: a mark, generation, steps, members."),
 )
 @gathered(
     "faults",
@@ -77,9 +71,7 @@ class ReplayOptions(NamedTuple):
     param_option,
     set_option,
 )
-@click.option(
-    "--trace", "trace_file", type=click.Path(dir_okay=False), help="Write the trace of the what-if to this file."
-)
+@click.option("--trace", "trace_file", type=click.Path(dir_okay=False), help="Write the trace of the what-if.")
 @json_option
 @guarded
 def command(
@@ -127,7 +119,7 @@ def command(
 
 
 def _hear(play: Replay, line: Line) -> None:
-    """Feed one line, and check the state while it means something."""
+    """Replay one line, and check the state unless the replay differs from the record."""
     play.hear(line)
     if play.difference is None and isinstance(line, Record):
         check_job(play.job)
@@ -137,7 +129,7 @@ def _chosen(lines: list[Line], options: ReplayOptions) -> Iterator[Line]:
     """Return the lines up to the event of --step or the time of --until.
 
     Raises:
-        FlowdistError: There is no such event, or --until is no duration.
+        FlowdistError: There is no such event, or --until is not a duration.
     """
     step, end_ns = options.step, until_ns(options.until)
     last = max((line.n for line in lines if isinstance(line, Record)), default=0)

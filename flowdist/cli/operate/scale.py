@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from flowdist.control.job.state import ReplicaPhase
     from flowdist.record.status import Status
 
-DIGITS_MAX = 9  # as in --scale of run: a longer number is no size, and may not fit the message
+DIGITS_MAX = 9  # as in --scale of run: a longer number is not a size, and may not fit the message
 
 
 @click.command(name="scale")
@@ -58,5 +58,5 @@ def _settled_count(phases: Mapping[ReplicaPhase, int]) -> int:
 def _size(text: str) -> tuple[str, int]:
     role, equals, number = text.partition("=")
     if not equals or not role or not number.isdecimal() or len(number) > DIGITS_MAX:
-        raise FlowdistError(f"{text!r} is no ROLE=N", help="write flowdist scale trainer=4")
+        raise FlowdistError(f"{text!r} is not a ROLE=N", help="write flowdist scale trainer=4")
     return role, int(number)

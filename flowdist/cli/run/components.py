@@ -28,9 +28,7 @@ TORCHX_OPTIONS = (
     click.option("--name", default="/", metavar="EXPERIMENT/RUN", help="Both parts may be left out."),
     click.option("-h", "--h", metavar="SIZE", help="A named size of flowdist.toml."),
     click.option("--env", "env", multiple=True, metavar="A=1,B=2", help="Environment variables of the workers."),
-    click.option(
-        "--max_retries", "--max-retries", type=int, default=0, help="How many failures restart the job (default: 0)."
-    ),
+    click.option("--max_retries", "--max-retries", type=int, default=0, help="Restarts of the job (default: 0)."),
     click.option("--debug", is_flag=True, help="Set the variables that make torch and NCCL log more."),
     click.option("--mounts", multiple=True, help="Refused: the processes see the files of this machine."),
     click.option("--image", help="Refused: the processes run on this machine, in no container."),

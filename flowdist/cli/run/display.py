@@ -18,24 +18,17 @@ class DisplayOptions(NamedTuple):
     metrics_port: int | None
 
 
-quiet_option = click.option(
-    "--quiet", "-q", is_flag=True, help="Show what flowdist does, but not the output of workers."
-)
+quiet_option = click.option("--quiet", "-q", is_flag=True, help="Show events of flowdist, but no output of workers.")
 display_options = gathered(
     "display",
     DisplayOptions,
     quiet_option,
     click.option("--plain", is_flag=True, help="Print lines alone; on a terminal, draw no picture of the job."),
-    click.option(
-        "--detach",
-        "-d",
-        is_flag=True,
-        help="Return to the shell once the job has started, and run it in the background; see flowdist status.",
-    ),
+    click.option("--detach", "-d", is_flag=True, help="Run in the background after the start; see flowdist status."),
     click.option(
         "--metrics-port",
         type=click.IntRange(0, 65535),
         metavar="PORT",
-        help="Serve metrics for Prometheus at this port of 127.0.0.1; 0 takes any free port.",
+        help="Serve metrics for Prometheus at this port of 127.0.0.1; 0: any free port.",
     ),
 )

@@ -78,7 +78,7 @@ def place_of(endpoint: str, job_id: str | None, *, hosts: int = 1, local_addr: s
     """Return the place at which the hosts of a topology meet.
 
     Raises:
-        FlowdistError: The endpoint is no HOST:PORT.
+        FlowdistError: The endpoint is not a HOST:PORT.
     """
     from flowdist.runtime.wire.addresses import endpoint_of
     from flowdist.torchrun.rendezvous import C10D_PORT, JOIN_TIMEOUT_S, Rendezvous

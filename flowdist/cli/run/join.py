@@ -23,9 +23,7 @@ from flowdist.graph import RoleGraph
 @click.option("--id", "job_id", metavar="ID", help="The name of the job, if flowdist run was given one with --id.")
 @click.option("--workdir", metavar="DIR", help="Folder in which the commands run here (default: as on the other host).")
 @click.option("--local-addr", default="", metavar="ADDRESS", help="Address at which the other hosts reach this one.")
-@click.option(
-    "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Time to wait for the other host (default: 600)."
-)
+@click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Wait for the host (default: 600).")
 @runs_option
 @quiet_option
 @guarded

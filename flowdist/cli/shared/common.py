@@ -95,14 +95,14 @@ def until_ns(text: str | None) -> int | None:
     """Return the value of --until in ns; None if the option is not given.
 
     Raises:
-        FlowdistError: The text is no duration.
+        FlowdistError: The text is not a duration.
     """
     from flowdist.graph import parse_duration  # msgspec: not needed by --help
 
     try:
         return parse_duration(text) if text is not None else None
     except ValueError:
-        raise FlowdistError(f"--until {text} is no duration", help="write 30s, 1m30s or 2h") from None
+        raise FlowdistError(f"--until {text} is not a duration", help="write 30s, 1m30s or 2h") from None
 
 
 def format_of(file: str, suffixes: Mapping[str, str]) -> str:

@@ -12,17 +12,12 @@ if TYPE_CHECKING:
     from flowdist.faults.grammar import Plan
 
 F = TypeVar("F", bound=Callable[..., Any])
+repeated = functools.partial(click.option, multiple=True)
 
-runs_option = click.option(
-    "--runs", "base", default="runs", metavar="DIR", help="Folder with the folders of runs (default: runs)."
-)
+runs_option = click.option("--runs", "base", default="runs", metavar="DIR", help="Folder of all runs (default: runs).")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
-param_option = click.option(
-    "-p", "params", multiple=True, metavar="NAME=VALUE", help="Set a parameter of the topology."
-)
-set_option = click.option(
-    "--set", "sets", multiple=True, metavar="[ROLE.]FIELD=VALUE", help="Override a field; see docs/dsl.md."
-)
+param_option = repeated("-p", "params", metavar="NAME=VALUE", help="A parameter of the topology.")
+set_option = repeated("--set", "sets", metavar="[ROLE.]FIELD=VALUE", help="Override a field: docs/dsl.md.")
 
 
 def gathered(name: str, kind: type[Any], *options: Callable[[Any], Any]) -> Callable[[F], F]:
@@ -98,20 +93,12 @@ class FaultOptions(NamedTuple):
 
 
 _FAULTS = {
-    "fails": click.option(
-        "--fail", "fails", multiple=True, metavar="FAULT", help="Cause a failure: ps/0@20s, node1@30s/60s."
-    ),
-    "scales": click.option("--scale", "scales", multiple=True, metavar="ROLE=N@WHEN", help="Scale: trainer=4@60s."),
-    "adds": click.option(
-        "--add", "adds", multiple=True, metavar="NODE@WHEN", help="Add a node like the first one: node5@90s."
-    ),
-    "drains": click.option("--drain", "drains", multiple=True, metavar="NODE@WHEN", help="Drain a node: node1@2m."),
-    "rates": click.option(
-        "--rate", "rates", multiple=True, metavar="RATE", help="Draw faults at random: trainer-kill=6/replica-hour."
-    ),
-    "files": click.option(
-        "--faults", "files", multiple=True, metavar="FILE", help="Read faults from a file, one a line, or TOML."
-    ),
+    "fails": repeated("--fail", "fails", metavar="FAULT", help="Cause a failure: ps/0@20s, node1@30s/60s."),
+    "scales": repeated("--scale", "scales", metavar="ROLE=N@WHEN", help="Scale a role: trainer=4@60s."),
+    "adds": repeated("--add", "adds", metavar="NODE@WHEN", help="Add a node like the first: node5@90s."),
+    "drains": repeated("--drain", "drains", metavar="NODE@WHEN", help="Drain a node: node1@2m."),
+    "rates": repeated("--rate", "rates", metavar="RATE", help="Faults at random: trainer-kill=6/replica-hour."),
+    "files": repeated("--faults", "files", metavar="FILE", help="Faults of a file, one a line, or TOML."),
 }
 
 

@@ -25,11 +25,9 @@ POLL_S = 0.2  # interval at which --wait reads the status
 
 run_argument = click.argument("run", default="latest")
 run_option = click.option(
-    "--run", default="latest", metavar="RUN", help="The run: its name, the beginning of its name, or its folder."
+    "--run", default="latest", metavar="RUN", help="Its name, the beginning of it, or its folder."
 )
-wait_option = click.option(
-    "--wait", "wait", is_flag=True, help="Wait until it is done; without, return with the decision."
-)
+wait_option = click.option("--wait", "wait", is_flag=True, help="Wait until it is done, not for the decision alone.")
 
 
 class RunOptions(NamedTuple):

@@ -1,4 +1,4 @@
-"""The summary of a simulation: that of any record, and what only the simulator knows."""
+"""Summary of a simulation: the summary of its record, with what only the simulator knows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def simulated_summary(result: SimResult) -> dict[str, Any]:
-    """Steps, lost work and time by bucket, and when each incident's worlds stepped again, beside the rest."""
+    """Return the summary with steps, lost work, time by bucket, and the time until steps go on after each incident."""
     from flowdist.record.journal import UnsavedLine
     from flowdist.report.record.spending import time_of
     from flowdist.report.record.summary import summary_of

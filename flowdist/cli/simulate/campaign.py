@@ -48,7 +48,7 @@ class CampaignOptions(NamedTuple):
 
 
 campaign_options = gathered(
-    "wanted",
+    "campaign",
     CampaignOptions,
     click.option("--explore", type=click.IntRange(min=1), metavar="N", help="Try N seeds, each with faults at random."),
     click.option("--seeds", metavar="A[:B]", help="Try exactly these seeds, each with faults at random."),
@@ -64,7 +64,7 @@ class Campaign(NamedTuple):
 
     graph: RoleGraph
     named: TopologyOptions
-    wanted: CampaignOptions
+    options: CampaignOptions
     seeds: Sequence[int]
     demands: Demands
     is_full: bool  # show all lines of a failing run's trace
@@ -75,7 +75,7 @@ class Campaign(NamedTuple):
         from flowdist.testing.campaign import campaign  # processes: only when something is explored
         from flowdist.testing.corpus import Corpus
 
-        corpus = Corpus(Path(self.wanted.corpus)) if self.wanted.corpus is not None else None
+        corpus = Corpus(Path(self.options.corpus)) if self.options.corpus is not None else None
         known = corpus.open() if corpus is not None else []
         seeds = list(dict.fromkeys([*(each.seed for each in known), *self.seeds]))
         properties, bounds = self.demands.properties(self.named), self.demands.bounds
@@ -88,8 +88,8 @@ class Campaign(NamedTuple):
                 if corpus is not None and verdict.failure is not None:
                     corpus.keep([verdict.failure])  # at once: the campaign may be killed
 
-            options: dict[str, Any] = {"fail_fast": self.wanted.fail_fast, "properties": properties, "bounds": bounds}
-            report = campaign(self.graph, seeds, jobs=self.wanted.jobs, known=known, tell=tell, **options)
+            settings: dict[str, Any] = {"fail_fast": self.options.fail_fast, "properties": properties, "bounds": bounds}
+            report = campaign(self.graph, seeds, jobs=self.options.jobs, known=known, tell=tell, **settings)
         if corpus is not None:
             corpus.keep(report.failures)
         failed = {failure.seed for failure in report.failures}
@@ -101,7 +101,7 @@ class Campaign(NamedTuple):
 
     def _is_red(self, report: Any) -> bool:
         never = [*report.never_seen]
-        if self.wanted.cover:
+        if self.options.cover:
             never += [*report.unseen, *report.never_reached]
         return bool(report.failures or (never and not report.stopped))
 
@@ -116,11 +116,11 @@ class Campaign(NamedTuple):
         show_coverage(report)
         if report.outdated:
             count, plans = len(report.outdated), "plans name" if len(report.outdated) > 1 else "plan names"
-            click.echo(f"\n{count} {plans} what this topology does not have; {self.wanted.corpus} keeps them")
+            click.echo(f"\n{count} {plans} what this topology does not have; {self.options.corpus} keeps them")
         if fixed:
             more = f" and {len(fixed) - SHOWN_MAX} more" if len(fixed) > SHOWN_MAX else ""
             names = ", ".join(map(str, fixed[:SHOWN_MAX]))
-            kept = f"{self.wanted.corpus} keeps them, to be tried first"
+            kept = f"{self.options.corpus} keeps them, to be tried first"
             click.echo(f"\nfailed before, and hold now: seeds {names}{more}; {kept}")
 
 

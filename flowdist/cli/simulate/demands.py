@@ -64,15 +64,10 @@ demand_options = gathered(
     "demands",
     Demands,
     click.option(
-        "--properties",
-        "file",
-        metavar="FILE",
-        help="Check the properties of this file (default: x_properties.py beside x.py).",
+        "--properties", "file", metavar="FILE", help="Check these properties (default: x_properties.py beside x.py)."
     ),
     click.option("--recovers-within", metavar="TIME", help="Fail if an incident needs longer until steps go on."),
     click.option("--lost-work", metavar="TIME", help="Fail if a world loses more work than this."),
-    click.option(
-        "--goodput", type=float, metavar="SHARE", help="Fail if less than this share of the tasks' time is productive."
-    ),
+    click.option("--goodput", type=float, metavar="SHARE", help="Fail if less of the tasks' time is productive: 0.9."),
     click.option("--live", is_flag=True, help="Fail if the job makes no progress within a bound after the last fault."),
 )

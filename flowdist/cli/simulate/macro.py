@@ -13,7 +13,7 @@ import click
 
 from flowdist.cli.shared.common import print_json, write
 from flowdist.cli.shared.options import gathered
-from flowdist.cli.shared.patience import Patience
+from flowdist.cli.shared.progress import ProgressLine
 from flowdist.errors import FlowdistError
 from flowdist.faults.grammar import Plan
 from flowdist.graph import HOUR, RoleGraph
@@ -22,7 +22,7 @@ EQUAL_TO = 0.001  # shares of all time: a larger difference fails --cross-check
 
 
 class MacroOptions(NamedTuple):
-    """Whether the run is in macro mode, and whether it is compared with the protocol mode."""
+    """Choice of macro mode, and of its comparison with the protocol mode."""
 
     is_macro: bool
     cross_check: bool
@@ -31,12 +31,8 @@ class MacroOptions(NamedTuple):
 macro_options = gathered(
     "mode",
     MacroOptions,
-    click.option(
-        "--macro", "is_macro", is_flag=True, help="Compute from change to change: weeks of a large gang in seconds."
-    ),
-    click.option(
-        "--cross-check", is_flag=True, help="With --macro: simulate the same faults in both modes, and compare."
-    ),
+    click.option("--macro", "is_macro", is_flag=True, help="Compute changes alone: weeks of a large gang in seconds."),
+    click.option("--cross-check", is_flag=True, help="With --macro: simulate the same faults in both modes; compare."),
 )
 
 
@@ -104,8 +100,8 @@ class MacroRun(NamedTuple):
         scope_of(self.graph, self.plan)  # refuses what macro mode cannot simulate
         if self.until_ns is None:
             raise FlowdistError("--cross-check needs an end", help="write --until 12h")
-        with Patience(quiet=self.as_json) as patience:
-            found = list(compare(self.graph, self.plan, self.seeds, self.until_ns, patience.tell))
+        with ProgressLine(quiet=self.as_json) as progress:
+            found = list(compare(self.graph, self.plan, self.seeds, self.until_ns, progress.tell))
         alike = sum(one.is_alike for one in found)
         shares = _shares(found)
         if self.as_json:

@@ -10,7 +10,7 @@ import click
 
 from flowdist.cli.shared.common import guarded, load, until_ns, write
 from flowdist.cli.shared.options import FaultOptions, TopologyOptions, fault_options, gathered, topology_options
-from flowdist.cli.shared.patience import Patience
+from flowdist.cli.shared.progress import ProgressLine
 from flowdist.cli.simulate.campaign import Campaign, CampaignOptions, campaign_options
 from flowdist.cli.simulate.demands import Demands, demand_options
 from flowdist.cli.simulate.macro import MacroOptions, MacroRun, macro_options
@@ -36,7 +36,7 @@ class OneRunOptions(NamedTuple):
 
 
 class _Job(NamedTuple):
-    """What is simulated: a graph and a plan of faults, perhaps those of a scenario."""
+    """Graph and plan of faults to simulate, with the options of a scenario if there is one."""
 
     named: TopologyOptions
     scenario: Scenario | None
@@ -52,21 +52,15 @@ class _Job(NamedTuple):
 @gathered(
     "one",
     OneRunOptions,
-    click.option(
-        "--seed", type=int, help="Seed of all that is drawn; 0 (default) draws nothing, others spread start-up times."
-    ),
-    click.option(
-        "--schedule", type=int, default=0, help="Number of another order of events that happen at the same time."
-    ),
+    click.option("--seed", type=int, help="Seed of what is drawn, such as start-up times; 0 (default) draws nothing."),
+    click.option("--schedule", type=int, default=0, help="Choose another order of simultaneous events by a number."),
     click.option(
         "--collective",
         type=click.Choice(["wait", "fail", "hang"]),
         help="What the peers of a worker that dies do, if workload= does not say.",
     ),
     click.option("--until", metavar="TIME", help="Stop the simulation at this time: 10m."),
-    click.option(
-        "--trace", "trace_file", type=click.Path(dir_okay=False), help="Write the trace, in the journal's format."
-    ),
+    click.option("--trace", "trace_file", type=click.Path(dir_okay=False), help="Write the trace, a journal."),
     click.option("--html", "html_file", type=click.Path(dir_okay=False), help="Draw it, as flowdist timeline does."),
     click.option("--full", is_flag=True, help="Show all lines of a long trace."),
 )
@@ -78,7 +72,7 @@ def command(
     named: TopologyOptions,
     faults: FaultOptions,
     one: OneRunOptions,
-    wanted: CampaignOptions,
+    campaign: CampaignOptions,
     demands: Demands,
     mode: MacroOptions,
 ) -> None:
@@ -93,16 +87,16 @@ def command(
     flowdist simulate --macro --rate node-kill=6.5e-3/node-day/4h --until 30d --seeds 1:20
     """
     refuse_mixtures(is_scenario=_is_scenario(named))
-    explores = not mode.is_macro and (wanted.explore is not None or wanted.seeds is not None)
-    seeds = wanted.chosen() if explores else ()
+    explores = not mode.is_macro and (campaign.explore is not None or campaign.seeds is not None)
+    seeds = campaign.chosen() if explores else ()
     job = _read_job(named, faults, one)
     if explores:
         if job.plan != NOTHING:
             help = "leave the others out, or --explore"
             raise FlowdistError("--explore and --seeds draw their own faults", help=help)
-        Campaign(job.graph, job.named, wanted, seeds, demands, one.full, one.collective).run()
+        Campaign(job.graph, job.named, campaign, seeds, demands, one.full, one.collective).run()
     if mode.is_macro:
-        _simulate_macro(job, one, wanted, demands, mode)
+        _simulate_macro(job, one, campaign, demands, mode)
     _simulate(job, one, demands)
 
 
@@ -159,7 +153,7 @@ def _end_ns(until: str | None) -> int | None:
 
 
 def _simulate_macro(
-    job: _Job, one: OneRunOptions, wanted: CampaignOptions, demands: Demands, mode: MacroOptions
+    job: _Job, one: OneRunOptions, campaign: CampaignOptions, demands: Demands, mode: MacroOptions
 ) -> None:
     """Run macro mode, or its comparison with the protocol mode, and exit."""
     from flowdist.sim.faults.injector import check_faults
@@ -167,13 +161,13 @@ def _simulate_macro(
     refused = {
         "a scenario's expectations are": job.scenario is not None,
         "--html is": one.html_file is not None,
-        "--explore is": wanted.explore is not None,
+        "--explore is": campaign.explore is not None,
         "properties and bounds are": demands.any,
     }
     for name, is_given in refused.items():
         if is_given:
             raise FlowdistError(f"{name} not for --macro", help="leave it out, or --macro")
-    seeds = wanted.chosen() if wanted.seeds is not None else [job.seed]
+    seeds = campaign.chosen() if campaign.seeds is not None else [job.seed]
     check_faults(job.plan, job.graph)
     run = MacroRun(job.graph, job.plan, seeds, job.until_ns, job.named.as_json)
     if mode.cross_check:
@@ -191,10 +185,10 @@ def _simulate(job: _Job, one: OneRunOptions, demands: Demands) -> None:
     if job.scenario is None and not job.named.as_json and (note := stranding(job.plan, job.graph)):
         click.echo(f"warning: {note}", err=True)
     properties = demands.properties(job.named)
-    with Patience(quiet=job.named.as_json) as patience:
+    with ProgressLine(quiet=job.named.as_json) as progress:
         end_ns = job.until_ns or (_liveness_end_ns(job.graph, job.plan) if demands.live else None)
         options: dict[str, Any] = {"seed": job.seed, "schedule": one.schedule, "properties": properties}
-        result = Simulation(job.graph, job.plan, checks="paced", tell=patience.tell, **options).run(end_ns)
+        result = Simulation(job.graph, job.plan, checks="paced", tell=progress.tell, **options).run(end_ns)
     if one.trace_file is not None:
         from flowdist.record.journal import encode_line
 

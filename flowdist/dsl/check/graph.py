@@ -1,4 +1,4 @@
-"""What is wrong between roles: gates, addresses, domains, and whether the job fits its nodes and can end at all."""
+"""Checks between roles: gates, addresses, restart scopes, hang times, room on the nodes, and the end of the job."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from flowdist.graph import RoleGraph, RoleSpec, format_duration
 
 
 def check_graph(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
+    """Add to `problems` every contradiction between roles, and between the job and its nodes."""
     specs: dict[str, RoleSpec] = {}
     for role, spec in zip(topology.roles, graph.roles, strict=True):
         specs.setdefault(spec.name, spec)
@@ -32,7 +33,7 @@ def check_graph(topology: Topology, graph: RoleGraph, problems: Problems) -> Non
 def _check_gate(fields: Fields, spec: RoleSpec, gate: GateSpec, specs: dict[str, RoleSpec]) -> None:
     upstream = specs.get(gate.role)
     if upstream is None or upstream is spec:
-        help = "declare it before the roles that depend on it; a circle of gates can never start"
+        help = "declare it before the roles that depend on it; a cycle of gates can never start"
         _gate_error(fields, gate, "FD117", f"it waits for {gate.role!r}, which is not declared before it", help)
         return
     if gate.condition == "ready" and upstream.ready is None:
@@ -43,13 +44,13 @@ def _check_gate(fields: Fields, spec: RoleSpec, gate: GateSpec, specs: dict[str,
         message = f"it waits for service {gate.role!r} to succeed, but services never end"
         _gate_error(fields, gate, "FD116", message, f'wait for {gate.role}.ready(), or make it kind="task"')
     if gate.on_restart == "reconnect" and upstream.state == "memory":
-        message = f"role {gate.role!r} keeps its state in memory and comes back blank, yet this one keeps running"
+        message = f"role {gate.role!r} keeps its state in memory and restarts without it, but this role keeps running"
         help = f'write on_restart="restart", or state="checkpoint" on {gate.role!r}'
         _gate_error(fields, gate, "FD118", message, help)
 
 
 def _gate_error(fields: Fields, gate: GateSpec, code: str, message: str, help: str) -> None:
-    """A problem at the very element of `depends_on=` that made the gate."""
+    """Add a problem at the element of `depends_on=` that made the gate."""
     items = fields.items("depends_on", Gate, Role)
     roles = [item.role.name if isinstance(item, Gate) else getattr(item, "name", None) for item in items]
     fields.error_at(fields.element("depends_on", roles.index(gate.role)), code, message, help)
@@ -63,10 +64,10 @@ def _check_addresses(fields: Fields, spec: RoleSpec, specs: dict[str, RoleSpec])
         role, _, port = rest.partition(":")
         gate = spec.gate_on(role)
         if gate is None:
-            message = f"it uses the address of {role!r} without depending on it"
+            message = f"it uses the address of {role!r} but does not depend on it"
             fields.error("FD122", where, message, f"write depends_on=[{role}.started()] or {role}.ready()")
         elif gate.on_restart == "reconnect":
-            message = f"it takes the address of {role!r} at its start; should the address change, it is restarted"
+            message = f"it reads the address of {role!r} at its start; if the address changes, it is restarted"
             fields.warn("FD302", where, message, 'read it from flowdist.worker.peers(), or write on_restart="restart"')
         upstream = specs.get(role)
         if upstream is not None and port not in upstream.ports:
@@ -90,7 +91,7 @@ def _check_ignore(fields: Fields, spec: RoleSpec) -> None:
     if policy is None or not spec.primary or not spec.gang:
         return
     if any(each.then == "ignore" for each in policy.chain()) or any(rule.do == "ignore" for rule in policy.rules):
-        message = "ignoring a failure would let a primary gang go on without its member"
+        message = "a primary gang cannot go on without a member whose failure is ignored"
         fields.error("FD130", "restart", message, "write primary=False or gang=False, or fail instead")
 
 
@@ -101,13 +102,13 @@ def _check_hang(fields: Fields, spec: RoleSpec) -> None:
     if spec.hang_after_ns is not None and spec.hang_after_ns <= max(longest, begins) and spec.kind == "task":
         step = f"a step of its workload takes {format_duration(load.step_ns)}"
         if spec.hang_after_ns > longest:
-            step = f"its workload is silent for {format_duration(begins)} before the first step"
+            step = f"its workload needs {format_duration(begins)} before the first step"
         elif spec.hang_after_ns > load.step_ns:
-            step = f"between two steps of its workload, with a checkpoint, there are up to {format_duration(longest)}"
-        message = f"{step}: it will be held to hang whenever nothing is wrong"
-        fields.warn("FD304", "hang_after", message, "make hang_after= several steps long")
+            step = f"steps of its workload with a checkpoint between them are {format_duration(longest)} apart"
+        message = f"{step}: a healthy worker counts as hanging"
+        fields.warn("FD304", "hang_after", message, "make hang_after= as long as several steps")
     if spec.start_timeout_ns is not None and spec.kind == "service":
-        message = "it waits for a first progress(): a service that never reports one is held to hang, ready or not"
+        message = "a service that never calls progress() within this time counts as hanging, even if it is ready"
         instead = "ready_timeout=" if spec.ready is not None else "ready_when= and ready_timeout="
         fields.warn("FD307", "start_timeout", message, f"write {instead} instead, or call it")
 

@@ -14,11 +14,12 @@ from flowdist.graph.capacity import add, fits, moments, needed, offered, pick, s
 
 Seat = tuple[str, tuple[int, ...]]  # a node, and devices of it
 
-# after these, sizes or the order of the roles are unknown: no room would be a guess
+# With these problems, sizes or the order of the roles are unknown, and "no room" would be a guess.
 _NO_SIZE = ("FD103", "FD104", "FD105", "FD112", "FD114", "FD117", "FD146")
 
 
 def check_fits(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
+    """Check that some node is large enough for one replica."""
     need = needed(spec.resources)
     nodes = graph.cluster.nodes
     if not graph.cluster.given:
@@ -87,10 +88,11 @@ class _Rooms:
 
 
 def _allowed(spec: RoleSpec, graph: RoleGraph, seats: dict[str, list[Seat]]) -> set[str]:
-    """The nodes that the role's placement allows, when those before it sit where they do."""
+    """Return the nodes that the role's placement allows, given the seats of the roles before it."""
     names = {node.name for node in allowed_nodes(spec, graph.cluster.nodes)}
     for near in spec.placement.near:
-        names &= _nodes_of(seats[near]) if near in seats else names  # one that is gone by then is for control to judge
+        if near in seats:  # others start later, or have ended: only the controller knows their nodes
+            names &= _nodes_of(seats[near])
     for apart in spec.placement.apart:
         names -= _nodes_of(seats.get(apart, ()))
     return names
@@ -101,7 +103,7 @@ def _nodes_of(seats: Iterable[Seat]) -> set[str]:
 
 
 def _seat(spec: RoleSpec, need: Need, free: dict[str, Capacity], allowed: set[str]) -> list[Seat]:
-    """Takes the minimum of seats from `free`, each where control would: the first of the nodes with most, or fewest."""
+    """Take seats for the minimum of replicas from `free` in the controller's order, and return them."""
     sign = 1 if spec.placement.strategy == "pack" else -1
     left = [
         (sign * slots(need, capacity), i, name)
@@ -122,12 +124,12 @@ def _seat(spec: RoleSpec, need: Need, free: dict[str, Capacity], allowed: set[st
 
 
 def _before_success(graph: RoleGraph) -> dict[str, dict[str, None]]:
-    """For each role, the roles that have succeeded before it starts. A joint world starts, and succeeds, as one."""
+    """Return, for each role, the roles that succeed before it starts. A joint world starts and succeeds as one."""
     mates: dict[str, tuple[str, ...]] = {spec.name: (spec.name,) for spec in graph.roles}
     mates |= {name: world.roles for world in graph.worlds for name in world.roles}
     found: dict[str, dict[str, None]] = {spec.name: {} for spec in graph.roles}
     before, count = -1, 0
-    while count > before:  # a joint world can hold up what was there before it
+    while count > before:  # the gates of a joint world delay roles that stand before them, too
         for spec in graph.roles:
             for gate in spec.gates:
                 more = found[gate.role] | dict.fromkeys(mates[gate.role] if gate.condition == "succeeded" else ())

@@ -1,4 +1,4 @@
-"""Joint worlds: several roles with one RANK space, which form, restart and end as one."""
+"""Checks of joint worlds: roles that share one RANK space, and form, restart and end as one."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from flowdist.graph import JointWorld, RoleGraph, RoleSpec
 
 
 def check_worlds(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
+    """Add to `problems` every world that cannot form: by its name, its members, or its gates."""
     specs = {spec.name: spec for spec in graph.roles}
     names = set(specs)
-    taken: dict[str, str] = {}  # roles of the worlds so far, each with its world
+    taken: dict[str, str] = {}  # role -> world, of the worlds so far
     for name, members, site in topology.worlds:
         for code, message, help, at in _problems_of(name, members, topology, specs, names, taken):
             problems.error(code, f"world {name!r}: {message}", help, site.place(at))
@@ -32,17 +33,17 @@ def _problems_of(
     names: Collection[str],
     taken: Mapping[str, str],
 ) -> Iterator[tuple[str, str, str, str]]:
-    """Code, message, help, and the argument of `world()` that it is about."""
+    """Yield code, message and help of each problem, and the argument of `world()` in which it is."""
     if not NAME.fullmatch(name):
         yield "FD102", "its name cannot be used", "use lower case letters, digits and hyphens", "name"
     if name in names:
-        yield "FD144", "its name is taken by a role or a world", "give it a name of its own", "name"
+        yield "FD144", "a role or another world has its name", "give it a name of its own", "name"
     if len({id(role) for role in members}) < 2:
         yield "FD144", "it has fewer than two roles", "name at least two: world('core', a, b)", ""
     primary = set()
     for i, role in enumerate(members):
         if not isinstance(role, Role) or role.topology is not topology:
-            yield "FD135", f"{role!r} is no role of this topology", "pass handles that role() returned", str(i)
+            yield "FD135", f"{role!r} is not a role of this topology", "pass handles that role() returned", str(i)
             continue
         spec = specs[role.name]
         primary.add(spec.primary)
@@ -52,13 +53,13 @@ def _problems_of(
         if spec.kind == "service":
             yield "FD144", f"{role.name!r} is a service, but a world ends as one", 'make it kind="task"', str(i)
         elif not spec.gang:
-            yield "FD144", f"{role.name!r} has no gang", "leave gang=False and the scope replica out", str(i)
+            yield "FD144", f"{role.name!r} has no gang", 'leave out gang=False and Restart("replica")', str(i)
     if len(primary) > 1:
         yield "FD144", "some of its roles are primary, but a world ends as one", "make primary= the same for all", ""
 
 
 def _check_order(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
-    """No role of a world waits for another of it, directly or over other roles and worlds (R1)."""
+    """Check that no role of a world waits for another role of the same world, directly or through others (R1)."""
     world_of = {role: world.name for world in graph.worlds for role in world.roles}
     waits: dict[str, set[str]] = {world_of.get(spec.name, spec.name): set() for spec in graph.roles}
     for spec in graph.roles:
@@ -67,13 +68,13 @@ def _check_order(topology: Topology, graph: RoleGraph, problems: Problems) -> No
     sites = {name: site for name, _, site in topology.worlds}
     for world in graph.worlds:
         if _reaches(world, waits):
-            message = f"world {world.name!r}: one of its roles waits for another of them, so that it can never start"
-            help = "leave the gate out: all of a world start together"
+            message = f"world {world.name!r}: one of its roles waits for another, so the world can never start"
+            help = "leave the gate out: all roles of a world start together"
             problems.error("FD145", message, help, sites[world.name].place())
 
 
 def _reaches(world: JointWorld, waits: dict[str, set[str]]) -> bool:
-    """Whether the world waits for itself."""
+    """Return whether the world waits for itself."""
     todo, seen = list(waits.get(world.name, ())), set()
     while todo:
         name = todo.pop()

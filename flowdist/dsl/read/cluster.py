@@ -27,7 +27,7 @@ def read_cluster(top: Fields, problems: Problems) -> Cluster:
             spec = _read_node(node, i, specs, problems)
             specs[spec.name] = spec
         else:
-            message = f"nodes[{i}] is no Node"
+            message = f"nodes[{i}] is not a Node"
             top.error_at(top.element("nodes", i), "FD134", message, "write nodes=[Node(cpu=8), ...]")
     if isinstance(nodes, Sequence) and not nodes:
         top.error("FD105", "nodes", "nodes= is empty", "write nodes=1, or leave it out")
@@ -50,7 +50,7 @@ def _read_count(top: Fields, nodes: int | str) -> Cluster:
     elif sizes.low < 1:
         top.error("FD105", "nodes", f"nodes={nodes!r} has a zero", "write nodes=1, or leave it out")
     elif sizes.low > sizes.high:
-        top.error("FD103", "nodes", f"nodes={nodes!r} is no range", f'write nodes="{sizes.high}:{sizes.low}"')
+        top.error("FD103", "nodes", f"nodes={nodes!r} is not a range", f'write nodes="{sizes.high}:{sizes.low}"')
     else:
         return Cluster(tuple(NodeSpec(f"node{i}") for i in range(sizes.high)), sizes.low)
     return Cluster(given=False)
@@ -68,7 +68,10 @@ def _read_node(node: Node, index: int, taken: Collection[str], problems: Problem
 
 
 def read_heartbeat_and_lease(top: Fields) -> tuple[int, int]:
-    """`heartbeat=` and `lease=`. An agent fences a margin before the end of its lease: by then it has to be heard."""
+    """Read `heartbeat=` and `lease=` in ns.
+
+    An agent fences a margin before the end of its lease, so a heartbeat has to be due before that.
+    """
     usual = JobOptions()
     margin = usual.lease_margin_ns
     given = [top.duration(name, 0, zero=False) for name in ("heartbeat", "lease")]

@@ -1,6 +1,6 @@
-"""`run=`: a function as the command of a role. It is recorded as `module:function`, and never called here.
+"""`run=`: a function as the command of a role, recorded as `module:function` and never called here.
 
-A function that is given as text is looked for in the source of its module, without importing it.
+A function that is given as text is looked for in the source of its module, which is not imported.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from flowdist.dsl.read.fields import Fields
 HELP = 'write run="module:function", or a function that a module defines at its top'
 NOWHERE = "nothing:nothing"  # stands for an object that was refused
 LAZY = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-NO_NAMES = ("flowdist_topology", "__main__")  # modules that have another name in a worker: their file is recorded
+NO_NAMES = ("flowdist_topology", "__main__")  # a worker knows these modules by other names: the file is recorded
 
 
 class Wanted(NamedTuple):
@@ -70,7 +70,7 @@ def address_of(fields: Fields, wanted: Wanted, value: Any) -> str:
 
 
 def _wanted(function: Any) -> list[str]:
-    """The arguments that it cannot be called without."""
+    """Return the parameters of a function that have no default."""
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     parameters = inspect.signature(function, follow_wrapped=False).parameters.values()
     return [each.name for each in parameters if each.default is each.empty and each.kind not in variadic]
@@ -88,14 +88,14 @@ def _check_text(fields: Fields, text: str, folder: Path) -> None:
         refuse_missing(fields, FUNCTION, source, list(functions))
         return
     if functions[name].decorator_list:
-        return  # what is called is what the decorator returns
+        return  # the decorator may return something else
     if isinstance(functions[name], ast.AsyncFunctionDef):
         _refuse_lazy(fields, name)
     _check_arguments(fields, name, required(functions[name]))
 
 
 class Source(NamedTuple):
-    """A module that was read and not imported, and the name that is looked for in it."""
+    """A module that was read but not imported, and the name to find in it."""
 
     module: str
     name: str
@@ -140,7 +140,7 @@ def _refuse_text(fields: Fields, wanted: Wanted, text: str) -> None:
 
 
 def _check_made(fields: Fields, wanted: Wanted, module: str, name: str) -> None:
-    """A module of the standard library that another one makes, and no file of its own: os.path."""
+    """Check a name in a module that another module makes, and that has no file of its own, such as os.path."""
     names = vars(sys.modules[module])
     if name not in names:
         near = did_you_mean(name, [key for key, value in names.items() if inspect.isfunction(value)])
@@ -162,14 +162,14 @@ def _parse(fields: Fields, wanted: Wanted, module: str, name: str, path: Path) -
 
 
 def refuse_missing(fields: Fields, wanted: Wanted, source: Source, known: list[str]) -> None:
-    """The module has none of that name among `known`, unless it may get it in another way."""
+    """Report that the module has no such name among `known`, unless it may get the name in another way."""
     if not _may_have(source.tree, source.table, source.name):
         message = f"module {source.module!r} has no {wanted.what} {source.name!r}"
         fields.error("FD109", wanted.argument, message, did_you_mean(source.name, known))
 
 
 def required(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
-    """The arguments that it cannot be called without."""
+    """Return the parameters of a parsed function that have no default."""
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
     wanted = [argument.arg for argument in positional[: len(positional) - len(arguments.defaults)]]
@@ -182,18 +182,18 @@ def required(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
 
 def _check_arguments(fields: Fields, name: str, wanted: list[str]) -> None:
     if wanted:
-        help = "give them defaults, or read what they are for from flowdist.worker and the environment"
-        fields.error("FD147", "run", f"{name}() wants arguments: {', '.join(wanted)}", help)
+        help = "give them defaults, or read their values from flowdist.worker and the environment"
+        fields.error("FD147", "run", f"{name}() has arguments without defaults: {', '.join(wanted)}", help)
 
 
 def _refuse_lazy(fields: Fields, name: str) -> None:
-    """Calling it does nothing yet."""
+    """Refuse a coroutine or a generator: a call alone does not run its body."""
     help = f"write a plain function that runs it: asyncio.run({name}())"
-    fields.error("FD147", "run", f"{name}() is a coroutine or a generator: called alone, it does nothing", help)
+    fields.error("FD147", "run", f"{name}() is a coroutine or a generator, which does nothing when it is called", help)
 
 
 def _may_have(tree: ast.Module, table: symtable.SymbolTable, name: str) -> bool:
-    """Whether the module may get the name in another way than by a plain function: that is seen when it runs."""
+    """Return whether the module may get the name by an assignment, an import or `__getattr__`."""
     bound = [symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned() or symbol.is_imported()]
     if name in bound or "__getattr__" in bound:
         return True
@@ -201,7 +201,7 @@ def _may_have(tree: ast.Module, table: symtable.SymbolTable, name: str) -> bool:
 
 
 def _spec_of(module: str, folder: Path) -> ModuleSpec | None:
-    """Found by files alone: importlib.util.find_spec would import what stands before the last dot."""
+    """Find a module by its files alone: importlib.util.find_spec would import the packages around it."""
     paths: list[str] | None = [str(folder), *sys.path]
     spec = None
     for part in module.split("."):

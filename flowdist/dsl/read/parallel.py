@@ -1,4 +1,4 @@
-"""`parallel=`: the dimensions of a role's mesh, held against the sizes that the role may have."""
+"""`parallel=`: the dimensions of a role's mesh, checked against every size that the role may have."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def _read_size(fields: Fields, name: Any, size: Any) -> int | None:
     if isinstance(size, int) and not isinstance(size, bool) and size >= 1:
         return size
     help = 'write a number of 1 or more, or "elastic" for what the others leave'
-    fields.error("FD160", "parallel", f"parallel: {name}={size!r} is no size", help)
+    fields.error("FD160", "parallel", f"parallel: {name}={size!r} is not a size", help)
     return None
 
 
 def check_parallel(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
-    """Whether every size that a role may have forms its mesh."""
+    """Check that every size that a role may have forms its mesh."""
     for role in topology.roles:
         spec = graph.role(role.name)
         if not spec.parallel:
@@ -63,8 +63,8 @@ def check_parallel(topology: Topology, graph: RoleGraph, problems: Problems) -> 
         fields = Fields.of_role(role, problems)
         world = graph.world_of(spec.name)
         if world is not None or not spec.gang or spec.kind == "service":
-            why = f"shares the ranks of world {world.name!r} with others" if world is not None else "is no gang"
-            fields.error("FD160", "parallel", f"it has parallel= and {why}", "a mesh spans all ranks of one gang")
+            why = f"shares the ranks of world {world.name!r} with others" if world is not None else "is not a gang"
+            fields.error("FD160", "parallel", f"it has parallel=, but {why}", "a mesh spans all ranks of one gang")
             continue
         _check_sizes(fields, spec.parallel, spec.min_replicas, spec.max_replicas, spec.procs)
 
@@ -78,11 +78,11 @@ def _check_sizes(fields: Fields, parallel: Parallel, low: int, high: int, procs:
             one = f'write replicas="{ranks // procs}{tail}"' if ranks % procs == 0 else "change procs or a dimension"
             fields.error("FD160", "parallel", message, f'{one}, or make one dimension "elastic"')
         elif low != high:
-            message = f"its mesh {mesh} never changes, and its replicas may, from {low} to {high}"
+            message = f"its mesh {mesh} never changes, but its replicas may, from {low} to {high}"
             fields.error("FD160", "parallel", message, 'make one dimension "elastic", or write one number of replicas')
         return
     if low % step or high % step:
         fits = f"{-(-low // step) * step}:{max(high // step, 1) * step}{tail}"
         of = f"{step} replicas" if step > 1 else "1 replica"
-        message = f"its mesh {mesh} needs multiples of {of}, and replicas={low}:{high}{tail} is none"
+        message = f"its mesh {mesh} needs multiples of {of}, but replicas={low}:{high}{tail} has others"
         fields.error("FD160", "parallel", message, f'write replicas="{fits}"')

@@ -1,4 +1,4 @@
-"""Where replicas may run: `placement=`, `near=`, `apart=` and `where=`, and whether the nodes can give that at all."""
+"""`placement=`, `near=`, `apart=` and `where=`: the nodes on which replicas may run."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from flowdist.graph import NodeSpec, Placement, RoleGraph, RoleSpec
 
 
 def read_placement(fields: Fields, topology: Topology) -> Placement:
+    """Read the placement of a role."""
     apart: Any = fields.values["apart"]
     own = (str(fields.values["name"]),) if apart is True else ()
     return Placement(
@@ -23,7 +24,7 @@ def read_placement(fields: Fields, topology: Topology) -> Placement:
 
 
 def _roles(fields: Fields, name: str, topology: Topology) -> tuple[str, ...]:
-    """Handles of other roles of the topology; one may stand alone."""
+    """Return the names of the roles in an argument that takes a role or a list of roles."""
     help = f"write {name}=ROLE or {name}=[ROLE, ...] with what this topology's role() returned"
     known = [role.name for role in topology.roles]
     value = fields.values[name]
@@ -40,14 +41,14 @@ def _roles(fields: Fields, name: str, topology: Topology) -> tuple[str, ...]:
 
 
 def check_placement(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
-    """What no node can ever give, and what contradicts itself."""
+    """Check that the placement does not contradict itself, and that the nodes can satisfy it."""
     placement = spec.placement
     earlier = list(takewhile(lambda name: name != spec.name, (role.name for role in graph.roles)))
     for name in placement.near:
         if name in placement.apart:
-            fields.error("FD146", "near", f"it is to be near {name!r}, and apart from it", "leave one of them out")
+            fields.error("FD146", "near", f"it is both near {name!r} and apart from it", "leave one of them out")
         if name not in earlier:  # seats are given in the order of the roles
-            fields.error("FD146", "near", f"it is to be near {name!r}, which is not declared before it", "leave it out")
+            fields.error("FD146", "near", f"it is near {name!r}, which is not declared before it", "leave it out")
     if not graph.cluster.given:
         return
     allowed = allowed_nodes(spec, graph.cluster.nodes)
@@ -55,12 +56,12 @@ def check_placement(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
         _no_such_node(fields, spec, graph.cluster.nodes)
     if spec.name in placement.apart and 0 < len(allowed) < spec.min_replicas:
         nodes = f"{len(allowed)} node{'s' * (len(allowed) != 1)}"
-        message = f"with apart=True its minimum of {spec.min_replicas} needs as many nodes, and it may use {nodes}"
+        message = f"with apart=True its minimum of {spec.min_replicas} needs as many nodes, but it may use {nodes}"
         fields.error("FD146", "apart", message, "lower the minimum, or leave apart= out")
 
 
 def _no_such_node(fields: Fields, spec: RoleSpec, nodes: tuple[NodeSpec, ...]) -> None:
-    """Which of the labels nobody has; or that nobody has all of them."""
+    """Report the labels that no node has, or that no node has all of them."""
     labels = [label for node in nodes for label in node.labels]
     keys = sorted({key for key, _ in labels})
     missing = [label for label in spec.placement.where if label not in labels]
@@ -78,5 +79,5 @@ def _no_such_node(fields: Fields, spec: RoleSpec, nodes: tuple[NodeSpec, ...]) -
 
 
 def allowed_nodes(spec: RoleSpec, nodes: tuple[NodeSpec, ...]) -> list[NodeSpec]:
-    """Those with all the labels that the role asks for."""
+    """Return the nodes with all labels that the role asks for."""
     return [node for node in nodes if set(spec.placement.where) <= set(node.labels)]

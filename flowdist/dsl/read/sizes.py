@@ -1,4 +1,4 @@
-"""How people write numbers of replicas: `2:4x2`."""
+"""Numbers of replicas as users write them: `2:4x2`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _SIZE = re.compile(r"(?:(\d+):)?(\d+)(?:x(\d+))?")
 
 
 class Sizes(NamedTuple):
-    """Fewest and most replicas of a role; `procs` is None where the default applies."""
+    """Minimum and maximum of replicas, and workers of a replica; `procs` is None where the default applies."""
 
     low: int
     high: int
@@ -17,7 +17,11 @@ class Sizes(NamedTuple):
 
 
 def parse_sizes(value: str | int) -> Sizes:
-    """`[MIN:]MAX[xPROCS]`; a bare N always means N replicas. ValueError for anything else."""
+    """Parse `[MIN:]MAX[xPROCS]`; a bare N always means N replicas.
+
+    Raises:
+        ValueError: The value is anything else.
+    """
     if isinstance(value, bool):
         raise ValueError("not a number of replicas")
     if isinstance(value, int):

@@ -1,4 +1,4 @@
-"""Whoever waits for a simulation sees that it goes on, after two seconds and where somebody looks."""
+"""Progress line of a simulation: shown after two seconds, and on a terminal alone."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import io
 import pytest
 from rich.console import Console
 
-from flowdist.cli.shared.patience import Patience
+from flowdist.cli.shared.progress import ProgressLine
 from flowdist.graph import SECOND
 
 
 def shown(*, after_s: float, quiet: bool = False, terminal: bool = True) -> str:
     out, times = io.StringIO(), [0.0]
     console = Console(file=out, force_terminal=terminal, width=100)
-    with Patience(quiet=quiet, console=console, clock=lambda: times[0]) as patience:
+    with ProgressLine(quiet=quiet, console=console, clock=lambda: times[0]) as progress:
         times[0] = after_s
-        patience.tell(3723 * SECOND, 12_000)
-        patience.tell(3725 * SECOND, 13_000)
+        progress.tell(3723 * SECOND, 12_000)
+        progress.tell(3725 * SECOND, 13_000)
     return out.getvalue()
 
 

@@ -1,4 +1,4 @@
-"""A line on stderr for whoever waits longer than two seconds for a simulation, where somebody looks."""
+"""Progress of a simulation that takes longer than two seconds, as one line on a terminal."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 AFTER_S = 2.0
 
 
-class Patience:
-    """`tell` is what a `Simulation` takes; the line is gone when it is closed.
+class ProgressLine:
+    """Progress line, which is removed at the end. A `Simulation` takes its method `tell`.
 
     Args:
-        quiet: Nothing is shown at all.
-        console: Where to show it, else stderr; nothing is shown on what is no terminal.
-        clock: In seconds.
+        quiet: True: show nothing.
+        console: Terminal that shows the line (default: stderr). Nothing is shown if it is not a terminal.
+        clock: Time in seconds.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Patience:
         self._since = clock()
         self._line: Progress | None = None
 
-    def __enter__(self) -> Patience:
+    def __enter__(self) -> ProgressLine:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -39,23 +39,28 @@ class Patience:
             self._line.stop()
 
     def tell(self, now: int, events: int) -> None:
-        """So far the simulation has come: its time, in ns, and the number of its events."""
+        """Update the line.
+
+        Args:
+            now: Simulated time in ns.
+            events: Number of events so far.
+        """
         waited = self._clock() - self._since
         if self._quiet or waited < AFTER_S:
             return
         at = f"{now // (3600 * SECOND)}:{now // (60 * SECOND) % 60:02}:{now // SECOND % 60:02}"
-        told: dict[str, Any] = {"at": at, "events": f"{events:,}", "waited": f"{waited:.0f}"}
+        fields: dict[str, Any] = {"at": at, "events": f"{events:,}", "waited": f"{waited:.0f}"}
         if self._line is None:
-            self._line = self._shown(told)
-        self._line.update(self._line.task_ids[0], **told)
+            self._line = self._shown(fields)
+        self._line.update(self._line.task_ids[0], **fields)
 
-    def _shown(self, told: dict[str, Any]) -> Progress:
-        from rich.console import Console  # only for whoever waits
+    def _shown(self, fields: dict[str, Any]) -> Progress:
+        from rich.console import Console  # not needed by short simulations
         from rich.progress import Progress, TextColumn
 
         console = self._console or Console(stderr=True)
         words = TextColumn("simulating: at {task.fields[at]}, {task.fields[events]} events, in {task.fields[waited]} s")
         line = Progress(words, console=console, transient=True, disable=not console.is_terminal)
-        line.add_task("", total=None, **told)
+        line.add_task("", total=None, **fields)
         line.start()
         return line
