@@ -112,7 +112,7 @@ def test_one_that_is_executed_finds_its_pid(tmp_path: Path, monkeypatch: pytest.
     argv = (sys.executable, "says.py", str(folder / "pid"))
     with ours, theirs:
         spawner = Spawner(theirs)
-        spawner._obey(Spawn(1, argv, dict(os.environ), str(tmp_path), str(folder)))
+        spawner._handle(Spawn(1, argv, dict(os.environ), str(tmp_path), str(folder)))
         (said,) = answers().feed(ours.recv(1 << 16))
     assert isinstance(said, Spawned) and spawner._children.end(1) == Ended(1, 0)
     assert (folder / "stdout.log").read_text() == f"{said.pid} {said.pid}\n\n", (folder / "stderr.log").read_text()
@@ -121,7 +121,7 @@ def test_one_that_is_executed_finds_its_pid(tmp_path: Path, monkeypatch: pytest.
 def test_what_cannot_be_executed_leaves_no_pid(tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        Spawner(theirs)._obey(Spawn(1, ("/no/such/program",), {}, str(tmp_path), str(tmp_path / "logs")))
+        Spawner(theirs)._handle(Spawn(1, ("/no/such/program",), {}, str(tmp_path), str(tmp_path / "logs")))
         assert b"No such file" in ours.recv(1 << 16)
     assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["stderr.log", "stdout.log"]
 
