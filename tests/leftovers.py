@@ -29,7 +29,7 @@ from _pytest.runner import CallInfo
 from pytest_timeout import Settings, is_debugging
 
 VARIABLE = "FLOWDIST_TESTED_BY"
-SLOW_S = 180.0
+SLOW_S = 240.0
 AGAIN_S = 5.0  # a test that hangs on is interrupted again after so long: something of it has caught the first time
 TEARDOWN_S = 20.0  # for all fixtures of a test that has failed
 PATIENCE_S = 20.0  # processes of a test that has passed may take so long to end by themselves

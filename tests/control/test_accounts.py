@@ -104,7 +104,7 @@ def test_a_replica_that_revives_was_stalled():
     assert seconds(read(talk)) == {"productive": 2 * (100 - 11.75), "stalled": 2 * 11.75}
 
 
-def test_a_world_that_finishes_while_a_member_is_thought_to_be_stalled_was_not_working_then():
+def test_a_world_that_finishes_while_a_member_seems_stalled_was_not_working_then():
     talk = trainers(1, hang_after_ns=100 * SECOND)
     stall(talk, 30, by="output")
     finish(talk, 31, "trainer/0")
@@ -214,7 +214,7 @@ def test_a_role_that_is_given_up_is_done():
     assert seconds(read(talk), "aside") == {"productive": 10, "done": 20}
 
 
-def test_after_the_decision_to_fail_the_rest_of_the_time_is_done_and_late_news_change_nothing():
+def test_after_the_decision_to_fail_time_is_done_and_late_events_change_nothing():
     talk = trainers(2, restart=None)
     talk.auto = False
     fail(talk, 10)
@@ -360,7 +360,7 @@ def test_gates_are_waited_for_and_nodes_are():
     assert seconds(read(talk)) == {"waiting": 10, "productive": 10}
 
 
-def test_a_replica_lost_in_start_up_waits_once_its_world_has_started_without_it():
+def test_a_replica_lost_at_its_start_waits_once_its_world_has_started_without_it():
     """The whole world is lost with the node, and re-forms in the same event on the other node."""
     gang = role("trainer", min_replicas=1, max_replicas=2, restart=restart())
     talk = Talk(RoleGraph("test", (gang,), cluster=Cluster((node("node0", 2), node("node1", 1)))), auto=False)

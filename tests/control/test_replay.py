@@ -71,7 +71,7 @@ def test_an_order_that_the_controller_would_not_give_is_named_by_event_and_field
         Replay(header, strict=True).follow(missing)
 
 
-def test_other_words_for_the_same_decision_are_a_difference_that_stops_no_strict_replay():
+def test_other_words_for_the_same_decision_do_not_stop_a_strict_replay():
     header, lines = recorded()
     edited, n = changed(lines, Notify, text="it was so")
     replay = Replay(header, strict=True).follow(edited)

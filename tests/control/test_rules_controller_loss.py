@@ -65,9 +65,7 @@ def test_r21_a_controller_that_was_replaced_and_speaks_up_late_changes_nothing()
 
 
 @pytest.mark.parametrize(("lease", "silent_at"), [(4, 601), (1200, 1201)])
-def test_r21_nothing_of_an_unheard_node_is_placed_again_before_the_longer_of_lease_and_outage(
-    lease: int, silent_at: int
-) -> None:
+def test_r21_an_unheard_nodes_replicas_wait_for_the_longer_of_lease_and_outage(lease: int, silent_at: int) -> None:
     talk = two_trainers(lease_ns=lease * SECOND)
     sessions = take_over(talk)
     assert sessions.deadline() == silent_at * SECOND
@@ -79,7 +77,7 @@ def test_r21_nothing_of_an_unheard_node_is_placed_again_before_the_longer_of_lea
     assert talk.attempts() == {"trainer/0": 2, "trainer/1": 1}
 
 
-def test_r21_a_node_that_has_joined_the_new_controller_is_given_no_more_patience_than_its_lease():
+def test_r21_a_node_that_has_joined_the_new_controller_has_its_lease_and_no_more():
     sessions = take_over(two_trainers())
     join(sessions, "node0", 100)
     assert sessions.expire(105 * SECOND - 1) == [ev.NodeSuspected("node0")] and sessions.deadline() == 105 * SECOND
@@ -138,7 +136,7 @@ def test_r21_what_is_due_later_than_that_is_due_when_it_was():
     assert talk.controller.deadline() == 60 * SECOND
 
 
-def test_r21_an_agent_keeps_its_workers_while_the_controller_is_being_restarted_and_no_longer():
+def test_r21_an_agent_keeps_its_workers_as_long_as_its_controller_may_restart():
     talk = refused_until(500)
     (joined,) = talk.tell(io.Connected())
     assert isinstance(joined, msg.Join) and joined.inventory == (ev.InventoryItem(T, 1, "running"),)
@@ -165,7 +163,7 @@ def test_r21_an_agent_that_hears_nothing_fences_at_the_end_of_its_lease():
     assert talk.at(2.9) == [] and talk.at(3) == [kill("KILL")]
 
 
-def test_r21_a_refusal_over_the_network_is_silence_since_a_firewall_may_have_refused():
+def test_r21_a_refused_connection_is_silence_since_a_firewall_may_have_refused_it():
     talk = agents.Talk()
     talk.run()
     talk.tell(io.Disconnected())
@@ -218,7 +216,7 @@ def test_r19_a_lease_that_is_renewed_at_one_go_is_where_played_heartbeats_leave_
     assert talk.agent.renew(60 * SECOND, 2 * MS) is None
 
 
-def test_r20_an_order_for_an_earlier_incarnation_is_not_obeyed_by_an_agent_that_fenced_and_joined_anew():
+def test_r20_an_agent_that_joined_anew_ignores_orders_for_its_earlier_incarnation():
     talk = agents.Talk()
     talk.run()
     talk.tell(msg.Rejoin(1, 1))
@@ -232,7 +230,7 @@ def test_r20_an_order_for_an_earlier_incarnation_is_not_obeyed_by_an_agent_that_
     assert talk.order(agents.start(2), incarnation=2) == [io.SpawnWorkers(agents.start(2))]
 
 
-def test_r20_an_order_that_was_given_before_its_agent_fenced_starts_nothing_when_it_comes_late():
+def test_r20_an_order_from_before_a_fence_starts_nothing_when_it_comes_late():
     talk = agents.Talk()
     sessions = Sessions(JobOptions())
 
@@ -272,7 +270,7 @@ def test_r20_an_agent_that_is_told_twice_to_join_anew_fences_once():
     assert talk.tell(io.Connected()) == [], "what is fencing does not join"
 
 
-def test_r20_the_messages_of_the_controller_name_the_incarnation_that_they_are_meant_for():
+def test_r20_messages_of_the_controller_name_the_incarnation_that_they_are_for():
     sessions = Sessions(JobOptions(), epoch=4)
     join(sessions, "node0", 0, incarnation=3)
     order = StopReplica("node0", T, 1, 0)

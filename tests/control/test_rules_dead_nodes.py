@@ -49,7 +49,7 @@ def test_r8_a_node_that_dies_at_once_is_charged_to_none_of_its_peers(policy: Res
     assert talk.up() == ["trainer/0"] and talk.job.incidents[-1].kind == "node_lost" and not talk.job.open
 
 
-def test_r10_a_failure_that_the_loss_of_a_node_has_caused_makes_no_later_restart_wait():
+def test_r10_a_failure_that_a_lost_node_has_caused_makes_no_later_restart_wait():
     talk = gang(BUDGET, nodes=3)
     talk.fail("trainer/0")
     talk.gone("node1")
@@ -126,7 +126,7 @@ SILENT = [ev.NodeSuspected("node2"), ev.NodeSilent("node2")]
 @pytest.mark.parametrize("loss", [PROVEN, SILENT])
 @pytest.mark.parametrize("kind", ["exit", "signal"])
 @pytest.mark.parametrize("do", ["fail", "ignore"])
-def test_r8_no_rule_is_asked_about_a_peer_that_falls_over_a_lost_node_whichever_is_reported_first(
+def test_r8_no_rule_decides_about_a_peer_of_a_lost_node_in_whatever_order(
     loss: list[ev.Event], kind: FailureKind, do: Action
 ):
     """What peers make of a death is `exit` or `signal`: a rule about these would fail the job at each loss (R8)."""
@@ -138,9 +138,7 @@ def test_r8_no_rule_is_asked_about_a_peer_that_falls_over_a_lost_node_whichever_
 
 @pytest.mark.parametrize("loss", [PROVEN, SILENT])
 @pytest.mark.parametrize("kind", ["oom", "start_failed"])
-def test_r9_a_rule_about_what_is_nobody_elses_doing_decides_whichever_is_reported_first(
-    loss: list[ev.Event], kind: FailureKind
-):
+def test_r9_a_rule_about_oom_or_a_failed_start_decides_in_any_order(loss: list[ev.Event], kind: FailureKind):
     for talk in in_either_order(loss, kind, Rule("fail", kind)):
         assert talk.job.ending == "failed" and f'rule On("{kind}") says fail' in talk.job.ending_reason
 
@@ -151,7 +149,7 @@ def test_r8_without_a_rule_of_its_own_it_costs_nothing_whichever_is_reported_fir
         assert talk.job.ending is None and talk.charges_in_the_end("trainer") == []
 
 
-def test_r8_who_falls_over_the_node_of_a_worker_that_outlives_sigkill_is_excused_as_well():
+def test_r8_a_peer_on_the_node_of_an_unkillable_worker_is_excused_as_well():
     """It is of another world, which lost a member with that node."""
     trainers = role("trainer", min_replicas=1, max_replicas=2, restart=RULE)
     talk = Talk(graph(role("other"), trainers, nodes=2, cpu=2))
@@ -168,7 +166,7 @@ def test_r8_who_falls_over_the_node_of_a_worker_that_outlives_sigkill_is_excused
     assert talk.job.ending is None and talk.world("trainer").phase == "opening"
 
 
-def test_r9_a_failure_after_the_restart_that_a_loss_has_led_to_is_judged_by_its_rule():
+def test_r9_a_failure_after_the_restart_of_a_loss_is_judged_by_its_rule():
     talk = gang(RULE, nodes=3)
     talk.auto = True
     talk.gone("node2")
@@ -265,7 +263,7 @@ def test_r8_each_failure_of_an_incident_is_judged_when_its_own_time_has_passed()
             assert talk.job.ending is None and talk.job.incidents[-1].kind == "node_lost"
 
 
-def test_r7_a_failure_is_judged_when_its_own_peers_have_answered_whatever_came_later():
+def test_r7_a_failure_is_judged_when_its_own_peers_have_answered():
     talk = merged()
     stopped(talk, "helper/1")
     assert talk.job.roles["helper"].outcome == "ignored" and talk.job.ending is None
@@ -274,7 +272,7 @@ def test_r7_a_failure_is_judged_when_its_own_peers_have_answered_whatever_came_l
     assert talk.job.ending_reason.startswith("main/0 failed on ")
 
 
-def test_r7_a_failure_that_was_judged_is_paid_for_though_another_of_its_incident_had_a_dead_node_for_cause():
+def test_r7_a_judged_failure_is_charged_though_a_dead_node_caused_another():
     helper = role("helper", min_replicas=2, max_replicas=2, restart=BUDGET)
     main = role("main", min_replicas=2, max_replicas=2, gates=(Gate("helper", "started"),))
     talk = Talk(graph(helper, main, nodes=5, cpu=1))
@@ -294,7 +292,7 @@ def test_r7_a_failure_that_was_judged_is_paid_for_though_another_of_its_incident
     assert len(talk.up()) == 4 and [charge.opened_ns for charge in talk.job.roles["helper"].charges] == [0]
 
 
-def test_r8_a_node_that_is_overdue_for_the_first_of_two_failures_holds_up_the_second_too():
+def test_r8_a_node_suspected_at_the_first_of_two_failures_holds_up_both():
     talk = merged()
     talk.tell(ev.NodeSuspected(talk.replica("helper/1").node))
     talk.wait(1.3)
@@ -341,7 +339,7 @@ def test_r7_a_node_that_is_lost_long_after_a_failure_was_not_its_cause():
         assert (talk.job.ending == "failed") == (policy is None)
 
 
-def test_r7_a_node_that_is_lost_when_its_peers_have_long_been_started_anew_was_not_the_cause():
+def test_r7_a_node_that_is_lost_long_after_its_peers_restarted_was_not_the_cause():
     talk = gang(BUDGET)
     talk.auto = True
     talk.fail("trainer/0")
@@ -382,7 +380,7 @@ def test_r15_a_hang_is_nobody_elses_doing():
     assert talk.job.ending == "failed"
 
 
-def test_r9_an_auxiliary_gang_that_is_ignored_when_it_fails_is_restarted_with_the_survivors():
+def test_r9_an_auxiliary_gang_is_not_ignored_when_a_lost_node_made_it_fail():
     policy = restart("role", 0, then="ignore")
     helper = role("helper", min_replicas=1, max_replicas=2, restart=policy, primary=False)
     talk = Talk(graph(role("main"), helper, nodes=3, cpu=1))
@@ -397,7 +395,7 @@ def test_r9_an_auxiliary_gang_that_is_ignored_when_it_fails_is_restarted_with_th
 
 
 @pytest.mark.parametrize("scope", ["role", "job"])
-def test_r9_an_auxiliary_gang_whose_peers_are_well_is_ignored_and_nothing_else_stops(scope: str):
+def test_r9_an_auxiliary_gang_whose_peers_are_well_is_ignored_alone(scope: str):
     policy = restart(scope, 0, then="ignore")
     helper = role("helper", min_replicas=1, max_replicas=2, restart=policy, primary=False)
     talk = Talk(graph(role("main"), helper, nodes=3, cpu=1))
@@ -408,7 +406,7 @@ def test_r9_an_auxiliary_gang_whose_peers_are_well_is_ignored_and_nothing_else_s
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
-def test_r9_a_peer_that_falls_over_a_failure_in_doubt_does_not_restart_what_that_would_not(is_lost: bool):
+def test_r9_a_peer_of_an_unjudged_failure_does_not_restart_more_than_that(is_lost: bool):
     """Its policy says the whole job; but what it follows from is ignored, or was the loss of a node."""
     policy = restart("job", 0, then="ignore")
     helper = role("helper", min_replicas=1, max_replicas=3, restart=policy, primary=False)
@@ -527,7 +525,7 @@ def test_r19_a_node_is_overdue_before_it_is_lost(options: dict[str, int]):
     assert job.suspect_after_ns <= job.silent_after_ns == job.lease_ns + SECOND
 
 
-def test_r7_an_upstream_that_fails_by_itself_pays_though_a_dependent_fell_over_it_and_then_lost_a_node():
+def test_r7_an_upstream_that_fails_by_itself_pays_though_its_dependent_lost_a_node():
     ps = role("ps", kind="service", restart=restart("replica"))
     gates = (Gate("ps", "started", "restart"),)
     trainers = role("trainer", min_replicas=1, max_replicas=2, restart=BUDGET, gates=gates)
@@ -585,7 +583,7 @@ def test_r22_a_node_that_was_cordoned_for_what_another_has_caused_is_used_again(
         assert is_drained or "node0 is used again: trainer/0 did not fail by itself" in talk.texts()
 
 
-def test_r18_of_two_worlds_that_fail_the_job_the_first_is_named_though_the_other_answers_sooner():
+def test_r18_of_two_worlds_that_fail_the_job_the_first_to_fail_is_named():
     for overdue in (False, True):
         roles = [role("a", min_replicas=2, max_replicas=2), role("b", min_replicas=2, max_replicas=2), role("c")]
         talk = Talk(graph(*roles, nodes=5, cpu=1))

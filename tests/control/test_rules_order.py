@@ -85,7 +85,7 @@ def in_every_order(loss: list[ev.Event], *others: ev.Event) -> list[tuple[ev.Eve
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 @pytest.mark.parametrize("edge", ["reconnect", "restart"])
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-def test_r8_the_loss_of_a_servers_node_costs_its_trainers_nothing_in_whatever_order_it_is_reported(
+def test_r8_the_loss_of_a_servers_node_costs_its_trainers_nothing_in_whatever_order(
     policy: RestartPolicy | None, edge: OnRestart, loss: list[ev.Event]
 ):
     for failures in ([exits("trainer/0")], [exits("trainer/0"), exits("trainer/1")]):
@@ -145,7 +145,7 @@ def test_r9_who_was_started_after_the_loss_of_a_servers_node_is_judged_by_its_ru
     assert talk.job.ending == "failed"
 
 
-def test_r18_where_the_server_is_well_a_trainer_that_may_not_fail_ends_the_job_when_its_node_has_been_heard():
+def test_r18_a_trainer_that_may_not_fail_ends_the_job_once_its_server_is_heard():
     talk = served(None)
     talk.fail("trainer/0")
     assert talk.suspects() == ["node3", "node0"]
@@ -157,7 +157,7 @@ def test_r18_where_the_server_is_well_a_trainer_that_may_not_fail_ends_the_job_w
 
 
 @pytest.mark.parametrize("kind", ["oom", "start_failed"])
-def test_r9_a_rule_about_what_is_nobody_elses_doing_decides_about_a_dependent_in_every_order(kind: str):
+def test_r9_a_rule_about_oom_or_a_failed_start_decides_for_dependents_in_any_order(kind: str):
     for loss in LOSSES.values():
         failure = ev.ReplicaExited(r("trainer/0"), 1, kind, 1)  # type: ignore[arg-type]
         for order in in_every_order(loss, failure):

@@ -86,7 +86,7 @@ def test_r8_all_the_peers_fail_at_once_and_the_last_of_them_changes_nothing():
     assert set(talk.job.incidents[1].worlds) == {"trainer"}
 
 
-def test_r6_what_may_follow_from_a_silent_node_is_stopped_at_once_and_starts_when_that_is_known():
+def test_r6_what_may_follow_from_a_silent_node_stops_at_once_and_starts_when_known():
     talk = gang(replicas=3)
     stops = [effect.replica for effect in talk.fail("trainer/0") if isinstance(effect, StopReplica)]
     assert stops == [r("trainer/1"), r("trainer/2")]
@@ -98,7 +98,7 @@ def test_r6_what_may_follow_from_a_silent_node_is_stopped_at_once_and_starts_whe
     assert talk.world("trainer").phase == "opening"
 
 
-def test_r7_when_the_node_is_heard_again_the_failure_is_charged_with_the_time_at_which_it_happened():
+def test_r7_when_the_node_is_heard_again_the_failure_is_charged_as_of_its_own_time():
     talk = gang()
     talk.fail("trainer/0")
     assert talk.job.incidents[0].counted is False and talk.replica("trainer/0").failures == []
@@ -146,7 +146,7 @@ def test_r9_when_the_node_is_heard_again_a_failure_is_ignored_as_its_rule_says()
     assert any("node0 is heard again: ignored: rule" in text for text in talk.texts())
 
 
-def test_r11_a_used_up_budget_fails_the_job_when_the_node_is_heard_again_and_nothing_upstream_has_failed():
+def test_r11_a_used_up_budget_fails_the_job_when_the_node_is_heard_again():
     talk = gang(restart("role", 0))
     talk.fail("trainer/0")
     hear(talk)
@@ -155,7 +155,7 @@ def test_r11_a_used_up_budget_fails_the_job_when_the_node_is_heard_again_and_not
 
 
 @pytest.mark.parametrize(("heard_s", "fails_s"), [(101, 102), (110, 110)])
-def test_r7_a_used_up_budget_waits_for_the_upstream_after_the_node_as_long_as_without_it(heard_s: int, fails_s: int):
+def test_r7_a_used_up_budget_waits_for_the_upstream_after_the_node_as_usual(heard_s: int, fails_s: int):
     talk = served(restart("role", 0))
     talk.tell(ev.NodeSuspected("node2"))
     talk.now = 100 * SECOND
@@ -219,7 +219,7 @@ def test_r9_a_failure_that_is_not_counted_anyway_waits_for_nobody():
     assert talk.suspects() == [] and charges(talk) == []
 
 
-def test_r8_of_two_silent_nodes_one_that_is_lost_is_enough_and_one_that_is_heard_is_not():
+def test_r8_of_two_silent_nodes_one_that_is_lost_is_enough_to_excuse():
     for lost_first in (True, False):
         talk = gang(None, replicas=3)
         talk.tell(ev.NodeSuspected("node2"))
@@ -266,7 +266,7 @@ def test_r8_a_silent_node_whose_peers_fail_first_counts_in_the_row_of_losses():
 
 @pytest.mark.parametrize("late_ns", [0, 1])
 @pytest.mark.parametrize(("policy", "ends"), [(None, "failed"), (BUDGET, None), (RULE, "failed")])
-def test_r7_what_another_incident_takes_in_is_charged_if_that_came_too_late_to_have_been_the_cause(
+def test_r7_what_an_incident_takes_in_is_charged_if_the_incident_came_too_late(
     policy: RestartPolicy | None, ends: str | None, late_ns: int
 ) -> None:
     ps = role("ps", kind="service", restart=restart("replica"))
@@ -296,7 +296,7 @@ def test_r8_a_failure_that_joins_an_open_incident_waits_too():
     assert talk.job.ending == "failed"
 
 
-def test_r6_an_incident_that_starts_again_waits_for_a_failure_that_joins_it_to_be_judged():
+def test_r6_an_incident_that_starts_again_waits_for_the_judgement_of_what_joins_it():
     ps, cache = (role(name, kind="service", restart=restart("replica")) for name in ("ps", "cache"))
     gates = (Gate("ps", "started"), Gate("cache", "started"))
     talk = Talk(graph(ps, cache, role("trainer", min_replicas=2, max_replicas=2, gates=gates), nodes=4, cpu=1))
@@ -344,7 +344,7 @@ def test_r6_a_silent_node_that_is_given_up_for_an_unkillable_worker_was_the_caus
     assert talk.job.ending is None and not talk.job.suspected and len(talk.job.open) == 1
 
 
-def test_r21_whoever_failed_while_no_controller_was_there_is_judged_when_its_peers_are_heard():
+def test_r21_a_failure_without_a_controller_is_judged_when_its_peers_are_heard():
     talk = gang(None)
     talk.tell(ev.NodeHeard("node1"))
     talk.tell(ev.ControllerStarted(2))
@@ -355,7 +355,7 @@ def test_r21_whoever_failed_while_no_controller_was_there_is_judged_when_its_pee
     assert talk.job.ending is None and talk.job.incidents[-1].root == "node1"
 
 
-def test_r19_a_node_is_overdue_before_its_agent_fences_and_heard_with_its_next_heartbeat():
+def test_r19_a_node_is_suspected_before_its_agent_fences_and_until_its_heartbeat():
     sessions = Sessions(JobOptions())
     sessions.hear(msg.Join("node0", 1, NodeSpec("node0"), "", 0), 0)
     sessions.hear(msg.Join("node1", 1, NodeSpec("node1"), "", 0), 0)

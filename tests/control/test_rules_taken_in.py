@@ -31,7 +31,7 @@ def taken_in(policy: RestartPolicy, *, by: str = "job", has_failed: bool = False
     return talk
 
 
-def test_r7_who_exits_first_of_its_own_is_charged_though_a_wider_incident_has_taken_it_in():
+def test_r7_the_first_to_exit_is_charged_though_a_wider_incident_has_taken_it_in():
     talk = taken_in(restart("role", 1))
     talk.tell(ev.NodeHeard(talk.replica("helper/1").node))
     assert [incident.charged_to for incident in talk.job.incidents] == ["helper", None]
@@ -42,7 +42,7 @@ def test_r7_who_exits_first_of_its_own_is_charged_though_a_wider_incident_has_ta
     assert talk.attempts() == {"ps/0": 2, "helper/0": 2, "helper/1": 2, "wide/0": 2}
 
 
-def test_r10_a_wider_incident_waits_for_the_longest_back_off_of_what_it_has_taken_in():
+def test_r10_a_wider_incident_waits_for_the_longest_back_off_that_it_takes_in():
     talk = taken_in(restart("role", 3, backoff_ns=20 * SECOND), has_failed=True)
     talk.tell(ev.NodeHeard(talk.replica("helper/1").node))
     talk.answer()
@@ -59,7 +59,7 @@ def test_r11_a_budget_that_what_was_taken_in_has_used_up_decides(then: str):
     assert talk.job.roles["helper"].outcome == ("failed" if then == "fail" else "ignored")
 
 
-def test_r7_a_used_up_budget_of_what_was_taken_in_waits_a_moment_for_the_upstream_to_take_the_blame():
+def test_r7_a_used_up_budget_in_a_wider_incident_waits_a_moment_for_the_upstream():
     for fails in (True, False):
         talk = taken_in(restart("role", 0), by="domain", gates=(Gate("ps", "started"),))
         talk.tell(ev.NodeHeard(talk.replica("helper/1").node))
@@ -82,7 +82,7 @@ def test_r7_an_upstream_takes_the_blame_for_what_a_wider_incident_has_taken_in()
     assert talk.replica("helper/0").failures == [] and len(talk.up()) == 4
 
 
-def test_r7_what_a_wider_incident_has_taken_in_and_a_lost_node_has_caused_is_not_charged():
+def test_r7_what_a_lost_node_has_caused_in_a_wider_incident_is_not_charged():
     talk = taken_in(restart("role", 1))
     talk.tell(ev.NodeSilent(talk.replica("helper/1").node))
     talk.answer()

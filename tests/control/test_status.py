@@ -102,7 +102,7 @@ def test_an_incident_that_is_open_says_what_it_awaits():
     assert [replica.phase for replica in status(talk).replicas] == ["gone", "stopping"]
 
 
-def test_a_replica_that_was_scaled_away_has_no_seat_to_come_and_one_that_finds_no_room_has():
+def test_a_seat_is_to_come_for_a_replica_without_room_and_not_for_one_scaled_away():
     talk = talk_of(trainers(1, 3), nodes=1, cpu=2)
     assert [replica.has_seat_to_come for replica in status(talk).replicas] == [False, False, True]
     talk.tell(ev.ScaleRequested("trainer", 2))

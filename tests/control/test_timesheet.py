@@ -53,7 +53,7 @@ def test_steps_that_go_back_and_reports_of_dead_attempts_change_nothing():
     assert seconds(read(talk)) == {"start-up": 8, "productive": 92}
 
 
-def test_when_the_first_report_comes_what_seemed_to_be_work_of_earlier_generations_was_start_up():
+def test_the_first_report_turns_supposed_work_of_earlier_generations_into_start_up():
     talk = trainers(2, gang=False, restart=restart("replica", 9))
     fail(talk, 30)
     step(talk, 40, 1, "trainer/1")
@@ -197,7 +197,7 @@ def test_a_suspended_replica_that_is_stopped_keeps_no_memory():
     assert seconds(read(talk))["lost work"] == pytest.approx(3 * 9)
 
 
-def test_a_role_that_saves_and_never_reports_has_lost_its_work_before_the_first_checkpoint():
+def test_work_before_the_first_checkpoint_is_lost_where_no_progress_is_reported():
     talk = trainers()
     fail(talk, 10)
     save(talk, 30)

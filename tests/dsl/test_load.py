@@ -111,7 +111,7 @@ def test_a_scenario_is_not_read_as_python(tmp_path: Path) -> None:
     assert caught.value.problems[0].help == "scenarios are read by flowdist simulate; name its topology"
 
 
-def test_a_syntax_error_of_a_module_is_told_at_its_import_not_at_a_line_of_this_file(tmp_path: Path) -> None:
+def test_a_syntax_error_of_a_module_is_reported_at_its_import(tmp_path: Path) -> None:
     (tmp_path / "broken_sizes.py").write_text("\n\n\nsizes = = 3\n")
     problem = refused(tmp_path, MAIN + "import broken_sizes")
     assert problem.message == "SyntaxError: invalid syntax (broken_sizes.py, line 4)"

@@ -101,7 +101,7 @@ def test_small_replicas_are_spread_so_that_a_large_one_may_find_no_room() -> Non
     assert codes(topology) == ["FD113"]
 
 
-def test_who_has_succeeded_leaves_its_seats_even_to_those_who_wait_for_it_over_others() -> None:
+def test_a_succeeded_role_leaves_its_seats_to_all_that_wait_for_it() -> None:
     topology = Topology("x", nodes=[Node(cpu=4)])
     prepare = topology.role("prepare", "true", cpu=4)
     train = topology.role("train", "true", cpu=3, depends_on=[prepare.succeeded()])
@@ -120,7 +120,7 @@ def test_roles_that_wait_for_the_same_one_to_succeed_are_alive_together(cpu: int
     assert codes(topology) == ([] if fits else ["FD113"])
 
 
-def test_roles_that_wait_for_different_ones_to_succeed_are_alive_together_when_all_of_these_have() -> None:
+def test_roles_that_wait_for_different_ones_to_succeed_end_up_alive_together() -> None:
     """Each has room beside the one that the other waits for; nobody says which of the two succeeds first."""
     topology = Topology("x", nodes=[Node(cpu=4)])
     x, y = topology.role("x", "true"), topology.role("y", "true")
@@ -144,7 +144,7 @@ def test_roles_that_wait_for_different_ones_to_succeed_are_alive_together_when_a
         max_size=5,
     ),
 )
-def test_check_finds_no_room_where_the_controller_waits_for_some_in_an_order_in_which_others_may_succeed(
+def test_check_finds_no_room_where_the_controller_may_wait_for_some_in_any_order(
     cpu: int, roles: list[tuple[int, bool, list[str]]]
 ) -> None:
     """On one node, where all seats are alike, the two agree about every topology; who can grow does so meanwhile."""

@@ -138,7 +138,7 @@ def test_a_window_of_nothing_is_refused_and_an_argument_of_none_is_its_default()
     assert found == RestartPolicy() and problems == []
 
 
-def test_a_wider_restart_is_read_with_a_budget_of_its_own_and_its_problems_are_its_own() -> None:
+def test_a_wider_restart_has_a_budget_and_problems_of_its_own() -> None:
     found, problems = policy(Restart(max_restarts=3, then=Restart("job", max_restarts=1, within="1h")))
     assert problems == [] and found is not None and found.wider is not None
     assert (found.then, found.max_restarts, found.wider.scope, found.wider.max_restarts) == ("widen", 3, "job", 1)

@@ -181,7 +181,7 @@ def test_each_problem_is_found_at_its_argument(tmp_path: Path, code: str, body: 
 def test_every_code_of_the_source_has_a_test_and_a_section_in_the_docs() -> None:
     codes = {code for source in SOURCES for code in re.findall(r"FD\d{3}", source.read_text())}
     tested = {code for code, _, _ in CASES} | {"FD133", "FD140", "FD142"}  # these have tests of their own
-    tested |= {f"FD15{i}" for i in range(5)}  # and so have these: tests/torchrun, tests/test_components.py
+    tested |= {f"FD15{i}" for i in range(5)}  # and so have these: tests/torchrun, tests/components
     tested |= {"FD160", "FD306"}  # tests/dsl/test_parallel.py, test_models.py
     documented = set(re.findall(r"^### (FD\d{3})", (PACKAGE / "dsl/problems/errors.md").read_text(), re.M))
     assert codes == tested

@@ -155,7 +155,7 @@ def test_a_replica_brings_the_rest_of_its_role_along_when_a_domain_says_so() -> 
     assert because(told["restarts"], "b") == 'it is in the restart domain "core" with a'
 
 
-def test_what_waits_for_success_has_not_started_and_what_has_succeeded_is_not_run_again() -> None:
+def test_a_role_that_waits_for_success_has_not_started_and_success_is_not_repeated() -> None:
     first = role("first", restart=restart("job"))
     second = role("second", gates=(Gate("first", "succeeded", "restart"),), restart=restart("job"))
     topology = graph(first, second, role("aside"))

@@ -233,7 +233,7 @@ def test_a_replica_that_loses_its_node_starts_again_before_a_role_that_waits_for
     _check_order(talk, told, stops, before)
 
 
-def test_an_ignored_gang_restarts_nothing_however_many_members_fail():
+def test_a_gang_that_is_ignored_restarts_nothing_however_many_of_it_fail():
     """Found by hypothesis: the last failing peer restarted the job, and its dependents could not continue (R5, R9)."""
     policy = RestartPolicy("job", max_restarts=0, then="ignore")
     ignored = role("b", min_replicas=2, max_replicas=2, primary=False, restart=policy)

@@ -14,7 +14,7 @@ TWO = graph(role("ps"), role("trainer", min_replicas=2, max_replicas=3), nodes=2
 TIGHT = graph(role("trainer", min_replicas=2, max_replicas=3), nodes=3, cpu=1)
 
 
-def test_a_fault_that_takes_the_only_node_for_good_gives_a_warning_with_the_remedy() -> None:
+def test_a_fault_that_takes_the_only_node_for_good_is_reported_with_a_remedy() -> None:
     assert stranding(parse_plan(["node0@1s"]), ONE) == (
         "after node0@1s no room is left for the minimum of trainer, and a node comes back only with a /DURATION "
         "(node0@1s/30s): it will wait up to 5m (pending_timeout) for one, then the job fails"

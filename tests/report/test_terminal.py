@@ -30,7 +30,7 @@ def lines_of(result: SimResult, width: int = 120) -> dict[str, str]:
     return {line[:label].strip(): line[label:] for line in lines[1:-1]}
 
 
-def test_a_lost_node_is_away_and_its_replica_lost_work_is_shaded_and_a_generation_begins() -> None:
+def test_the_picture_of_a_lost_node_shades_lost_work_and_begins_a_generation() -> None:
     lanes = lines_of(simulate(GANG, "node1@2m/2m"))
     assert list(lanes) == [
         *("faults", "world trainer", "trainer/0", "trainer/1", "trainer/2 to 3", "node0", "node1", "node2 to 3"),

@@ -11,10 +11,11 @@ import msgspec
 import pytest
 
 from flowdist.control.protocol.events import CheckpointOffered
+from flowdist.control.protocol.ids import ReplicaId
 from flowdist.faults.scenario import load_scenario
 from flowdist.graph import MS, SECOND
 from flowdist.record.journal import Header, Record
-from flowdist.report.record import timeline as module
+from flowdist.record.replay import Replay
 from flowdist.report.record.page import HOW, page_data, summary_line, timeline_page
 from flowdist.report.record.perfetto import perfetto_events, perfetto_json
 from flowdist.report.record.timeline import Attempt, Timeline, timeline_of
@@ -113,13 +114,36 @@ def scenario_results() -> Iterator[tuple[str, SimResult]]:
             yield path.stem, simulated(Path(scenario.topology).name, *scenario.faults)
 
 
-def test_looking_only_at_what_an_event_names_misses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    results = list(scenario_results())
-    assert len(results) >= 3
-    quick = [of(result) for _, result in results]
-    monkeypatch.setattr(module, "_LOCAL", ())  # look at everything, each time
-    for (name, result), seen in zip(results, quick, strict=True):
-        assert of(result).attempts == seen.attempts, name
+def phases_of(result: SimResult) -> dict[tuple[ReplicaId, int], dict[str, int]]:
+    """Return when each phase of each attempt began, found by a look at every replica after every event."""
+    header = result.lines[0]
+    assert isinstance(header, Header)
+    replay = Replay(header)
+    found: dict[tuple[ReplicaId, int], dict[str, int]] = {}
+    alive: dict[ReplicaId, int] = {}
+    for line in result.lines[1:]:
+        if not isinstance(line, Record):
+            continue
+        replay.hear(line)
+        for id, replica in replay.job.replicas.items():
+            if id in alive and (alive[id] != replica.attempt or not replica.is_live):
+                found[id, alive.pop(id)]["ended"] = line.t_ns
+            if replica.is_live:
+                alive[id] = replica.attempt
+                found.setdefault((id, replica.attempt), {}).setdefault(replica.phase, line.t_ns)
+    return found
+
+
+def test_a_look_at_what_an_event_names_misses_no_change_of_a_phase() -> None:
+    results = [("a lost node", simulated(*LOST_NODE)), *scenario_results()]
+    assert len(results) >= 4
+    for name, result in results:
+        told = {}
+        for a in of(result).attempts:
+            begun = {"starting": a.started_ns, "running": a.running_ns, "ready": a.ready_ns}
+            ends = {"stopping": a.stopping_ns, "ended": a.ended_ns}
+            told[a.replica, a.number] = {phase: ns for phase, ns in (begun | ends).items() if ns is not None}
+        assert told == phases_of(result), name
 
 
 def test_every_attempt_that_was_ordered_is_there_once() -> None:

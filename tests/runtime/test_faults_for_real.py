@@ -84,7 +84,7 @@ def kinds(summary: dict) -> list[str]:  # type: ignore[type-arg]
 
 
 @pytest.mark.slow
-def test_what_falls_silent_is_given_up_after_its_lease_and_taken_back_when_it_is_heard(tmp_path: Path) -> None:
+def test_a_silent_node_is_given_up_after_its_lease_and_taken_back_when_it_is_heard(tmp_path: Path) -> None:
     faults = ["node1@generation=trainer,1+300ms:lost/8s", "node1@generation=trainer,3+300ms:pause/8s"]
     summary, sizes, job = both(tmp_path, 5, faults)
     assert sizes == [2, 1, 2, 1, 2] and kinds(summary) == ["node_lost", "joined"] * 2

@@ -163,7 +163,7 @@ def test_endpoints_are_parsed_in_every_usual_form() -> None:
             endpoint_of(text, 29400)
 
 
-def test_a_host_listens_where_it_is_named_and_everywhere_when_its_name_means_loopback(
+def test_a_host_listens_at_its_name_and_everywhere_when_that_means_loopback(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert [listening_address(host) for host in ("127.0.0.2", "0.0.0.0", "::")] == ["127.0.0.2", "", ""]

@@ -76,7 +76,7 @@ def events(job: Job) -> list[object]:
     return [line.event for line in job.journal()[1] if isinstance(line, Record)]
 
 
-def test_a_host_that_joins_later_makes_the_job_grow_and_one_that_leaves_makes_it_shrink(tmp_path: Path) -> None:
+def test_the_job_grows_with_a_host_that_joins_and_shrinks_with_one_that_leaves(tmp_path: Path) -> None:
     with Hosts(tmp_path) as hosts:
         path = topology(tmp_path, WAIT)
         first = hosts.start(1, "run", path, "--set", "trainer.join_window=0s", "--listen", hosts.endpoint)

@@ -44,7 +44,7 @@ t.role("trainer", ["python", "trainer.py"], replicas="2:4", cpu=1, parallel={"pp
 
 
 @pytest.mark.slow
-def test_the_elastic_dimension_shrinks_with_the_world_and_half_a_pipeline_is_never_formed(tmp_path: Path) -> None:
+def test_the_elastic_dimension_shrinks_and_half_a_pipeline_is_never_formed(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "never")
     (tmp_path / "trainer.py").write_text(TRAINER)
     (tmp_path / "topology.py").write_text(TOPOLOGY)

@@ -246,7 +246,7 @@ async def stays_in_place(around: Around) -> None:
     await close(worker)
 
 
-def test_a_resumed_worker_has_a_pid_file_in_its_new_attempt_before_its_start_is_reported(tmp_path: Path) -> None:
+def test_a_worker_that_goes_on_in_place_is_found_under_its_new_attempt_at_once(tmp_path: Path) -> None:
     async def play(sockets: str) -> None:
         async with Around(tmp_path, sockets) as around:
             await stays_in_place(around)

@@ -183,7 +183,7 @@ def test_the_command_replays_the_journal_of_a_run(tmp_path: Path) -> None:
         assert CliRunner().invoke(replay_command, [str(tmp_path / "cut.jsonl")]).exit_code == 0
 
 
-def test_a_restarted_server_keeps_its_port_and_trainers_resume_from_what_was_committed(tmp_path: Path) -> None:
+def test_a_restarted_server_keeps_its_port_and_trainers_resume_from_their_commit(tmp_path: Path) -> None:
     with Job(tmp_path, str(trio(tmp_path, last=2)), "--fail", "ps/0@checkpoint=trainer,1+100ms") as job:
         assert job.finish() == 0, job.text
         ports = {line.rpartition(" ")[2] for line in job.output if "serving at" in line}

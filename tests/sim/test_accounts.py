@@ -92,7 +92,7 @@ def test_who_lost_a_checkpoint_of_another_size_has_not_lost_more_than_was_done()
     assert result.spent["trainer"]["productive"] == 0
 
 
-def test_a_world_of_one_that_goes_on_elsewhere_while_its_node_is_paused_loses_no_time_from_the_books() -> None:
+def test_no_time_is_lost_from_the_books_when_a_world_of_one_leaves_a_paused_node() -> None:
     loose = graph(
         role("t", min_replicas=1, max_replicas=3, gang=False, restart=restart("replica", 9)), nodes=4, cpu=1.0
     )

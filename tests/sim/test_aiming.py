@@ -42,7 +42,7 @@ def share(graph: RoleGraph, phase: str, aim: Callable[[int], tuple[Fault | None,
     return hits / len(SEEDS)
 
 
-def test_the_first_generation_is_hit_while_it_saves_whatever_the_seed_makes_of_its_start() -> None:
+def test_the_first_generation_is_hit_while_it_saves_with_every_seed() -> None:
     graph = hour()
     assert share(graph, "saving", lambda seed: (None, Aim(graph).saving(seed, 0, None))) == 1
 
@@ -78,7 +78,7 @@ def test_what_restarts_nothing_or_before_anything_was_saved_makes_nobody_read(fa
     assert Aim(hour()).restoring(1, 0, before) is None
 
 
-def test_a_fault_of_another_role_makes_nobody_read_and_without_checkpoints_there_is_nothing_to_aim_at() -> None:
+def test_a_fault_of_another_role_makes_nobody_read_and_aiming_needs_checkpoints() -> None:
     t = Topology("two", nodes=[Node(cpu=9)])
     t.role("a", "true", replicas=2, workload=Workload(**LOAD, restore_time="5s"))
     t.role("b", "true", replicas=2, workload=Workload(steps=20))

@@ -135,7 +135,7 @@ def test_while_somebody_waits_for_a_step_or_a_checkpoint_each_is_played(fault: s
     assert not Simulation(load("ps.py", **LONG), plan, fast_forward=True).run().unfired
 
 
-def test_who_told_nothing_in_a_quiet_stretch_says_to_the_next_controller_how_far_it_is() -> None:
+def test_after_a_fast_forward_the_next_controller_learns_the_progress() -> None:
     """What is said on a lossy link is drawn message by message: one that is missing moves all the others."""
     plan, said = Plan((parse_fault("controller@35m"),)), []
     for fast_forward in (False, True):

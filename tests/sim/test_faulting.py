@@ -193,7 +193,7 @@ def test_a_label_stands_for_all_nodes_that_have_it() -> None:
     assert lasted(result) > 0
 
 
-def test_who_needs_a_service_waits_while_it_is_away_and_not_for_one_that_is_gone_for_good() -> None:
+def test_dependents_wait_for_a_service_that_is_away_and_not_for_one_that_has_ended() -> None:
     away = run("ps.py", "ps/0@4m", on_restart="reconnect")
     assert NOMINAL < lasted(away) < NOMINAL + 8  # the server's start-up
     service = role("a", kind="service", min_replicas=1, max_replicas=3)

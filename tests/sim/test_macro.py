@@ -331,7 +331,7 @@ class Stepping(Macro):
         ({"spares": 0, "least": 200}, "trainer-exit=0.02/replica-day:3", "exit"),
     ],
 )
-def test_the_short_cut_is_taken_with_spares_without_below_the_minimum_and_for_replicas(
+def test_the_short_cut_is_taken_with_and_without_spares_and_below_the_minimum(
     params: dict[str, int], rate: str, cause: str
 ) -> None:
     graph, plan = with_role(big(nodes=200, days=99, **params), pending_timeout_ns=DAY), parse_plan(rates=[rate])

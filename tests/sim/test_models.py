@@ -67,7 +67,7 @@ def test_every_step_is_asked_for_once_and_in_order() -> None:
     assert result.played.ends == {"trainer": {"total": sum(range(160))}}
 
 
-def test_after_a_failure_it_goes_on_from_its_checkpoint_and_takes_back_what_came_after_it() -> None:
+def test_after_a_failure_it_goes_on_from_its_checkpoint_and_later_steps_are_lost() -> None:
     result = run(job(models.Counting), "trainer/1@step=trainer,25")
     assert [(resumed.generation, resumed.step) for resumed in result.played.resumed["trainer"]] == [(1, 0), (2, 20)]
     assert result.played.calls == 45
@@ -98,7 +98,7 @@ PLANS = [
     ],
     ids=["counting", "commits in a step", "raising", "served", "loose", "provoking"],
 )
-def test_steps_that_are_played_at_once_decide_the_same_as_steps_that_are_played_one_by_one(
+def test_steps_that_are_played_at_once_decide_the_same_as_steps_one_by_one(
     graph: RoleGraph, faults: tuple[str, ...]
 ) -> None:
     for seed in (0, 3):
@@ -225,7 +225,7 @@ def test_a_full_disk_is_an_error_of_the_write() -> None:
     assert result.job.outcome == "succeeded"
 
 
-def test_user_code_that_goes_on_with_a_full_disk_has_a_line_for_what_it_could_not_save() -> None:
+def test_user_code_that_goes_on_with_a_full_disk_records_what_it_could_not_save() -> None:
     for model, offered in ((models.Counting, 1), (models.Enduring, 2)):
         result = run(job(model, steps=30), "trainer@1s:disk-full/20s")
         lines = [line for line in result.lines if isinstance(line, UnsavedLine)]

@@ -30,7 +30,7 @@ def test_every_rule_has_a_story_and_a_test_and_the_page_links_them() -> None:
         assert f"../scenarios/{story.name}" in page, f"neither page links {story.name}"
 
 
-def test_each_of_the_seven_failures_of_torchrun_and_of_seven_bug_reports_has_a_story() -> None:
+def test_each_failure_of_torchrun_and_each_of_seven_bug_reports_has_a_story() -> None:
     for number in range(1, 8):
         assert any(story.name.startswith(f"torchrun{number}_") for story in STORIES), f"torchrun {number} has no story"
     assert sum(story.name.startswith("bug_") for story in STORIES) == 7

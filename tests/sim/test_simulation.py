@@ -186,7 +186,7 @@ def test_of_two_things_at_once_the_first_planned_happens_first() -> None:
     assert order_of(0) == [-1, *range(100)]
 
 
-def test_a_schedule_seed_is_another_order_of_what_happens_at_once_and_always_the_same_one() -> None:
+def test_a_schedule_seed_orders_what_happens_at_once_always_in_the_same_way() -> None:
     orders = [order_of(schedule) for schedule in range(1, 6)]
     assert [sorted(order) for order in orders] == [[-1, *range(100)]] * 5
     assert all(order[0] == -1 for order in orders)  # time goes first

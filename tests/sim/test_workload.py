@@ -60,7 +60,7 @@ def test_a_checkpoint_blocks_for_all_of_its_time_unless_it_is_asynchronous() -> 
     )
 
 
-def test_an_asynchronous_checkpoint_is_of_the_step_at_which_it_began_and_whole_only_at_its_end() -> None:
+def test_an_asynchronous_checkpoint_is_of_its_first_step_and_counts_at_its_end() -> None:
     blocking = saved_at(run(gang()))[0]
     assert saved_at(run(gang(checkpoint_blocks="2s")))[0] == blocking, "both are whole 70 s after the first step"
     graph, begins = gang(checkpoint_blocks="2s"), blocking[0] - 70
@@ -69,7 +69,7 @@ def test_an_asynchronous_checkpoint_is_of_the_step_at_which_it_began_and_whole_o
     assert late.models["trainer"].lost_steps == 9, "69 steps were done, and 60 are saved"
 
 
-def test_an_asynchronous_checkpoint_that_would_be_whole_after_the_last_step_is_not_waited_for() -> None:
+def test_an_asynchronous_checkpoint_that_ends_after_the_last_step_is_not_waited_for() -> None:
     result = run(gang(steps=125, checkpoint_blocks="0s"))
     assert [step for _, step in saved_at(result)] == [60]
     assert spent(result, "productive") == 125 and spent(result, "checkpoint") == 0
@@ -112,7 +112,7 @@ def test_what_holds_up_a_world_that_warms_up_holds_up_its_first_step() -> None:
     assert spent(paused, "stalled") == 3
 
 
-def test_a_world_goes_at_the_pace_of_its_slowest_member_and_each_attempt_draws_its_own() -> None:
+def test_a_world_is_as_fast_as_its_slowest_member_and_each_attempt_draws_its_pace() -> None:
     graph = gang(step_spread=0.5, steps=100, checkpoint_every="1h")
     assert run(graph).now == run(gang(steps=100, checkpoint_every="1h")).now, "seed 0 is nominal"
     stalls = [spent(run(graph, seed=seed), "stalled") for seed in range(1, 61)]
@@ -154,7 +154,7 @@ def test_a_disk_that_is_full_saves_nothing_at_an_agreed_step_either() -> None:
     assert (line.world, line.step, line.reason) == ("trainer", 90, "the disk of trainer is full")
 
 
-def test_a_slow_disk_makes_what_is_saved_at_an_agreed_step_as_much_longer_as_any_checkpoint() -> None:
+def test_a_slow_disk_slows_a_checkpoint_at_an_agreed_step_like_any_other() -> None:
     graph, slow = gang(replicas="3:4", steps=300), "trainer@100s:slow-checkpoint=3x/30s"
     quick, late = run(graph, "node3@105s:drain"), run(graph, slow, "node3@105s:drain")
     assert (quick.models["trainer"].lost_steps, late.models["trainer"].lost_steps) == (0, 0)
@@ -216,7 +216,7 @@ def test_while_a_slow_disk_makes_them_wait_they_are_saving() -> None:
         assert phases == ["steady", *4 * ["saving"], "steady"], load
 
 
-def test_a_checkpoint_on_a_slow_disk_that_the_end_of_the_work_comes_before_is_not_waited_for() -> None:
+def test_a_checkpoint_that_ends_after_the_work_on_a_slow_disk_is_not_waited_for() -> None:
     graph = gang(steps=100, checkpoint_blocks="0s")
     assert run(graph, "trainer@1m:slow-checkpoint=9x").now == run(graph).now
 
@@ -256,7 +256,7 @@ def test_who_warms_up_has_shown_no_progress() -> None:
     assert result.job.outcome == "failed" and not result.models["trainer"].begins
 
 
-def test_a_service_that_has_to_report_progress_and_never_does_is_stopped_as_on_a_real_machine() -> None:
+def test_a_service_that_has_to_report_progress_and_never_does_is_stopped() -> None:
     t = Topology("served", nodes=[Node("node0")])
     t.role("ps", "true", kind="service", ready_when="call", start_timeout="30s")
     t.role("trainer", "true", workload=Workload(steps=100))
@@ -445,7 +445,7 @@ def test_who_starts_up_on_a_paused_node_when_a_peer_is_gone_begins_nothing() -> 
 
 
 @pytest.mark.parametrize("ms", range(103, 110))
-def test_workers_that_a_paused_node_was_forking_are_there_when_it_goes_on_and_no_sooner(ms: int) -> None:
+def test_workers_that_a_paused_node_was_forking_appear_when_it_goes_on(ms: int) -> None:
     """Between the order and the fork it stands still; it is lost, and trainer/2 runs elsewhere when the fork comes."""
     t = Topology("gang", nodes=3 * [Node(cpu=4)])
     load = Workload(steps=60, startup="2s")

@@ -198,7 +198,7 @@ def test_a_line_of_a_corpus_that_cannot_be_read_tells_of_no_failure(tmp_path: Pa
     assert Corpus(tmp_path / "corpus.jsonl").known() == [Known(7, (), "")]
 
 
-def test_a_corpus_that_cannot_be_written_or_is_something_else_is_refused_before_anything_is_tried(
+def test_a_corpus_that_cannot_be_written_or_read_is_refused_before_the_first_try(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "notes.txt").write_text("buy milk\n")
@@ -212,7 +212,7 @@ def test_a_corpus_that_cannot_be_written_or_is_something_else_is_refused_before_
     assert done.exit_code == 0 and not (tmp_path / "new.jsonl").exists(), "nothing has failed"
 
 
-def test_plans_that_fail_again_are_told_as_they_are_found_and_one_is_enough_with_fail_fast() -> None:
+def test_plans_that_fail_again_are_reported_at_once_and_fail_fast_stops_at_one() -> None:
     known = [Known(n, ("trainer/1@30s",), "always") for n in range(40, 44)]
     told: list[int] = []
     asked: dict[str, Any] = {"properties": seldom_again(), "known": known, "tell": lambda one: told.append(one.seed)}

@@ -241,7 +241,7 @@ def test_the_nemesis_draws_what_becomes_of_peers_where_the_topology_does_not_say
     assert drawn((again, None), (None, None), joint=True) == {"", "hang"}, "the second dies with the first, and may not"
 
 
-def test_a_failure_that_needs_peers_that_hang_says_so_and_one_that_does_not_does_not(tmp_path: Path) -> None:
+def test_only_a_failure_that_needs_hanging_peers_says_so(tmp_path: Path) -> None:
     path = tmp_path / "small.py"
     path.write_text(
         "from flowdist import Node, Restart, Topology, Workload\n"
@@ -274,7 +274,7 @@ def test_the_nemesis_drains_no_node_that_the_minima_need() -> None:
     assert not any(fault.kind == "drain" for seed in range(300) for fault in nemesis.plan(seed).faults)
 
 
-def test_the_nemesis_drains_no_node_when_seats_that_are_not_given_back_fill_the_others() -> None:
+def test_the_nemesis_drains_no_node_when_kept_seats_fill_the_others() -> None:
     def drained(*, gang: bool) -> int:
         t = Topology("seats", nodes=2 * [Node(cpu=4)])
         load = Workload(steps=300, startup="2s")
@@ -370,7 +370,7 @@ def test_with_parameters(plan):
 
 
 @pytest.mark.slow
-def test_hypothesis_shows_the_command_of_the_example_that_it_made_small_and_no_other(tmp_path: Path) -> None:
+def test_hypothesis_shows_the_command_of_the_shrunk_example_and_no_other(tmp_path: Path) -> None:
     (tmp_path / "gang.py").write_text((TOPOLOGIES / "gang.py").read_text())
     (tmp_path / "test_mine.py").write_text(HYPOTHETICAL)
     command = ["-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-rN"]  # in CI a summary says all again

@@ -44,7 +44,7 @@ def three_up(job: JobState) -> bool:
     return job.ending is not None or job.worlds["trainer"].up == 3
 
 
-def test_eventually_bears_what_comes_back_in_time_and_names_since_when_and_what_is_awaited() -> None:
+def test_eventually_allows_what_comes_back_in_time_and_names_since_when_it_waits() -> None:
     graph = gang(nodes=3)
     assert simulate(graph, "node1@20s/10s", eventually=[eventually(three_up, within="1m")]).violation is None
     result = simulate(graph, "node1@20s/30s", eventually=[eventually(three_up, within="20s")])
@@ -54,7 +54,7 @@ def test_eventually_bears_what_comes_back_in_time_and_names_since_when_and_what_
     assert result.now < 2 * MINUTE  # it stopped there
 
 
-def test_eventually_has_to_hold_at_the_end_too_but_not_where_only_the_clock_was_stopped() -> None:
+def test_eventually_has_to_hold_at_the_end_but_not_where_the_clock_was_stopped() -> None:
     never = eventually(lambda job: False, within="1h")
     ended = simulate(gang(), eventually=[never])
     assert "and the job has succeeded" in str(ended.violation)
@@ -64,7 +64,7 @@ def test_eventually_has_to_hold_at_the_end_too_but_not_where_only_the_clock_was_
     )
 
 
-def test_a_state_that_came_back_late_is_a_violation_even_if_nothing_happened_in_between() -> None:
+def test_a_state_that_came_back_late_is_a_violation_without_events_in_between() -> None:
     """Between two events nobody asks: at the next one it counts how long it was away."""
     started = eventually(lambda job: job.worlds["trainer"].formed_ns is not None, within="1us")
     assert "not within" in str(simulate(gang(), eventually=[started]).violation)
@@ -135,7 +135,7 @@ def test_a_campaign_that_never_saw_a_point_is_red() -> None:
         explore(gang(), seeds=5, sometimes={"nine of them": lambda job: job.worlds["trainer"].up == 9})
 
 
-def test_a_campaign_finds_a_broken_property_and_makes_it_small_with_any_number_of_processes() -> None:
+def test_a_campaign_of_any_number_of_processes_shrinks_a_broken_property() -> None:
     promise = eventually(three_up, within="15s")
     reports = [campaign(gang(), range(1, 25), jobs=n, properties=properties(promise)) for n in (1, 2)]
     assert reports[0] == reports[1]
@@ -292,7 +292,7 @@ def test_from_the_command_line_a_property_is_found_replayed_and_kept(tmp_path: P
     assert "keeps them" in held.stdout and '"seed": 2' in corpus.read_text()
 
 
-def test_from_the_command_line_a_point_that_nobody_saw_is_red_and_bounds_hold_for_single_runs(tmp_path: Path) -> None:
+def test_a_point_that_no_run_reached_is_red_and_bounds_hold_for_single_runs(tmp_path: Path) -> None:
     path = written(tmp_path, "never = sometimes('five of them', lambda job: job.worlds['trainer'].up == 5)\n")
     done = flowdist("simulate", GANG, "--seeds", "1:3", "--properties", str(path))
     assert done.returncode == 3 and "3 of 3 seeds hold" in done.stdout

@@ -273,7 +273,8 @@ class Nemesis:
         delay = format_duration(self._graph.options.lease_ns // 10)
         choices = (
             f"{node}@{{at}}:delay={delay}/30s",
-            f"{node}@{{at}}:flap={format_duration(self._graph.options.lease_ns // 8)}/30s",  # each silence is shorter than a lease
+            # each silence is shorter than a lease
+            f"{node}@{{at}}:flap={format_duration(self._graph.options.lease_ns // 8)}/30s",
             f"{node}@{{at}}:drop=0.2/30s",
             f"{node}@{{at}}:duplicate=0.3/30s",
             f"{node}@{{at}}:reorder=0.3/30s",

@@ -46,7 +46,12 @@ def test_a_rate_says_whom_how_often_and_for_how_long() -> None:
         ("node=1/day", "node", "'node' names no kind of fault", "write node-kill="),
         ("node-kil=1/day", "kil", "kind 'kil' is unknown", "did you mean 'kill'?"),
         ("-kill=1/day", "-", "'' cannot be read", "write node-kill="),
-        ("trainer-scale=1/day", "scale", "scale is an order of the operator, and does not", "write --fail trainer@5m:scale"),
+        (
+            "trainer-scale=1/day",
+            "scale",
+            "scale is an order of the operator, and does not",
+            "write --fail trainer@5m:scale",
+        ),
         ("node-kill=often/day", "often", "'often' is no rate", "write node-kill="),
         ("node-kill=0/day", "0", "'0' is no rate", "write node-kill="),
         ("node-kill=1", "", "a rate of what, and per what time?", "write node-kill="),

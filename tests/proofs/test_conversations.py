@@ -6,7 +6,7 @@ from flowdist.graph import Cluster, Gate, NodeSpec, Readiness, Resources, Restar
 from flowdist.proofs.conversation import Move, Talk, judge_talk
 
 
-def test_who_waits_for_an_ignored_role_fails_the_job_which_then_restarts_nobody_for_an_address() -> None:
+def test_a_job_that_fails_over_an_ignored_role_restarts_nobody_for_an_address() -> None:
     """b/0 has lost its node when a server is ignored for good; b/1 runs, with both addresses in its command."""
     once = RestartPolicy(scope="role", max_restarts=0)
     same = {"command": ("true",), "resources": Resources(cpu=1.0, gpu=1), "gang": False}
@@ -27,7 +27,7 @@ def test_who_waits_for_an_ignored_role_fails_the_job_which_then_restarts_nobody_
     assert judge_talk(Talk(graph, 0, moves)) == []
 
 
-def test_who_was_told_to_end_does_not_wait_in_place_when_it_fails_first_and_may_be_replaced() -> None:
+def test_a_worker_that_fails_before_its_ordered_end_is_not_suspended() -> None:
     """The stop of b/0 is on its way when a worker of it fails; its other worker has left the generation, and ends."""
     servers = RoleSpec(
         *("a", ("true",)),

@@ -139,7 +139,7 @@ def test_what_a_child_raises_is_raised_here_with_its_traceback(
 @pytest.mark.parametrize(
     ("how", "kind", "message"),
     [
-        ("two", JobFailed, "rank 1 raised tests.test_launch.NeedsTwo: 1 and 2"),
+        ("two", JobFailed, "rank 1 raised tests.launching.test_launch.NeedsTwo: 1 and 2"),
         ("kill", JobFailed, "worker/0 failed on node0: signal SIGKILL"),
         ("lambda", TypeError, "the function returned a function, which cannot be pickled"),
     ],
@@ -170,7 +170,8 @@ def test_a_worker_that_has_done_its_work_ends_well_whatever_gloo_still_holds(tmp
 @needs_torch
 def test_the_processes_are_one_world_and_so_is_one(tmp_path: Path) -> None:
     assert flowdist.launch(mean_rank, procs=2, runs=tmp_path) == [0.5, 0.5]
-    run = [sys.executable, "-c", "import flowdist, tests.test_launch as t; print(flowdist.launch(t.mean_rank))"]
+    code = "import flowdist, tests.launching.test_launch as t; print(flowdist.launch(t.mean_rank))"
+    run = [sys.executable, "-c", code]
     assert subprocess.run(run, capture_output=True, text=True, check=True).stdout == "[0.0]\n"
 
 
