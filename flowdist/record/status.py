@@ -184,9 +184,7 @@ def status_of(
         state=_state(job),
         reason=job.ending_reason,
         roles=tuple(_role(job, role, lately.steps_per_s(name, now)) for name, role in job.roles.items()),
-        worlds=tuple(
-            _world(job, world) for world in job.worlds.values() if len(world.pool) > 1 or _is_gang(job, world)
-        ),
+        worlds=tuple(_world(job, world) for world in job.worlds.values() if len(world.pool) > 1 or job.is_gang(world)),
         replicas=tuple(_replica(job, replica) for replica in job.replicas.values()),
         nodes=(
             *(_node(name, node) for name, node in job.nodes.items()),
@@ -225,10 +223,6 @@ def _state(job: JobState) -> JobPhase:
     if job.ending is not None:
         return "ending"
     return "running" if any(world.generation for world in job.worlds.values()) else "starting"
-
-
-def _is_gang(job: JobState, world: World) -> bool:
-    return job.roles[world.roles[0]].spec.gang
 
 
 def _role(job: JobState, role: Role, steps_per_s: float | None) -> RoleStatus:

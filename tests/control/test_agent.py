@@ -135,7 +135,7 @@ def test_r16_a_failure_before_the_stop_is_a_failure():
     assert talk.tell(io.WorkerExited(T, 1, 0))[-1] == ev.ReplicaExited(T, 1, "exit", 3, None, 1)
 
 
-def test_a_command_that_cannot_be_started_has_failed_to_start():
+def test_a_command_that_does_not_exist_is_a_start_failure():
     talk = Talk()
     talk.order(start())
     failed = talk.tell(io.SpawnFailed(T, 1, "no such file: trian.py"))

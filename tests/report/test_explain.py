@@ -7,12 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from flowdist.control.agent.attempts import SIGNALS as SIGNALS_OF_CONTROL
 from flowdist.control.protocol import events as ev
 from flowdist.errors import FlowdistError
 from flowdist.graph import Cluster, Domain, Gate, NodeSpec, Readiness, RoleGraph, Rule
 from flowdist.report.static.explain import explanation_of
-from flowdist.report.static.failing import SIGNALS, parse_failing, parse_failings
+from flowdist.report.static.failing import parse_failing, parse_failings
 from flowdist.report.static.plan import plan_of
 from flowdist.report.static.telling import explanation_text
 from tests.control.harness import Talk, graph, restart, role
@@ -319,7 +318,3 @@ def test_what_has_succeeded_passes_nothing_on_though_the_scope_names_it() -> Non
     talk.finish("first/0")
     talk.fail("third/0")
     assert talk.attempts() == {"first/0": 1, "second/0": 1, "third/0": 2}
-
-
-def test_exit_codes_above_128_mean_the_signals_that_they_mean_to_control() -> None:
-    assert SIGNALS == SIGNALS_OF_CONTROL

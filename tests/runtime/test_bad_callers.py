@@ -1,4 +1,4 @@
-"""Whoever else calls at the controller's port: the connection is dropped, and the job goes on."""
+"""Invalid and foreign connections to the controller's port: they are closed, and the job continues."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def frame(connection: socket.socket) -> bytes:
 
 
 def let_in(endpoint: str, token: str) -> socket.socket:
-    """A connection on which the handshake has been done."""
+    """Open a connection and do the handshake."""
     connection, caller = call(endpoint), ClientHandshake("flowdist", "", token)
     connection.sendall(encode(caller.hello))
     connection.sendall(encode(caller.answer(FROM_SERVER.decode(frame(connection)))))
@@ -53,7 +53,7 @@ def let_in(endpoint: str, token: str) -> socket.socket:
 
 
 def is_dropped(connection: socket.socket, data: bytes) -> bool:
-    """Whether the other side hangs up after that, whatever it says before."""
+    """Return whether the peer closes the connection after this data, whatever it answers before."""
     with connection:
         try:
             connection.sendall(data)
@@ -65,7 +65,7 @@ def is_dropped(connection: socket.socket, data: bytes) -> bool:
 
 
 @pytest.mark.slow
-def test_callers_that_talk_nonsense_are_dropped_and_the_job_goes_on(tmp_path: Path) -> None:
+def test_connections_with_invalid_data_are_closed_and_the_job_continues(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(WAIT)
     (tmp_path / "topology.py").write_text(TOPOLOGY)
     with Hosts(tmp_path) as hosts:
@@ -95,7 +95,9 @@ def test_callers_that_talk_nonsense_are_dropped_and_the_job_goes_on(tmp_path: Pa
     assert "was refused" in log and "other hosts may not send Operate" in log and "Traceback" not in log, log
 
 
-def test_last_words_are_believed_of_who_is_let_in_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_accepted_connections_can_prove_the_death_of_a_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "train.py").write_text(WAIT)
     (tmp_path / "topology.py").write_text(TOPOLOGY)
     with Hosts(tmp_path) as hosts:

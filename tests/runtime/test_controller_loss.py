@@ -1,4 +1,4 @@
-"""R21 on real processes: the controller dies, and what runs goes on; the whole run dies, and is resumed."""
+"""R21 on real processes: workers survive the death of the controller, and a killed run is resumed."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_r21_a_controller_that_is_killed_again_and_again_is_noticed_by_no_worker
         assert job.alive() == []
 
 
-def test_r21_a_failure_while_no_controller_listens_is_dealt_with_by_the_next(tmp_path: Path) -> None:
+def test_r21_a_failure_while_no_controller_runs_is_handled_by_the_next(tmp_path: Path) -> None:
     (tmp_path / "fragile.py").write_text(
         "import os, signal\n"
         "print(f'attempt {os.environ[\"FLOWDIST_ATTEMPT\"]}', flush=True)\n"
@@ -93,7 +93,7 @@ def test_r21_a_failure_while_no_controller_listens_is_dealt_with_by_the_next(tmp
         assert_replays(header, lines)
 
 
-def test_r21_ctrl_c_that_a_controller_has_not_read_before_it_died_is_for_the_next(tmp_path: Path) -> None:
+def test_r21_ctrl_c_that_a_controller_did_not_read_before_it_died_reaches_the_next(tmp_path: Path) -> None:
     with counter_job(tmp_path) as job:
         job.until("committed", 1)
         controller = job.named("flowdist.runtime.controller.controller_main")[0]
@@ -108,7 +108,7 @@ def test_r21_ctrl_c_that_a_controller_has_not_read_before_it_died_is_for_the_nex
         assert_replays(header, lines)
 
 
-def test_r21_a_run_that_was_killed_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
+def test_r21_a_run_that_was_killed_resumes_from_its_last_checkpoint(tmp_path: Path) -> None:
     with counter_job(tmp_path) as job:
         job.until("committed", 3)
         with Deaths(job.alive()) as deaths:
@@ -127,8 +127,8 @@ def test_r21_a_run_that_was_killed_goes_on_from_its_last_checkpoint(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_r21_nothing_is_carried_out_that_the_journal_has_no_room_for(tmp_path: Path) -> None:
-    """A full disk, played by a limit on the size of files: the run ends with a reason, and its journal replays."""
+def test_r21_no_effect_is_carried_out_that_the_journal_cannot_record(tmp_path: Path) -> None:
+    """A limit on the size of files stands for a full disk: the run ends with a reason, and its journal replays."""
     (tmp_path / "loop.py").write_text("print('works', flush=True)\nraise SystemExit(1)\n")
     again = ("--max-restarts", "500", "--set", "trainer.restart.backoff=0s")
     with Job(tmp_path, "loop.py", *again, before=("prlimit", "--fsize=12288")) as job:
@@ -144,8 +144,8 @@ def test_r21_nothing_is_carried_out_that_the_journal_has_no_room_for(tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.parametrize("warm", ["yes", "no"])
-def test_r21_workers_that_outlived_their_run_do_not_work_beside_those_of_the_next(tmp_path: Path, warm: str) -> None:
-    """What `pkill -9 flowdist` leaves: all of its own processes are killed in one stroke, workers are not."""
+def test_r21_workers_that_outlived_their_run_are_killed_when_it_is_resumed(tmp_path: Path, warm: str) -> None:
+    """Simulate `pkill -9 flowdist`: flowdist's own processes are killed at once, workers are not."""
     (tmp_path / "enduring.py").write_text("import signal\nprint('works', flush=True)\nsignal.pause()\n")
     (tmp_path / "topology.py").write_text(
         "from flowdist import Topology\n"
@@ -173,7 +173,7 @@ def test_r21_workers_that_outlived_their_run_do_not_work_beside_those_of_the_nex
 
 
 @pytest.mark.slow
-def test_a_run_that_goes_on_cannot_be_resumed_beside_itself(tmp_path: Path) -> None:
+def test_a_run_that_is_still_running_cannot_be_resumed(tmp_path: Path) -> None:
     with counter_job(tmp_path) as job:
         job.until("from step 0")
         with Job(tmp_path, "--resume", "latest") as second:

@@ -1,4 +1,4 @@
-"""What the terminal says of a job, from its records alone."""
+"""Lines on the terminal about a job, computed from its records alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flowdist.testing import graph_of, simulate
 
 
 def told(tmp_path: Path, *faults: str, rejoin_time: str | None, attempt: int = 2) -> list[str]:
-    """What is said of the starts of these attempts."""
+    """Return the lines about the starts of these attempts."""
     t = Topology("staying", nodes=3 * [Node(cpu=1)])
     work = Workload(steps=60, rejoin_time=rejoin_time)
     t.role("trainer", "true", replicas=3, restart=Restart("role", max_restarts=3), workload=work)
@@ -29,8 +29,8 @@ def told(tmp_path: Path, *faults: str, rejoin_time: str | None, attempt: int = 2
     return sorted(text.partition(",")[0] for text in said if f"(attempt {attempt})" in text)
 
 
-def test_who_starts_anew_tears_no_line_of_the_others(tmp_path: Path) -> None:
-    """A line that Python writes in pieces: print(a, b) with PYTHONUNBUFFERED=1."""
+def test_a_restart_does_not_split_lines_of_other_workers(tmp_path: Path) -> None:
+    """Python writes a line in pieces: print(a, b) with PYTHONUNBUFFERED=1."""
     t = Topology("lines", nodes=2 * [Node(cpu=1)])
     t.role("trainer", "true", replicas=2, restart=Restart("replica", max_restarts=3))
     graph = graph_of(t)
@@ -61,7 +61,7 @@ def test_who_starts_anew_tears_no_line_of_the_others(tmp_path: Path) -> None:
     assert shown[3:] == ["[trainer/0] half a line"]
 
 
-def test_who_stays_in_place_goes_on_and_who_failed_starts(tmp_path: Path) -> None:
+def test_suspended_workers_continue_in_place_and_failed_ones_start(tmp_path: Path) -> None:
     assert told(tmp_path, "trainer/1@20s", rejoin_time="1s") == [
         "trainer/0: continues in place on node0 (attempt 2)",
         "trainer/1: starts on node1 (attempt 2)",
@@ -69,11 +69,11 @@ def test_who_stays_in_place_goes_on_and_who_failed_starts(tmp_path: Path) -> Non
     ]
 
 
-def test_without_elastic_workers_all_start(tmp_path: Path) -> None:
+def test_without_elastic_workers_all_replicas_start(tmp_path: Path) -> None:
     assert [text.split()[1] for text in told(tmp_path, "trainer/1@20s", rejoin_time=None)] == ["starts"] * 3
 
 
-def test_whoever_waited_on_a_node_that_was_lost_starts_when_it_is_back(tmp_path: Path) -> None:
+def test_suspended_workers_of_a_lost_node_start_when_the_node_is_back(tmp_path: Path) -> None:
     in_back_off = ("trainer/1@20s", "trainer/1@40s", "node2@40.2s/300ms")
     assert told(tmp_path, *in_back_off, rejoin_time="1s", attempt=3) == [
         "trainer/0: continues in place on node0 (attempt 3)",

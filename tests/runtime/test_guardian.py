@@ -1,4 +1,4 @@
-"""What a guardian makes of the ends of its agent and its spawner, in whatever order it sees them."""
+"""Guardian: the cause that it reports when its agent and its spawner end, in any order."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ while True:
         pytest.param("", "signal.pause()", "its agent died", id="the agent does not end"),
     ],
 )
-def test_only_the_end_of_the_agent_says_whether_it_was_in_order(spawner: str, agent: str, cause: str) -> None:
+def test_only_the_exit_of_the_agent_determines_the_cause(spawner: str, agent: str, cause: str) -> None:
     patience_s = "0.1" if agent == "signal.pause()" else "60"
     command = [sys.executable, "-c", GUARDIAN, spawner, agent, patience_s]
     run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)

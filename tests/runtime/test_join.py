@@ -107,7 +107,7 @@ def test_roles_find_each_other_by_the_addresses_of_their_hosts(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_host_without_the_folders_of_the_job_is_told_so(tmp_path: Path) -> None:
+def test_a_host_without_the_working_folder_of_a_role_says_so(tmp_path: Path) -> None:
     with Hosts(tmp_path) as hosts:
         there = tmp_path / "there"
         there.mkdir()
@@ -121,7 +121,7 @@ def test_a_host_without_the_folders_of_the_job_is_told_so(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_two_hosts_are_up_until_the_controllers_is_gone_for_too_long(tmp_path: Path) -> None:
+def test_joined_hosts_end_when_the_controllers_host_is_gone_for_too_long(tmp_path: Path) -> None:
     with Hosts(tmp_path) as hosts:
         path = topology(tmp_path, WAIT, outage="3s")
         first = hosts.start(1, "run", path, "--listen", hosts.endpoint)
@@ -145,7 +145,7 @@ def test_two_hosts_are_up_until_the_controllers_is_gone_for_too_long(tmp_path: P
 
 @pytest.mark.slow
 @needs_torch
-def test_a_cut_cable_is_a_silent_loss_and_the_host_comes_back_when_it_is_mended(tmp_path: Path) -> None:
+def test_a_host_that_was_cut_off_is_lost_by_its_lease_and_joins_again_when_connected(tmp_path: Path) -> None:
     with Network() as network, Hosts(tmp_path) as hosts:
         endpoint, token = "10.77.0.1:29400", {"FLOWDIST_TOKEN": "hush"}
         path = topology(tmp_path, SUM)

@@ -1,4 +1,4 @@
-"""What a controller that dies has not read is told to the next one, and nothing is told twice (R21)."""
+"""The outbox: messages that a dead controller did not read reach the next one, and none is handled twice (R21)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HIT = Injected("ps/0@every=1s", "ps/0")
 
 
 class Connection:
-    """To one controller."""
+    """A connection to one controller."""
 
     def __init__(self) -> None:
         self.said: list[bytes] = []
@@ -51,7 +51,7 @@ def begun() -> tuple[Outbox, Connection]:
 
 
 def next_one(outbox: Outbox, *last_words: Line) -> Connection:
-    """The last controller has died; another shows what that one wrote, and takes over."""
+    """Replace the controller: the next one shows the lines of the last and takes over."""
     outbox.detach()
     after = Connection()
     outbox.attach(after)
@@ -62,7 +62,7 @@ def next_one(outbox: Outbox, *last_words: Line) -> Connection:
     return after
 
 
-def test_what_the_last_controller_has_not_written_down_is_told_to_the_next_in_order() -> None:
+def test_messages_that_the_last_controller_did_not_record_are_sent_to_the_next_in_order() -> None:
     outbox, first = begun()
     for message in (FOUR, HIT, TWO):
         outbox.send(message)
@@ -70,7 +70,7 @@ def test_what_the_last_controller_has_not_written_down_is_told_to_the_next_in_or
     assert next_one(outbox).was_told(FOUR, HIT, TWO)
 
 
-def test_what_it_has_written_down_is_not_told_again() -> None:
+def test_recorded_messages_are_not_sent_again() -> None:
     outbox, _ = begun()
     for message in (FOUR, HIT, TWO):
         outbox.send(message)
@@ -82,7 +82,7 @@ def test_what_it_has_written_down_is_not_told_again() -> None:
     assert next_one(outbox).was_told()
 
 
-def test_of_two_that_are_alike_each_has_a_line_of_its_own() -> None:
+def test_each_of_two_equal_messages_needs_a_line_of_its_own() -> None:
     outbox, _ = begun()
     outbox.send(HIT)
     outbox.send(HIT)
@@ -90,7 +90,7 @@ def test_of_two_that_are_alike_each_has_a_line_of_its_own() -> None:
     assert next_one(outbox).was_told(HIT)
 
 
-def test_what_is_said_while_none_listens_waits_for_the_next_also_what_has_no_line() -> None:
+def test_messages_wait_for_the_next_controller_also_those_that_are_never_recorded() -> None:
     outbox = Outbox()
     heal = HealLink("node0", "node0@1s:lost")
     outbox.send(FOUR)
@@ -103,7 +103,7 @@ def test_what_is_said_while_none_listens_waits_for_the_next_also_what_has_no_lin
     assert next_one(outbox).was_told(FOUR), "of the other no line would ever tell that it was heard"
 
 
-def test_one_that_was_killed_on_purpose_is_told_nothing_more() -> None:
+def test_nothing_is_sent_to_a_controller_after_detach() -> None:
     outbox, first = begun()
     outbox.detach()
     outbox.observe(recorded(ControllerStarted(2)))  # its last line
@@ -112,7 +112,7 @@ def test_one_that_was_killed_on_purpose_is_told_nothing_more() -> None:
     assert next_one(outbox).was_told(FOUR)
 
 
-def test_the_end_of_a_node_that_was_started_again_is_no_news() -> None:
+def test_messages_about_the_end_of_a_node_are_withdrawn_when_it_starts_again() -> None:
     outbox, _ = begun()
     for gone in (NodeGone("node0", "its agent died"), NodeGone("node1", "its agent died")):
         outbox.send(Operate(gone))

@@ -1,4 +1,4 @@
-"""A run over several hosts that was killed goes on: hosts come back, come anew or stay away. On real processes."""
+"""Resumed runs over several hosts, on real processes: hosts come back, join anew or stay away."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def topology(folder: Path, replicas: str = "1:2") -> str:
 
 
 def kill(*jobs: Job) -> None:
-    """As when the power fails: nobody says anything."""
+    """Kill everything without a last message, as a power failure does."""
     for job in jobs:
         for pid in [*job.named("flowdist.runtime.controller.controller_main"), job.process.pid]:
             os.kill(pid, signal.SIGSTOP)
@@ -67,7 +67,7 @@ def events(job: Job) -> list[object]:
 
 
 @pytest.mark.slow
-def test_all_hosts_were_killed_and_those_that_join_again_go_on_from_the_checkpoint(tmp_path: Path) -> None:
+def test_after_all_hosts_were_killed_those_that_join_again_resume_from_the_checkpoint(tmp_path: Path) -> None:
     with Hosts(tmp_path) as hosts:
         first = hosts.start(1, "run", topology(tmp_path, "2"), "--listen", hosts.endpoint, "--id", "job1")
         second = hosts.start(2, "join", hosts.endpoint, "--id", "job1")
@@ -85,7 +85,7 @@ def test_all_hosts_were_killed_and_those_that_join_again_go_on_from_the_checkpoi
 
 
 @pytest.mark.slow
-def test_what_ran_on_a_host_that_stays_away_is_lost_with_its_lease(tmp_path: Path) -> None:
+def test_replicas_on_a_host_that_stays_away_are_lost_at_the_end_of_its_lease(tmp_path: Path) -> None:
     with Hosts(tmp_path) as hosts:
         first = hosts.start(1, "run", topology(tmp_path), "--listen", hosts.endpoint)
         second = hosts.start(2, "join", hosts.endpoint)
@@ -102,7 +102,7 @@ def test_what_ran_on_a_host_that_stays_away_is_lost_with_its_lease(tmp_path: Pat
     assert lost == [other], "after its lease, not after the ten minutes of controller_outage"
 
 
-def test_a_host_that_still_calls_is_taken_in_again(tmp_path: Path) -> None:
+def test_a_host_that_is_still_connecting_joins_the_resumed_run(tmp_path: Path) -> None:
     with Hosts(tmp_path) as hosts:
         first = hosts.start(1, "run", topology(tmp_path, "2"), "--listen", hosts.endpoint)
         second = hosts.start(2, "join", hosts.endpoint)
@@ -119,7 +119,7 @@ def test_a_host_that_still_calls_is_taken_in_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_host_that_knows_more_than_is_left_of_the_journal_has_to_join_again(tmp_path: Path) -> None:
+def test_a_host_that_read_journal_lines_which_a_crash_lost_has_to_join_again(tmp_path: Path) -> None:
     with Hosts(tmp_path) as hosts:
         first = hosts.start(1, "run", topology(tmp_path), "--listen", hosts.endpoint)
         second = hosts.start(2, "join", hosts.endpoint)
@@ -134,7 +134,7 @@ def test_a_host_that_knows_more_than_is_left_of_the_journal_has_to_join_again(tm
 
 
 @pytest.mark.slow
-def test_a_command_line_of_torchrun_is_typed_again_on_the_other_hosts(tmp_path: Path) -> None:
+def test_torchrun_hosts_join_a_resumed_run_with_their_first_command_line(tmp_path: Path) -> None:
     (tmp_path / "w.py").write_text(WAITER)
     with Torchruns(tmp_path, "--nnodes", "2", "--rdzv-id", "job1") as hosts:
         first = hosts.first(str(tmp_path / "w.py"))
@@ -148,7 +148,7 @@ def test_a_command_line_of_torchrun_is_typed_again_on_the_other_hosts(tmp_path: 
         assert [job.finish() for job in hosts.jobs[2:]] == [0, 0], hosts.text
 
 
-def test_a_run_of_one_machine_lets_nobody_in_when_it_goes_on(tmp_path: Path) -> None:
+def test_a_run_on_one_machine_admits_no_hosts_when_it_is_resumed(tmp_path: Path) -> None:
     with Hosts(tmp_path) as hosts:
         first = hosts.start(1, "run", topology(tmp_path), "--nodes", "1")
         first.until("committed True")

@@ -41,7 +41,7 @@ class Standing(Spawning):
         self.spec: ForkServerSpec = super().server("json")
 
     def tells(self, *args: str, **env: str) -> int:
-        """A worker that has told what it is, and waits for a signal."""
+        """Start a worker that reports its identity and waits for a signal; return it."""
         id = self.start("tells.py", *args, server=self.spec, env=env)
         self.output_until(id, "up\n")
         return id
@@ -54,7 +54,7 @@ class Standing(Spawning):
         return pid
 
     def standbys(self, count: int, running: list[int]) -> list[int]:
-        """Those that wait, as soon as there are so many."""
+        """Wait until there are so many standbys and return them."""
         workers = {self.pid(id) for id in running}
         end = time.monotonic() + 60
         while len(found := [pid for pid in children(self.fork_server()) if pid not in workers]) != count:
@@ -75,7 +75,7 @@ def standing(tmp_path: Path) -> Iterator[Standing]:
         yield standing
 
 
-def test_the_next_worker_was_forked_before_it_was_wanted_and_is_what_was_asked_for(standing: Standing) -> None:
+def test_a_worker_is_forked_before_its_request_and_runs_what_the_request_says(standing: Standing) -> None:
     first = standing.tells("--first", RANK="0")
     (waits,) = standing.standbys(1, [first])
     standing.kill(first)
@@ -89,7 +89,7 @@ def test_the_next_worker_was_forked_before_it_was_wanted_and_is_what_was_asked_f
     assert another != waits
 
 
-def test_what_stands_by_leads_a_session_of_its_own_and_holds_no_file_of_others(standing: Standing) -> None:
+def test_a_standby_leads_its_own_session_and_has_no_files_of_others_open(standing: Standing) -> None:
     first = standing.tells()
     (waits,) = standing.standbys(1, [first])
     end = time.monotonic() + 60
@@ -99,7 +99,7 @@ def test_what_stands_by_leads_a_session_of_its_own_and_holds_no_file_of_others(s
 
 
 @pytest.mark.slow
-def test_as_many_stand_by_as_run_up_to_a_limit(standing: Standing) -> None:
+def test_there_are_as_many_standbys_as_running_workers_up_to_a_limit(standing: Standing) -> None:
     running = [standing.tells() for _ in range(STANDBY_MAX + 1)]
     standing.standbys(STANDBY_MAX, running)
     for id in running[2:]:
@@ -113,7 +113,7 @@ def test_as_many_stand_by_as_run_up_to_a_limit(standing: Standing) -> None:
 
 
 @pytest.mark.parametrize("how", ["killed", "over"])
-def test_they_end_with_their_fork_server(standing: Standing, how: str) -> None:
+def test_standbys_end_with_their_fork_server(standing: Standing, how: str) -> None:
     first = standing.tells()
     with Deaths([*standing.standbys(1, [first]), standing.fork_server()]) as deaths:
         if how == "killed":
@@ -178,7 +178,7 @@ def test_a_standby_that_cannot_get_its_request_ends(tmp_path: Path, monkeypatch:
     selector.close()
 
 
-def test_one_that_was_killed_is_not_missed_and_not_replaced(standing: Standing) -> None:
+def test_a_standby_that_was_killed_is_skipped_and_not_replaced(standing: Standing) -> None:
     first = standing.tells()
     (waits,) = standing.standbys(1, [first])
     with Deaths([waits]) as deaths:

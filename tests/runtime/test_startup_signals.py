@@ -1,4 +1,4 @@
-"""Ctrl-C between the folder of a run and its supervisor is counted; afterwards all is as it was before."""
+"""Ctrl-C between the creation of a run's folder and its supervisor is counted; then the handler is restored."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from flowdist.runtime.supervisor.startup_signals import StartupSignals
 
 
-def test_an_interrupt_is_no_exception_until_somebody_asks() -> None:
+def test_an_interrupt_raises_only_when_checked() -> None:
     before = signal.getsignal(signal.SIGINT)
     with StartupSignals() as early:
         early.check()
@@ -21,7 +21,7 @@ def test_an_interrupt_is_no_exception_until_somebody_asks() -> None:
     assert signal.getsignal(signal.SIGINT) == before
 
 
-def test_after_its_end_interrupts_are_what_they_were() -> None:
+def test_end_restores_the_handler_before() -> None:
     with StartupSignals() as early:
         early.end()
         with pytest.raises(KeyboardInterrupt):

@@ -47,7 +47,7 @@ def waiter(folder: Path) -> str:
 
 
 def worker_pid(job: Job) -> int:
-    """Of the one worker of the latest attempt that runs on the host."""
+    """Return the process id of the latest worker that runs on the host of `job`."""
     (run_dir,) = [path for path in (job.folder / "runs").iterdir() if not path.is_symlink()]
     files = sorted(run_dir.glob("default/*/attempt_*/0/pid"), key=lambda path: path.stat().st_mtime)
     return int(files[-1].read_text())
@@ -59,7 +59,7 @@ def events(job: Job) -> list[object]:
 
 @pytest.mark.slow
 @needs_torch
-def test_three_hosts_form_one_job_whoever_comes_first(tmp_path: Path) -> None:
+def test_three_hosts_form_one_job_in_any_order_of_arrival(tmp_path: Path) -> None:
     script = tmp_path / "t.py"
     script.write_text(ALL_REDUCE)
     with Torchruns(tmp_path, "--nnodes", "3", "--nproc-per-node", "2", "--rdzv-id", "job1") as hosts:
@@ -119,7 +119,7 @@ def test_a_world_of_hosts_with_different_numbers_of_workers_shrinks_by_whole_hos
     ]
 
 
-def test_on_one_machine_the_second_finds_the_port_taken_and_joins(tmp_path: Path) -> None:
+def test_the_second_torchrun_on_one_machine_finds_the_port_in_use_and_joins(tmp_path: Path) -> None:
     (tmp_path / "t.py").write_text("import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])")
     with Hosts(tmp_path) as hosts:
         words = ["--nnodes", "2", "--rdzv-endpoint", hosts.endpoint, "--rdzv-backend", "c10d", str(tmp_path / "t.py")]
@@ -172,7 +172,7 @@ def test_a_failure_on_another_host_is_shown_there_and_where_the_controller_is(tm
 
 
 @pytest.mark.slow
-def test_a_host_whose_torchrun_is_killed_leaves_nothing_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_host_whose_torchrun_is_killed_leaves_nothing_and_the_others_continue_at_once(tmp_path: Path) -> None:
     with Torchruns(tmp_path, "--nnodes", "1:2") as hosts:
         first, second = hosts.first(waiter(tmp_path)), hosts.another(2, waiter(tmp_path))
         second.until("rank 1 of 2")
@@ -253,7 +253,7 @@ def test_a_controller_that_is_killed_alone_is_noticed_by_no_worker_on_any_host(t
 
 
 @pytest.mark.slow
-def test_only_the_controllers_host_keeps_its_workers_when_nobody_listens(
+def test_without_a_controller_for_longer_than_a_lease_only_workers_on_its_host_are_kept(
     tmp_path: Path,
 ) -> None:
     with Torchruns(tmp_path, "--nnodes", "2") as hosts:
@@ -296,7 +296,7 @@ def test_a_host_that_does_not_belong_to_the_job_is_refused(
         assert first.finish() == 0 and "rank 0 of 1" in first.text, first.text
 
 
-def test_nobody_listens_at_the_endpoint(tmp_path: Path) -> None:
+def test_no_controller_answers_at_the_endpoint(tmp_path: Path) -> None:
     with Torchruns(tmp_path, "--nnodes", "2", "--rdzv-conf", "is_host=0,join_timeout=1") as hosts:
         job = hosts.start(2, "torchrun", *hosts.options, "--rdzv-endpoint", hosts.endpoint, waiter(tmp_path))
         assert job.finish() == 1
@@ -304,7 +304,7 @@ def test_nobody_listens_at_the_endpoint(tmp_path: Path) -> None:
         assert "start the same command on 127.0.0.1" in job.text and job.alive() == []
 
 
-def test_the_port_is_another_programs(tmp_path: Path) -> None:
+def test_another_program_uses_the_port(tmp_path: Path) -> None:
     with Torchruns(tmp_path, "--nnodes", "2") as hosts, socket.create_server(("127.0.0.1", 0)) as other:
         hosts.endpoint = f"127.0.0.1:{other.getsockname()[1]}"
         job = hosts.first(waiter(tmp_path))

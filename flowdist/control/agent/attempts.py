@@ -12,10 +12,9 @@ from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.graph import FailureKind, RoleSpec
+from flowdist.graph.signals import SIGNAL_NAMES
 
 # Linux numbers, for exit codes of 128 + n (R16); `signal` is not imported: control runs anywhere.
-SIGNALS = {1: "HUP", 2: "INT", 3: "QUIT", 4: "ILL", 6: "ABRT", 7: "BUS", 8: "FPE", 9: "KILL", 11: "SEGV", 13: "PIPE"}
-SIGNALS |= {14: "ALRM", 15: "TERM", 10: "USR1", 12: "USR2", 24: "XCPU", 31: "SYS"}
 
 Phase = Literal["starting", "running", "ready", "suspended", "stopped", "exited"]
 Missed = Literal["progress", "output", "start"]
@@ -210,7 +209,7 @@ def exit_event(order: StartReplica, failure: io.WorkerExited | None, suspended: 
         return ev.ReplicaExited(order.replica, order.attempt)
     signal = failure.signal
     if signal is None and failure.exit_code > 128:
-        signal = SIGNALS.get(failure.exit_code - 128)  # a shell reports a signal so (R16)
+        signal = SIGNAL_NAMES.get(failure.exit_code - 128)  # a shell reports a signal so (R16)
     kind: FailureKind = failure.kind or ("signal" if signal else "exit")
     code = failure.exit_code
     rank, detail = failure.local_rank, failure.detail

@@ -27,7 +27,7 @@ def form_worlds(job: JobState, names: Iterable[WorldName]) -> None:
     if not job.admitted and not _admit_all(job):
         return
     found = [job.worlds[name] for name in names]
-    seatless = {world.roles[0] for world in found if world.phase == "waiting" and not _is_gang(job, world)}
+    seatless = {world.roles[0] for world in found if world.phase == "waiting" and not job.is_gang(world)}
     loose: dict[str, list[World]] = {}
     later: list[World] = []
     for world in found:
@@ -54,10 +54,6 @@ def form_worlds(job: JobState, names: Iterable[WorldName]) -> None:
     for world in later:
         if _may_form(job, world):
             _form_gang(job, world, job.roles_of(world))
-
-
-def _is_gang(job: JobState, world: World) -> bool:
-    return job.roles[world.roles[0]].spec.gang
 
 
 def _admit_all(job: JobState) -> bool:

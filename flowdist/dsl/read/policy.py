@@ -9,13 +9,11 @@ from flowdist.dsl.read.fields import Fields
 from flowdist.dsl.words import FailureWord, On, Restart
 from flowdist.graph import MINUTE, SECOND, RestartPolicy, Rule, format_duration
 from flowdist.graph.policies import Then
+from flowdist.graph.signals import SIGNAL_NAMES
 
 KINDS: tuple[str, ...] = get_args(FailureWord)
 SCOPES = ("replica", "role", "domain", "job")  # from narrow to wide
-SIGNALS = (
-    *("ABRT", "ALRM", "BUS", "FPE", "HUP", "ILL", "INT", "KILL", "PIPE", "QUIT", "SEGV", "SYS", "TERM"),
-    *("USR1", "USR2", "XCPU"),
-)
+SIGNALS = sorted(SIGNAL_NAMES.values())
 
 
 def compile_restart(role: Fields, given: Any) -> RestartPolicy | None:

@@ -14,12 +14,11 @@ from typing import Literal, NamedTuple
 from flowdist.dsl.problems.problem import did_you_mean
 from flowdist.errors import FlowdistError
 from flowdist.graph import FailureKind, RoleGraph, RoleSpec, format_duration, parse_duration
+from flowdist.graph.signals import SIGNAL_NAMES
 
 REPLICA_KINDS = ("kill", "exit", "signal", "oom", "hang", "start_failed", "unready")
 NODE_KINDS = ("kill", "lost", "leave", "drain", "preempt")
 # Linux numbers, for exit codes of 128 + n (R16): they mean the same on every machine that explains.
-SIGNALS = {1: "HUP", 2: "INT", 3: "QUIT", 4: "ILL", 6: "ABRT", 7: "BUS", 8: "FPE", 9: "KILL", 10: "USR1", 11: "SEGV"}
-SIGNALS |= {12: "USR2", 13: "PIPE", 14: "ALRM", 15: "TERM", 24: "XCPU", 31: "SYS"}
 
 
 class Failing(NamedTuple):
@@ -177,7 +176,7 @@ def _exits(text: str, spec: RoleSpec, argument: str) -> _End:
     if not (argument.isdecimal() and 1 <= int(argument) <= 255):
         target = text.partition(":")[0]
         raise _wrong(text, f"{argument!r} is no exit code of a failure", f"write {target}:exit=1 to exit=255")
-    code, named = int(argument), SIGNALS.get(int(argument) - 128)
+    code, named = int(argument), SIGNAL_NAMES.get(int(argument) - 128)
     if named is not None:
         return _End("signal", f"exits with {code}, which stands for signal SIG{named}", code, named)
     return _End("exit", f"exits with {code}", code)
@@ -185,8 +184,8 @@ def _exits(text: str, spec: RoleSpec, argument: str) -> _End:
 
 def _is_killed(text: str, spec: RoleSpec, argument: str) -> _End:
     signal = argument.removeprefix("SIG")
-    if signal not in SIGNALS.values():
-        raise _wrong(text, f"signal {argument!r} is unknown", did_you_mean(signal, SIGNALS.values()))
+    if signal not in SIGNAL_NAMES.values():
+        raise _wrong(text, f"signal {argument!r} is unknown", did_you_mean(signal, SIGNAL_NAMES.values()))
     return _End("signal", f"is killed by signal SIG{signal}", signal=signal)
 
 

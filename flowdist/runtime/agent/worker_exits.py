@@ -1,4 +1,4 @@
-"""What the exit of a worker means: its exit code or signal, its last error, and whether it ran out of memory."""
+"""Interpretation of worker exits: exit code or signal, last error, and whether the worker ran out of memory."""
 
 from __future__ import annotations
 

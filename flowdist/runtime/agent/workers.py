@@ -49,7 +49,7 @@ class _Attempt:
 
 
 class Collaborators(NamedTuple):
-    """What `Workers` needs of the agent process."""
+    """The parts of the agent process that `Workers` uses."""
 
     handle: Callable[[io.AgentInput], None]  # gives the pure agent an input
     send: Callable[[spawner.Request], None]  # sends the spawner a request

@@ -1,4 +1,4 @@
-"""What the foreground process of every host does, whether it runs the controller or has joined the job of another host.
+"""The part of the foreground process that is the same on the controller's host and on a host that has joined.
 
 It owns all processes below it, the lock and the sockets of the run's folder, and the terminal. It keeps a mirror of the
 controller that it feeds with the journal: what is shown, what faults wait for and what the summary says comes from that
@@ -88,7 +88,7 @@ class HostProcess:
 
     @property
     def is_over(self) -> bool:
-        """Whether the job has ended, or has to end as far as this host is concerned."""
+        """Return whether the job has ended, or this host has to stop its part of it."""
         return self.finished is not None or self.over.is_set()
 
     def begin(self, interrupted: Callable[[], None]) -> None:

@@ -24,7 +24,7 @@ class Site(NamedTuple):
 
 
 class NodeOwner(Protocol):
-    """What the supervisor or the joined host does about the life of a local node."""
+    """The supervisor or the joined host, as seen by its local nodes."""
 
     def node_starts(self, node: NodeName) -> None:
         """Prepare for a start of the node's guardian."""

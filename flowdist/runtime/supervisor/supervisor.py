@@ -48,7 +48,7 @@ class Observer(Protocol):
 
 
 class Hosting(NamedTuple):
-    """What a supervisor needs to let other hosts join: where it listens, and the address of its own node."""
+    """Settings that let other hosts join: where the controller listens, and the address of this host's own node."""
 
     listening: Listening
     site: Site

@@ -1,4 +1,4 @@
-"""Where the controller of a job listens, and how a guardian on another host proves to it that its node has died.
+"""The endpoint of a job's controller, and the proof of death that a guardian on another host sends there.
 
 The module does not import asyncio: a guardian is small, and sends its message with a blocking socket.
 """
