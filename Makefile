@@ -4,6 +4,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
+# Each process of a test would compile all of flowdist anew where this is set.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo test test-all test-late trust check check-static coverage format bench soak clean
 
 $(BIN)/python:
