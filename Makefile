@@ -63,7 +63,7 @@ COVERED := tests/graph tests/dsl tests/faults tests/control tests/record
 COVERED += --deselect tests/control/test_any_events.py
 
 coverage: $(VENV)/.dev  ## every statement and branch of these rooms, or it fails
-	$(BIN)/python -m coverage run -m pytest -q $(COVERED)
+	TEST_ALL=1 $(BIN)/python -m coverage run -m pytest -q $(COVERED)
 	$(BIN)/python -m coverage report
 
 format: $(VENV)/.dev
