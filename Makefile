@@ -4,6 +4,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
+# Each process of a test would compile all of flowdist anew where this is set.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo test test-all test-late trust check check-static coverage format bench soak clean
 
 $(BIN)/python:
@@ -60,7 +63,7 @@ COVERED := tests/graph tests/dsl tests/faults tests/control tests/record
 COVERED += --deselect tests/control/test_any_events.py
 
 coverage: $(VENV)/.dev  ## every statement and branch of these rooms, or it fails
-	$(BIN)/python -m coverage run -m pytest -q $(COVERED)
+	TEST_ALL=1 $(BIN)/python -m coverage run -m pytest -q $(COVERED)
 	$(BIN)/python -m coverage report
 
 format: $(VENV)/.dev
