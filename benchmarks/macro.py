@@ -12,17 +12,19 @@ from __future__ import annotations
 import random
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
-from flowdist.sim.engine.simulation import with_nodes
 
 from flowdist.dsl.load import load_topology
 from flowdist.errors import FlowdistError
 from flowdist.faults import Plan
 from flowdist.faults.files import parse_plan
 from flowdist.graph import DAY, SECOND, RestartPolicy
+from flowdist.sim.engine.simulation import with_nodes
 from flowdist.sim.macro.macro import Macro
 from flowdist.sim.macro.result import MacroResult
 from flowdist.sim.macro.scope import MacroRefused, Scope, scope_of
@@ -43,7 +45,7 @@ class Case(NamedTuple):
     title: str
     seed: int = 0
     rate: str = RATE
-    params: dict[str, int] = {}  # noqa: RUF012  # a NamedTuple: nothing writes to it
+    params: Mapping[str, int] = MappingProxyType({})
 
 
 CASES = (
