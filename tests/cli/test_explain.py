@@ -22,7 +22,8 @@ def explain(*arguments: str) -> Result:
 @pytest.mark.parametrize("code", ["FD112", "fd112"])
 def test_a_code_is_explained_by_its_section(code: str) -> None:
     assert explain(code).stdout == (
-        "FD112: A replica larger than any node\n\nNo node can ever take a replica of this role. Ask for less, or declare larger nodes.\n"
+        "FD112: A replica larger than any node\n\n"
+        "No node can ever take a replica of this role. Ask for less, or declare larger nodes.\n"
     )
 
 
