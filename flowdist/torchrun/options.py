@@ -42,8 +42,8 @@ OPTIONS = (
     Option(
         ("--nnodes",),
         "same",
-        "`N` or `MIN:MAX`: hosts that meet at --rdzv-endpoint; without one, logical nodes of this machine, all started "
-        "by this one command",
+        "`N` or `MIN:MAX`: hosts that meet at --rdzv-endpoint; without it, logical nodes of this machine, all started "
+        "by one command",
         "1:1",
     ),
     Option(
@@ -93,12 +93,12 @@ OPTIONS = (
     Option(
         ("--event-log-handler",),
         "refused",
-        "but for `null`: events are in journal.jsonl; a hook (`on_incident=`) is told of incidents",
+        "except `null`: events are in journal.jsonl, and a hook (`on_incident=`) gets incidents",
         "null",
     ),
     Option(("--role",), "same", "`ROLE_NAME`, and the prefix of --tee", "default"),
     Option(("-m", "--module"), "same", "`python -m`", flag=True),
-    Option(("--no-python",), "same", "the program itself, by its path or from PATH", flag=True),
+    Option(("--no-python",), "same", "the program itself, by its path or found on PATH", flag=True),
     Option(
         ("--run-path",),
         "better",
@@ -111,7 +111,7 @@ OPTIONS = (
         "`DIR/<rdzv id>_<random>/attempt_N/<local rank>/` with stdout.log, stderr.log and error.json; all streams are "
         "there, also without -r, and those of earlier attempts are kept. With several nodes: `.../node_K/attempt_N/`",
     ),
-    Option(("-r", "--redirects"), "better", "not on the terminal; local ranks of several digits may be named", "0"),
+    Option(("-r", "--redirects"), "better", "not on the terminal; local ranks may have several digits", "0"),
     Option(
         ("-t", "--tee"),
         "better",
@@ -124,15 +124,14 @@ OPTIONS = (
     Option(
         ("--node-rank",),
         "better",
-        "with `static` and several nodes: the host with 0 runs the controller, and the ranks follow the number, in "
-        "whatever order the hosts come",
+        "with `static` and several nodes: the host with 0 runs the controller, and the ranks follow the numbers, in "
+        "any order of arrival",
         "0",
     ),
     Option(
         ("--master-addr",),
         "better",
-        "with `static` and several nodes: where the hosts meet. MASTER_ADDR is the host of rank 0, whichever that is "
-        "after a loss",
+        "with `static` and several nodes: where the hosts meet. MASTER_ADDR is the host of rank 0, also after a loss",
         "127.0.0.1",
     ),
     Option(
@@ -155,7 +154,7 @@ OPTIONS = (
     Option(
         ("--numa-binding",),
         "same",
-        "`node`: each worker runs on the cores of the NUMA node of its GPU, from its first moment on; "
+        "`node`: each worker runs on the cores of the NUMA node of its GPU from its start on; "
         "`socket`, `exclusive` and `core-complex` are refused",
         choices=("node", "socket", "exclusive", "core-complex"),
         from_env=False,
