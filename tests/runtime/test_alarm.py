@@ -56,7 +56,7 @@ async def log_of(act: Callable[[Log, socket.socket], None]) -> Log:
     return log
 
 
-def test_data_that_is_in_a_socket_when_the_alarm_expires_is_handled_before_the_judgement() -> None:
+def test_data_in_a_socket_when_the_alarm_expires_is_handled_before_the_judgement() -> None:
     def block_the_loop(log: Log, other: socket.socket) -> None:
         log.alarm.set(0)
         other.send(b"still here\n")
@@ -64,7 +64,7 @@ def test_data_that_is_in_a_socket_when_the_alarm_expires_is_handled_before_the_j
     assert asyncio.run(log_of(block_the_loop)).order == ["heard", "judged by 0"], "the time to hear it is no delay"
 
 
-def test_data_that_arrives_during_the_pass_in_which_the_alarm_expires_is_handled_first_too() -> None:
+def test_data_that_arrives_in_the_pass_of_the_alarm_is_handled_first_too() -> None:
     def block_the_loop(log: Log, other: socket.socket) -> None:
         log.alarm.set(0)
         asyncio.get_running_loop().call_soon(other.send, b"still here\n")  # in that pass, and it has looked already

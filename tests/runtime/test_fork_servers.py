@@ -245,7 +245,7 @@ def test_a_folder_that_is_not_there_is_refused_as_ever(spawning: Spawning) -> No
     assert isinstance(answer, SpawnRefused) and "File exists" in answer.detail
 
 
-def test_a_fork_server_whose_spawner_is_killed_with_an_answer_unread_ends_without_an_error() -> None:
+def test_a_fork_server_of_a_spawner_that_was_killed_before_it_read_ends_well() -> None:
     ours, theirs = socket.socketpair()
     boot = str(Path(fork_server.__file__).with_name("fork_server_boot.py"))
     argv = [sys.executable, boot, str(theirs.fileno()), str(os.getpid())]

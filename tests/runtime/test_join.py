@@ -145,7 +145,7 @@ def test_joined_hosts_end_when_the_controllers_host_is_gone_for_too_long(tmp_pat
 
 @pytest.mark.slow
 @needs_torch
-def test_a_host_that_was_cut_off_is_lost_by_its_lease_and_joins_again_when_connected(tmp_path: Path) -> None:
+def test_a_host_that_was_cut_off_is_lost_by_its_lease_and_joins_again(tmp_path: Path) -> None:
     with Network() as network, Hosts(tmp_path) as hosts:
         endpoint, token = "10.77.0.1:29400", {"FLOWDIST_TOKEN": "hush"}
         path = topology(tmp_path, SUM)

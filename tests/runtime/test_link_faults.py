@@ -50,7 +50,7 @@ def test_frames_of_a_link_without_faults_arrive_at_once() -> None:
     assert talk.received == [1, 2]
 
 
-def test_a_cut_loses_frames_in_its_direction_and_closes_the_connection_when_it_heals() -> None:
+def test_a_cut_loses_frames_in_its_direction_and_ends_by_closing_the_connection() -> None:
     async def story() -> None:
         faults = LinkFaults((LinkFault("node1", "a", cut=("up", "down")), LinkFault("node1", "b", cut=("up",))))
         talk = Talk(faults)

@@ -62,7 +62,7 @@ def next_one(outbox: Outbox, *last_words: Line) -> Connection:
     return after
 
 
-def test_messages_that_the_last_controller_did_not_record_are_sent_to_the_next_in_order() -> None:
+def test_messages_without_a_record_are_sent_to_the_next_controller_in_order() -> None:
     outbox, first = begun()
     for message in (FOUR, HIT, TWO):
         outbox.send(message)

@@ -67,7 +67,7 @@ def events(job: Job) -> list[object]:
 
 
 @pytest.mark.slow
-def test_after_all_hosts_were_killed_those_that_join_again_resume_from_the_checkpoint(tmp_path: Path) -> None:
+def test_after_all_hosts_were_killed_those_that_join_resume_from_the_checkpoint(tmp_path: Path) -> None:
     with Hosts(tmp_path) as hosts:
         first = hosts.start(1, "run", topology(tmp_path, "2"), "--listen", hosts.endpoint, "--id", "job1")
         second = hosts.start(2, "join", hosts.endpoint, "--id", "job1")

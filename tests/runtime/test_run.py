@@ -214,7 +214,7 @@ def test_a_used_up_budget_shows_the_root_cause_with_its_traceback(tmp_path: Path
         assert summary["outcome"] == "failed" and len(summary["incidents"]) == 1
 
 
-def test_the_reason_of_a_failed_job_is_shown_at_once_and_in_the_summary_with_the_same_time(tmp_path: Path) -> None:
+def test_the_reason_of_a_failed_job_has_the_same_time_at_once_and_in_the_summary(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("raise ValueError('bad shape')\n")
     with Job(tmp_path, "bad.py") as job:
         assert job.finish() == 1
@@ -249,7 +249,7 @@ fail("RuntimeError: Connection closed by peer")
 """
 
 
-def test_the_worker_that_raised_first_is_the_root_cause_although_its_peer_ended_earlier(tmp_path: Path) -> None:
+def test_the_worker_that_raised_first_is_the_cause_though_its_peer_ended_earlier(tmp_path: Path) -> None:
     (tmp_path / "held_up.py").write_text(HELD_UP)
     with Job(tmp_path, "held_up.py", "--replicas", "1x2") as job:
         assert job.finish() == 1

@@ -62,7 +62,7 @@ with open("pipe", "w"):
 """
 
 
-def test_r8_a_peer_that_is_faster_than_the_proof_of_a_nodes_death_does_not_fail_the_job(tmp_path: Path) -> None:
+def test_r8_a_peer_that_fails_before_the_death_of_a_node_is_known_fails_no_job(tmp_path: Path) -> None:
     """The peer's connection ends with the killed worker, before the guardian of that node has proven its death."""
     for name in ("pipe", "never"):
         os.mkfifo(tmp_path / name)

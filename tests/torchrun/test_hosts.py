@@ -172,7 +172,7 @@ def test_a_failure_on_another_host_is_shown_there_and_where_the_controller_is(tm
 
 
 @pytest.mark.slow
-def test_a_host_whose_torchrun_is_killed_leaves_nothing_and_the_others_continue_at_once(tmp_path: Path) -> None:
+def test_a_host_whose_torchrun_is_killed_leaves_nothing_and_the_others_continue(tmp_path: Path) -> None:
     with Torchruns(tmp_path, "--nnodes", "1:2") as hosts:
         first, second = hosts.first(waiter(tmp_path)), hosts.another(2, waiter(tmp_path))
         second.until("rank 1 of 2")
@@ -253,7 +253,7 @@ def test_a_controller_that_is_killed_alone_is_noticed_by_no_worker_on_any_host(t
 
 
 @pytest.mark.slow
-def test_without_a_controller_for_longer_than_a_lease_only_workers_on_its_host_are_kept(
+def test_only_the_host_of_a_lost_controller_keeps_its_workers_beyond_a_lease(
     tmp_path: Path,
 ) -> None:
     with Torchruns(tmp_path, "--nnodes", "2") as hosts:

@@ -17,7 +17,7 @@ PASSES = 3
 
 
 class Alarm:
-    """Calls `judge` with the time of `clock` at which the alarm expired; later data does not show who was late by then.
+    """Calls `judge` with the time of `clock` at expiry: data that arrives later does not show which peers were late.
 
     `judge` has to set the alarm again: between expiry and that call, `set` has no effect.
     """

@@ -57,7 +57,7 @@ class HostProcess:
         show: Prints a line on the terminal.
         open_sink: Selects where the output of a worker goes, if not to the terminal.
         journal_graph: The job as the journal has it, where that differs from `graph`.
-        known_nodes: The nodes that the controller was told of at its start.
+        known_nodes: The nodes that the controller expects from its start.
     """
 
     def __init__(
