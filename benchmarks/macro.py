@@ -18,13 +18,13 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
+from flowdist.sim.engine.simulation import with_nodes
 
 from flowdist.dsl.load import load_topology
 from flowdist.errors import FlowdistError
 from flowdist.faults import Plan
 from flowdist.faults.files import parse_plan
 from flowdist.graph import DAY, SECOND, RestartPolicy
-from flowdist.sim.engine.simulation import with_nodes
 from flowdist.sim.macro.macro import Macro
 from flowdist.sim.macro.result import MacroResult
 from flowdist.sim.macro.scope import MacroRefused, Scope, scope_of
