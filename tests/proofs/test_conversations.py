@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flowdist.graph import Cluster, Gate, NodeSpec, Readiness, Resources, RestartPolicy, RoleGraph, RoleSpec
-from flowdist.proofs.conversation import Move, Talk, judge_talk
+from flowdist.proofs.conversation import Conversation, Move, judge_conversation
 
 
 def test_a_job_that_fails_over_an_ignored_role_restarts_nobody_for_an_address() -> None:
@@ -24,7 +24,7 @@ def test_a_job_that_fails_over_an_ignored_role_restarts_nobody_for_an_address() 
     nodes = tuple(NodeSpec(f"node{i}", cpu=2.0, gpu=2) for i in range(3))
     graph = RoleGraph("test", (servers, clients, aside), cluster=Cluster(nodes))
     moves = (Move("stall", 0, 0), Move("lose", 2, 0), Move("wait", 0, 0))
-    assert judge_talk(Talk(graph, 0, moves)) == []
+    assert judge_conversation(Conversation(graph, 0, moves)) == []
 
 
 def test_a_worker_that_fails_before_its_ordered_end_is_not_suspended() -> None:
@@ -51,4 +51,4 @@ def test_a_worker_that_fails_before_its_ordered_end_is_not_suspended() -> None:
     )
     graph = RoleGraph("test", (servers, pair, clients), cluster=Cluster(tuple(NodeSpec(f"node{i}") for i in range(3))))
     moves = (Move("elastic", 7), Move("exit"), Move("unkillable", 6), Move("exit", 7), Move("wait"))
-    assert judge_talk(Talk(graph, 1, moves)) == []
+    assert judge_conversation(Conversation(graph, 1, moves)) == []

@@ -13,10 +13,10 @@ from flowdist.control.connection.sessions import Sessions
 from flowdist.control.protocol import events as ev
 from flowdist.graph import SECOND
 from flowdist.proofs.explorer import search as explorer
-from flowdist.proofs.explorer.common import How
+from flowdist.proofs.explorer.common import Allowed
 from flowdist.proofs.explorer.copies import Keys, copy_of
 from flowdist.proofs.explorer.jobs import JOBS, Part
-from flowdist.proofs.explorer.planted_bugs import PLANTS, planted
+from flowdist.proofs.explorer.planted_bugs import PLANTED_BUGS, planted
 from tests.choosing import slow
 from tests.control.harness import Talk, graph, r, restart, role
 
@@ -25,7 +25,7 @@ SMALL = [
     Part(JOBS["address"], 1, True, 20_000),
     Part(JOBS["gate"], 0, False, 10_000),
 ]
-CALM = How(crashes=False, operates=False)
+CALM = Allowed(crashes=False, operates=False)
 WHERE_A_PLANT_GROWS = {
     "late-news": Part(JOBS["gang"], 2, True, 40_000),
     "not-gone": Part(JOBS["domain"], 1, True, 10_000),
@@ -67,16 +67,16 @@ def _run(*args: str, seed: str) -> str:
 
 
 def test_each_safeguard_that_is_switched_off_has_a_place_where_it_is_missed():
-    assert set(WHERE_A_PLANT_GROWS) == set(PLANTS)
+    assert set(WHERE_A_PLANT_GROWS) == set(PLANTED_BUGS)
 
 
 QUICK = ("not-gone", "lost-stops", "over-at-once", "no-fence", "too-soon")  # a second or less each
 
 
-@pytest.mark.parametrize("name", [*QUICK, *slow(name for name in PLANTS if name not in QUICK)])
+@pytest.mark.parametrize("name", [*QUICK, *slow(name for name in PLANTED_BUGS if name not in QUICK)])
 def test_a_safeguard_that_is_switched_off_is_missed(name: str):
     with planted(name):
-        explored = explorer.explore(WHERE_A_PLANT_GROWS[name], How() if name == "no-patience" else CALM)
+        explored = explorer.explore(WHERE_A_PLANT_GROWS[name], Allowed() if name == "no-patience" else CALM)
     assert explored.violation is not None
     assert explored.violation.path
     assert explorer.explore(SMALL[0], CALM).violation is None  # it is back in its place

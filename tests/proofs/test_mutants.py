@@ -51,7 +51,7 @@ def test_json_has_the_shrunk_case(capsys: pytest.CaptureFixture[str]):
     assert mutants.main([*TENTH, "--only", "no-join-window", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert [done["name"] for done in told["mutants"]] == ["no-join-window"]
-    assert told["mutants"][0]["found"]["case"].startswith("Talk(graph=RoleGraph(")
+    assert told["mutants"][0]["found"]["case"].startswith("Conversation(graph=RoleGraph(")
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
