@@ -1,8 +1,8 @@
-"""The mutation bench: `python -m flowdist.proofs.mutants`. Each safeguard is switched off, and has to be missed.
+"""Mutation bench, `python -m flowdist.proofs.mutants`: switch off one safeguard at a time; a property has to fail.
 
-The unmutated build goes first and has to pass all properties with the same examples. Then each mutant is cases with
-one property after the other until one of them fails; what was found is shrunk. Every number but the seconds is the
-same at every run: the seed is fixed, and no limit is one of time.
+The unmutated build comes first and has to pass all properties with the same examples. Then each mutant is tried with
+one property after the other until one fails; the failing case is shrunk. Every number but the seconds is the same in
+every run: the seed is fixed, and no limit is a time.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from flowdist.proofs.properties import PROPERTIES, Checked
 from flowdist.record.restart_rules import Complaint
 
 SEED = 0
-SHRINKS_MAX = 150  # cases that are tried to make a finding smaller
+SHRINKS_MAX = 150  # cases tried to make a failing case smaller
 
 
 class Found(NamedTuple):
-    """What a property has found. `size` is that of the smallest case."""
+    """Failure that a property found. `by` names the judge, `size` and `case` belong to the smallest failing case."""
 
     property: Property
     by: str
@@ -38,7 +38,7 @@ class Found(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What became of a mutant, with the examples of all properties; of the unmutated build `name` is the property."""
+    """Result for one mutant over all properties, or for the unmutated build with the property `name`."""
 
     name: str
     examples: int
@@ -47,18 +47,21 @@ class Result(NamedTuple):
 
 
 class _Enough(BaseException):
-    """The finding is small enough. No Exception: Hypothesis would take it for a failure."""
+    """Signal that shrinking is done. A BaseException: Hypothesis takes any Exception for a failure."""
 
 
 class _Wrong(Exception):
-    """The case is a finding."""
+    """Signal that the case fails."""
 
 
 def find_failure(name: Property, share: float = 1.0) -> tuple[Found | None, int]:
-    """Look for a case that the property does not hold for, and make it small. Returns it with how many were tried.
+    """Search for a case that violates the property, and shrink it.
 
     Args:
-        share: Of the examples that the property is worth.
+        share: Fraction of the property's number of examples.
+
+    Returns:
+        The failure, or None, and the number of cases tried until the first failure.
     """
     checked = PROPERTIES[name]
     cases = _Cases(checked)
@@ -81,7 +84,7 @@ def find_failure(name: Property, share: float = 1.0) -> tuple[Found | None, int]
 
 
 class _Cases:
-    """Counts the cases, and keeps the smallest that is wrong."""
+    """Judge of the drawn cases: it counts them and keeps the smallest one that fails."""
 
     def __init__(self, checked: Checked) -> None:
         self._checked = checked
@@ -94,6 +97,7 @@ class _Cases:
         return self._best[1:]
 
     def try_case(self, case: Any) -> None:
+        """Judge a case. Raises _Wrong if it fails, _Enough when shrinking is done."""
         self.tried += 1
         wrong = self._checked.judge(case)
         if wrong:
@@ -108,12 +112,12 @@ class _Cases:
 
 
 def _by(complaint: Complaint) -> str:
-    """`invariant`, `liveness`, `split brain`; or which rule a checker of the record, or the model, has found broken."""
+    """Return the judge: `invariant`, `liveness`, `split brain`, or `checker R6` for a broken rule."""
     return complaint.rule if not complaint.rule[0].isupper() else f"checker {complaint.rule}"
 
 
 def bench(mutant: Mutant, share: float = 1.0) -> Result:
-    """Result one mutant, with the property that it names first and then with all others."""
+    """Try one mutant with the property that it names first, then with all others until one fails."""
     begun, examples = time.process_time(), 0
     found = None
     with mutated(mutant):
@@ -126,14 +130,14 @@ def bench(mutant: Mutant, share: float = 1.0) -> Result:
 
 
 def bench_unmutated(name: Property, share: float = 1.0) -> Result:
-    """Result the unmutated build with one property."""
+    """Try the unmutated build with one property."""
     begun = time.process_time()
     found, tried = find_failure(name, share)
     return Result(name, tried, time.process_time() - begun, found)
 
 
 def table(results: Sequence[Result], mutants: Sequence[Mutant]) -> Iterator[str]:
-    """The lines of a table in Markdown."""
+    """Yield the lines of a Markdown table of the results."""
     rows = [["mutant", "rule", "what it does wrong", "found by", "examples", "size", "seconds"]]
     for done, mutant in zip(results, mutants, strict=True):
         found = done.found
@@ -147,11 +151,11 @@ def table(results: Sequence[Result], mutants: Sequence[Mutant]) -> Iterator[str]
 
 
 def main(args: Sequence[str] | None = None, mutants: Sequence[Mutant] = MUTANTS) -> int:
-    """The exit code: 1 if a mutant survives, or the unmutated build is found at fault."""
+    """Run the bench; return 1 if a mutant survives or the unmutated build fails a property, else 0."""
     parser = argparse.ArgumentParser(prog="python -m flowdist.proofs.mutants", description=__doc__)
     parser.add_argument("--only", action="append", metavar="NAME", choices=[mutant.name for mutant in mutants])
     parser.add_argument("--jobs", type=int, default=2, help="processes (default: 2)")
-    parser.add_argument("--share", type=float, default=1.0, help="of the examples that each property is worth")
+    parser.add_argument("--share", type=float, default=1.0, help="fraction of the examples of each property")
     parser.add_argument("--json", action="store_true", help="one object on stdout, with the shrunk cases")
     options = parser.parse_args(args)
     chosen = [mutant for mutant in mutants if options.only is None or mutant.name in options.only]
@@ -169,7 +173,7 @@ def main(args: Sequence[str] | None = None, mutants: Sequence[Mutant] = MUTANTS)
 
 
 def _reported(results: Iterator[Result]) -> Iterator[Result]:
-    """One line each on stderr, as they come."""
+    """Print each result to stderr as soon as it arrives, and pass it on."""
     for done in results:
         what = f"{done.found.property}: {done.found.text}" if done.found is not None else "nothing found"
         print(f"{done.name} ({done.examples} examples, {done.seconds:.1f} s): {what}", file=sys.stderr, flush=True)
