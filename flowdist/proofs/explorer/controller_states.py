@@ -211,9 +211,7 @@ class _Handling:
         fresh = first_controller(self._graph)
         for _, event, at in reversed(entries):
             fresh.handle(event, at)
-        assert fresh.state == self._snapshot.controller.state, (
-            "a controller that replays the record is in another state"
-        )
+        assert fresh.state == self._snapshot.controller.state, "a replay leads to another state"
 
     def _receive(self, message: ToController) -> None:
         sessions, node = self._snapshot.sessions, message.node
@@ -243,9 +241,7 @@ class _Handling:
                     self.sends += [(node, snapshot.sessions.dismiss(node)) for node in job.nodes]
                 case _:
                     self.sends.append((effect.node, snapshot.sessions.order(effect)))
-            if (
-                isinstance(effect, StartReplica) and effect.attempt > before[effect.replica]
-            ):  # and is not a resent order
+            if isinstance(effect, StartReplica) and effect.attempt > before[effect.replica]:  # no resent order
                 self._must_be_gone(effect)
 
     def _must_be_gone(self, start: StartReplica) -> None:

@@ -116,9 +116,7 @@ JOBS = {
         SmallJob("loose", "two replicas without a gang, a node each", _loose()),
         SmallJob("domain", "two roles that restart together", _domain()),
         SmallJob("helper", "a task, and a helper that is ignored when its budget is used up", _helper()),
-        SmallJob(
-            "address", "a service, and a task without budget whose command has the address of the service", _address()
-        ),
+        SmallJob("address", "a service, and a task without budget that has its address in its command", _address()),
         SmallJob("ignore", "two replicas without a gang, ignored when they fail", _ignore()),
     )
 }

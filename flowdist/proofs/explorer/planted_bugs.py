@@ -14,7 +14,6 @@ from flowdist.control.connection.failure_detector import FailureDetector
 from flowdist.control.job.state import JobState, Replica
 from flowdist.control.membership import nodes
 from flowdist.control.protocol.effects import StartReplica
-from flowdist.control.protocol.events import InventoryItem
 from flowdist.control.protocol.ids import NodeName, ReplicaId, WorldName
 from flowdist.control.protocol.messages import ToAgent
 
@@ -26,6 +25,11 @@ class PlantedBug(NamedTuple):
     owner: Any
     name: str
     instead: Callable[[Any], Any]
+
+
+def _always(result: Any) -> Callable[[Any], Any]:
+    """Return a replacement that ignores its arguments and returns `result`."""
+    return lambda _: lambda *_arguments: result
 
 
 def _any_attempt(_: Any) -> Any:
@@ -67,20 +71,6 @@ def _restarts_ended(start: Any) -> Any:
     return planted
 
 
-def _resends_nothing(_: Any) -> Any:
-    def resend(job: JobState, replica: Replica) -> list[InventoryItem]:
-        return []
-
-    return resend
-
-
-def _repeats_no_orders(_: Any) -> Any:
-    def repeat_orders(job: JobState, replica: Replica, item: InventoryItem) -> None:
-        pass
-
-    return repeat_orders
-
-
 def _obeys_late_orders(hear: Any) -> Any:
     def planted(agent: Agent, message: ToAgent) -> None:
         hear(agent, msgspec.structs.replace(message, incarnation=agent.incarnation))
@@ -95,13 +85,6 @@ def _no_patience(watch: Any) -> Any:
     return planted
 
 
-def _never_fences(_: Any) -> Any:
-    def fence_at_ns(agent: Agent) -> int | None:
-        return None
-
-    return fence_at_ns
-
-
 def _silent_too_soon(init: Any) -> Any:
     def planted(detector: FailureDetector, silent_after_ns: int, suspect_after_ns: int) -> None:
         init(detector, silent_after_ns // 3, min(suspect_after_ns, silent_after_ns // 3))
@@ -111,20 +94,14 @@ def _silent_too_soon(init: Any) -> Any:
 
 PLANTED_BUGS = {
     "late-news": PlantedBug("the controller handles reports of any attempt", controller, "_current", _any_attempt),
-    "not-gone": PlantedBug("a restart set starts again while some of it still stops", controller, "advance", _not_gone),
-    "over-at-once": PlantedBug(
-        "a job ends as soon as all of it was ordered to stop", controller, "settle_ending", _over_at_once
-    ),
+    "not-gone": PlantedBug("a restart set starts while some of it still stops", controller, "advance", _not_gone),
+    "over-at-once": PlantedBug("a job ends once all is ordered to stop", controller, "settle_ending", _over_at_once),
     "start-again": PlantedBug("an agent starts an attempt that has ended", Agent, "_start", _restarts_ended),
-    "say-nothing": PlantedBug("orders lost with a connection are not resent", nodes, "_say_again", _resends_nothing),
-    "lost-stops": PlantedBug(
-        "a stop lost with a connection is not resent", nodes, "_repeat_orders", _repeats_no_orders
-    ),
+    "say-nothing": PlantedBug("orders lost with a connection are not resent", nodes, "_say_again", _always([])),
+    "lost-stops": PlantedBug("stops lost with a connection are not resent", nodes, "_repeat_orders", _always(None)),
     "late-orders": PlantedBug("an agent obeys orders for an earlier incarnation", Agent, "_hear", _obeys_late_orders),
-    "no-patience": PlantedBug(
-        "a controller that took over does not wait longer for its nodes", FailureDetector, "watch", _no_patience
-    ),
-    "no-fence": PlantedBug("an agent works on after its lease has run out", Agent, "_fence_at_ns", _never_fences),
+    "no-patience": PlantedBug("a new controller allows no extra time", FailureDetector, "watch", _no_patience),
+    "no-fence": PlantedBug("an agent works on after its lease has run out", Agent, "_fence_at_ns", _always(None)),
     "too-soon": PlantedBug("a node is lost before it has fenced", FailureDetector, "__init__", _silent_too_soon),
 }
 

@@ -61,29 +61,21 @@ class _Search:
     def __init__(self, space: Space, first: State, states_max: int) -> None:
         self._space, self._max = space, states_max
         self._numbers: dict[State, int] = {first: 0}
-        self._states: list[State] = [first]
+        self.states: list[State] = [first]
         self._parents = array("l", [-1])
         self._from, self._to = array("I"), array("I")  # the moves that are no fault
-        self._ends = array("I")
+        self.ends = array("I")
         self.transitions = self.depth = self.expanded = 0
 
     @property
-    def states(self) -> int:
-        return len(self._states)
-
-    @property
-    def ends(self) -> int:
-        return len(self._ends)
-
-    @property
     def is_whole(self) -> bool:
-        return self.expanded == len(self._states)
+        return self.expanded == len(self.states)
 
     def run(self) -> Violation | None:
         level_ends = 1
-        while self.expanded < len(self._states) < self._max:
+        while self.expanded < len(self.states) < self._max:
             if self.expanded == level_ends:
-                self.depth, level_ends = self.depth + 1, len(self._states)
+                self.depth, level_ends = self.depth + 1, len(self.states)
             violation = self._expand(self.expanded)
             if violation is not None:
                 return violation
@@ -91,15 +83,15 @@ class _Search:
         return self._dead_end()
 
     def _expand(self, number: int) -> Violation | None:
-        state, space = self._states[number], self._space
+        state, space = self.states[number], self._space
         moves = space.moves(state)
         for move in moves:
             self.transitions += 1
             if move.broken is not None:
                 return Violation(move.broken, (*self._path(number), *_lines(move)))
-            known = self._numbers.setdefault(move.state, len(self._states))
-            if known == len(self._states):
-                self._states.append(move.state)
+            known = self._numbers.setdefault(move.state, len(self.states))
+            if known == len(self.states):
+                self.states.append(move.state)
                 self._parents.append(number)
                 if (broken := space.broken(move.state)) is not None:
                     return Violation(broken, tuple(self._path(known)))
@@ -107,20 +99,18 @@ class _Search:
                 self._from.append(number)
                 self._to.append(known)
         if space.is_over(state):
-            self._ends.append(number)
+            self.ends.append(number)
         elif not any(move.pace in INEVITABLE for move in moves) and not space.waiting(state):
-            return Violation(
-                "nothing is going to happen, and the job names nothing that it waits for", tuple(self._path(number))
-            )
+            return Violation("the job is idle and names nothing that it waits for", tuple(self._path(number)))
         return None
 
     def _dead_end(self) -> Violation | None:
         """Return a state from which the job cannot end without a fault. States not expanded yet count as ends."""
-        before: list[list[int]] = [[] for _ in self._states]
+        before: list[list[int]] = [[] for _ in self.states]
         for source, target in zip(self._from, self._to, strict=True):
             before[target].append(source)
-        good = bytearray(len(self._states))
-        todo = [*self._ends, *range(self.expanded, len(self._states))]
+        good = bytearray(len(self.states))
+        todo = [*self.ends, *range(self.expanded, len(self.states))]
         for number in todo:
             good[number] = 1
         while todo:
@@ -136,7 +126,7 @@ class _Search:
 
     def _example_of(self, number: int) -> list[str]:
         """Return one continuation without faults, until nothing more happens."""
-        space, state, lines = self._space, self._states[number], list[str]()
+        space, state, lines = self._space, self.states[number], list[str]()
         seen: dict[State, None] = {}
         while state not in seen:
             seen[state] = None
@@ -150,7 +140,7 @@ class _Search:
         chain = [number]
         while self._parents[chain[-1]] >= 0:
             chain.append(self._parents[chain[-1]])
-        states = [self._states[number] for number in reversed(chain)]
+        states = [self.states[number] for number in reversed(chain)]
         lines: list[str] = []
         for before, after in pairwise(states):
             lines += _lines(next(move for move in self._space.moves(before) if move.state == after))
@@ -172,10 +162,10 @@ def explore(part: Part, allowed: Allowed = PRODUCTION) -> Explored:
         job=part.job.name,
         is_running=part.is_running,
         faults=part.faults,
-        states=search.states,
+        states=len(search.states),
         transitions=search.transitions,
         depth=search.depth,
-        ends=search.ends,
+        ends=len(search.ends),
         seconds=time.process_time() - begun,
         is_whole=search.is_whole,
         violation=violation,
@@ -223,28 +213,13 @@ def _parser() -> argparse.ArgumentParser:
     bugs = "; ".join(f"{name}: {bug.about}" for name, bug in PLANTED_BUGS.items())
     add = parser.add_argument
     add("--roles", metavar="JOBS", help=f"jobs to explore, comma separated ({jobs})")
-    add(
-        "--faults",
-        type=int,
-        choices=range(4),
-        metavar="N",
-        help="explore each job once, with at most N faults, up to 3",
-    )
+    add("--faults", type=int, choices=range(4), metavar="N", help="explore each job once, with at most N faults")
     add("--running", action="store_true", help="begin in the state in which the whole job runs")
     add("--states", type=int, metavar="N", help="leave a job after N distinct states")
-    add(
-        "--reorder",
-        action="store_true",
-        help="let messages overtake each other on one connection; production excludes this",
-    )
+    add("--reorder", action="store_true", help="let messages overtake each other on one connection")
     add("--no-crash", action="store_true", help="the controller does not die")
     add("--no-operator", action="store_true", help="no drain, no cancel, no preemption notice")
-    add(
-        "--plant",
-        choices=list(PLANTED_BUGS),
-        metavar="NAME",
-        help=f"switch a safeguard off, to show that the explorer finds it missing ({bugs})",
-    )
+    add("--plant", choices=list(PLANTED_BUGS), metavar="NAME", help=f"switch off a safeguard ({bugs})")
     add("--json", action="store_true", help="one object on stdout")
     return parser
 

@@ -19,9 +19,7 @@ from flowdist.proofs.explorer.node_states import Messages, NodeStates, Pace, Vie
 from flowdist.proofs.explorer.words import describe
 
 IDLE_NS = 2 * MINUTE  # how far time passes when no deadline is left
-NODE_PROVEN_DEAD, DEADLINE, CANCEL, CANCEL_NOW, DRAIN, CRASH, TAKE_OVER = range(
-    -1, -8, -1
-)  # triggers that are not messages; those are >= 0
+DEATH_PROOF, DEADLINE, CANCEL, CANCEL_NOW, DRAIN, CRASH, TAKE_OVER = range(-1, -8, -1)  # triggers without a message
 
 PRODUCTION = Allowed()
 
@@ -158,7 +156,7 @@ class Space:
                 moves.append(self._move(_with(state, i, node, left), turn, pace, left, also))
         if view.node.is_unproven:
             proven = _with(state, i, nodes.proven(state[1 + i]), state[-1])
-            moves.append(self._move(proven, self._turn(controller, NODE_PROVEN_DEAD, i), Pace.SOON, state[-1]))
+            moves.append(self._move(proven, self._turn(controller, DEATH_PROOF, i), Pace.SOON, state[-1]))
         return moves
 
     def _move(self, state: State, turn: Turn, pace: Pace, left: int, also: str = "") -> Move:
@@ -199,7 +197,7 @@ class Space:
             trigger, text = Crash(), "the controller dies, and all connections close"
         elif what == TAKE_OVER:
             trigger, text = TakeOver(), "a controller takes over"
-        elif what == NODE_PROVEN_DEAD:
+        elif what == DEATH_PROOF:
             trigger, text = NodeGone(self._names[i], "it was killed"), f"controller: {self._names[i]} is proven dead"
         else:
             message = self._messages.items[what]
