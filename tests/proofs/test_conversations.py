@@ -1,4 +1,4 @@
-"""Conversations that once broke an invariant, as they were found."""
+"""Regression tests: conversations that once broke an invariant."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from flowdist.graph import Cluster, Gate, NodeSpec, Readiness, Resources, Restar
 from flowdist.proofs.conversation import Conversation, Move, judge_conversation
 
 
-def test_a_job_that_fails_over_an_ignored_role_restarts_nobody_for_an_address() -> None:
-    """b/0 has lost its node when a server is ignored for good; b/1 runs, with both addresses in its command."""
+def test_a_failing_job_restarts_no_replica_for_a_changed_address() -> None:
+    """Lose the node of b/0 before a server is ignored for good, while b/1 runs with both addresses in its command."""
     once = RestartPolicy(scope="role", max_restarts=0)
     same = {"command": ("true",), "resources": Resources(cpu=1.0, gpu=1), "gang": False}
     servers = RoleSpec(
@@ -28,7 +28,7 @@ def test_a_job_that_fails_over_an_ignored_role_restarts_nobody_for_an_address() 
 
 
 def test_a_worker_that_fails_before_its_ordered_end_is_not_suspended() -> None:
-    """The stop of b/0 is on its way when a worker of it fails; its other worker has left the generation, and ends."""
+    """Let a worker of b/0 fail while an order to stop b/0 is in flight and its other worker is suspended."""
     servers = RoleSpec(
         *("a", ("true",)),
         kind="service",
