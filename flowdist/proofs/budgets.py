@@ -161,8 +161,8 @@ def _compare(player: Player, model: BudgetModel, failed_ns: int, wait_ns: int, s
         if isinstance(effect, StartReplica)
     ]
     if not starts or starts[0][0] != failed_ns + wait_ns:
-        after = f"after {(starts[0][0] - failed_ns) / SECOND:g}s" if starts else "never"
-        found.append(("R10", f"the gang starts again {after}, expected after {wait_ns / SECOND:g}s"))
+        after = f"starts again after {(starts[0][0] - failed_ns) / SECOND:g}s" if starts else "does not start again"
+        found.append(("R10", f"the gang {after}, expected after {wait_ns / SECOND:g}s"))
     charges = len(player.controller.state.roles["a"].charges)
     if charges != len(model.charges):
         found.append(("R7", f"{charges} charges, expected {len(model.charges)}"))

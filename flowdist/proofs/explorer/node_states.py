@@ -28,7 +28,7 @@ Messages = Numbered[ToController | ToAgent]
 
 
 class Pace(Enum):
-    """When a step happens, relative to the passing of time.
+    """Urgency of a step, relative to the passing of time.
 
     Time never passes while a step is PROMPT; while a step is SOON, time passes only as a fault.
     """
