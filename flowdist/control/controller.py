@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from flowdist.control.incidents.advancing import advance
 from flowdist.control.incidents.ending import begin_ending, close_store, forget_store, judge_success, settle_ending
 from flowdist.control.incidents.hangs import judge_hang, note_revived, note_stalled
 from flowdist.control.incidents.in_place import suspend
-from flowdist.control.incidents.judging import judge_recorded
-from flowdist.control.incidents.recovery import advance, drop_notice, leave_incident
-from flowdist.control.incidents.suspects import note_answers_are_due, note_heard, note_suspected
+from flowdist.control.incidents.judging import judge_recorded, judge_unanswered
+from flowdist.control.incidents.recovery import drop_notice, leave_incident
+from flowdist.control.incidents.suspects import note_heard, note_suspected
 from flowdist.control.job.deadlines import Due
 from flowdist.control.job.facts import Change, Ended, Failure, Loss
 from flowdist.control.job.initial_state import new_job
@@ -272,7 +273,7 @@ def _exited(job: JobState, replica: Replica, event: ev.ReplicaExited) -> None:
         replica.member_since = 0
         why = _why(event, role.spec.kind)
         kind = event.kind or "exit"
-        job.facts.append(Failure(replica.id, kind, why, event.exit_code, event.signal, was_told=not was_up))
+        job.note_failure(replica, kind, why, exit_code=event.exit_code, signal=event.signal, was_told=not was_up)
 
 
 def _note_success(job: JobState, world: World) -> None:
@@ -375,12 +376,8 @@ def _expire(job: JobState, due: Due) -> None:
                 job.touch(world)
         case "finish":
             _unfinished(job, job.worlds[due.name])
-        case "verdict":
-            incident = job.incident(int(due.name))
-            why = f"{incident.reason}; role {incident.root_role} has used up its budget"
-            begin_ending(job, "failed", why, incident.root_role)
         case "answer":
-            note_answers_are_due(job, job.incident(int(due.name)))
+            judge_unanswered(job, job.incident(int(due.name)))
         case "backoff":
             job.touched.update(job.incident(int(due.name)).worlds)
         case "cooldown":
@@ -402,7 +399,7 @@ def _unready(job: JobState, replica: Replica) -> None:
     spec = job.role_of(replica.id).spec
     why = f"it did not get ready within {format_duration(spec.ready_timeout_ns)}"
     replica.member_since = 0
-    job.facts.append(Failure(replica.id, "unready", why))
+    job.note_failure(replica, "unready", why)
 
 
 def _unfinished(job: JobState, world: World) -> None:
@@ -413,4 +410,4 @@ def _unfinished(job: JobState, world: World) -> None:
         late.member_since = 0
         world.hangs = True
         why = f"it did not finish within {timeout} after the first of {world.name}"
-        job.facts.append(Failure(late.id, "hang", why))
+        job.note_failure(late, "hang", why)

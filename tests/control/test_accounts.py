@@ -305,7 +305,7 @@ def test_what_is_told_while_a_failure_waits_for_its_verdict_begins_no_work():
     until(talk, 10)
     talk.tell(ev.NodeSuspected("node1"))
     fail(talk, 11)
-    assert talk.job.incidents[0].held
+    assert talk.job.incidents[0].deferred
     step(talk, 12, 9, "trainer/1")
     stall(talk, 12, "trainer/1")
     until(talk, 13)

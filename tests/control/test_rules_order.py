@@ -153,7 +153,7 @@ def test_r9_who_was_started_after_the_loss_of_a_servers_node_is_judged_by_its_ru
 def test_r18_where_the_server_is_well_a_trainer_that_may_not_fail_ends_the_job_when_its_node_has_been_heard():
     talk = served(None)
     talk.fail("trainer/0")
-    assert list(talk.job.incidents[0].in_doubt) == ["node3", "node0"]
+    assert list(talk.job.incidents[0].suspects) == ["node3", "node0"]
     talk.tell(ev.ReplicaStopped(r("trainer/1"), 1))
     talk.wait(1.74)
     assert talk.job.ending is None

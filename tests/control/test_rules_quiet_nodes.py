@@ -177,7 +177,7 @@ def test_r7_a_failure_upstream_takes_the_blame_from_one_that_waits_for_a_node():
     talk.fail("trainer/0")
     talk.fail("ps/0")
     assert "incident 1 was caused by ps/0: not counted" in talk.texts()
-    assert not talk.job.incidents[0].in_doubt
+    assert not talk.job.incidents[0].suspects
     hear(talk, "node2")
     assert talk.job.incidents[0].counted is False
 
@@ -209,7 +209,7 @@ def test_r7_a_silent_node_without_a_part_in_it_holds_nobody_up():
 def test_r7_a_replica_on_the_silent_node_that_is_heard_of_has_failed_by_itself():
     talk = gang(None)
     talk.fail("trainer/1")
-    assert list(talk.job.incidents[0].in_doubt) == ["node0"]
+    assert list(talk.job.incidents[0].suspects) == ["node0"]
     talk.tell(ev.ReplicaStopped(r("trainer/0"), 1))
     assert talk.job.ending == "failed"
 
@@ -217,7 +217,7 @@ def test_r7_a_replica_on_the_silent_node_that_is_heard_of_has_failed_by_itself()
 def test_r9_a_failure_that_is_not_counted_anyway_waits_for_nobody():
     talk = gang(restart("role", 3, rules=(Rule("restart", exit=1, counted=False),)))
     talk.fail("trainer/0")
-    assert talk.job.incidents[0].in_doubt == {} and charges(talk) == []
+    assert talk.job.incidents[0].suspects == {} and charges(talk) == []
 
 
 def test_r8_of_two_silent_nodes_one_that_is_lost_is_enough_and_one_that_is_heard_is_not():
@@ -225,14 +225,14 @@ def test_r8_of_two_silent_nodes_one_that_is_lost_is_enough_and_one_that_is_heard
         talk = gang(None, replicas=3)
         talk.tell(ev.NodeSuspected("node2"))
         talk.fail("trainer/0")
-        assert list(talk.job.incidents[0].in_doubt) == ["node1", "node2"]
+        assert list(talk.job.incidents[0].suspects) == ["node1", "node2"]
         if lost_first:
             lose(talk)
             hear_later = talk.tell(ev.NodeHeard("node2"))
             assert talk.job.ending is None and hear_later == []
         else:
             hear(talk)
-            assert talk.job.ending is None and list(talk.job.incidents[0].in_doubt) == ["node2"]
+            assert talk.job.ending is None and list(talk.job.incidents[0].suspects) == ["node2"]
             lose(talk, "node2")
         assert talk.job.ending is None
 
@@ -279,9 +279,9 @@ def test_r7_what_another_incident_takes_in_is_charged_if_that_came_too_late_to_h
     talk.fail("ps/0")
     first, second = talk.job.incidents
     assert first.result == "became part of incident 2"
-    assert list(second.in_doubt) == (["node2"] if policy is not BUDGET or late_ns else [])
+    assert list(second.suspects) == (["node2"] if policy is not BUDGET or late_ns else [])
     hear(talk, "node2")
-    assert talk.job.ending == ends and not second.held
+    assert talk.job.ending == ends and not second.deferred
     assert charges(talk) == ([(98 * SECOND, 0)] if policy is BUDGET and late_ns else [])
 
 
@@ -289,7 +289,7 @@ def test_r8_a_failure_that_joins_an_open_incident_waits_too():
     talk = gang(RULE)
     talk.tell(ev.StoreLost("trainer", 1))  # the incident stops all; trainer/0 had failed before it could be told
     talk.fail("trainer/0")
-    assert talk.job.ending is None and list(talk.job.incidents[0].in_doubt) == ["node1"]
+    assert talk.job.ending is None and list(talk.job.incidents[0].suspects) == ["node1"]
     hear(talk)
     assert talk.job.ending == "failed"
 
@@ -317,7 +317,7 @@ def test_r18_a_job_that_ends_waits_for_no_judgement():
     talk = gang()
     talk.fail("trainer/0")
     talk.tell(ev.CancelRequested())
-    assert not talk.job.incidents[0].in_doubt and talk.job.ending == "cancelled"
+    assert not talk.job.incidents[0].suspects and talk.job.ending == "cancelled"
     assert talk.tell(ev.NodeHeard("node1")) == []
 
 

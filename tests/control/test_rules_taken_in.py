@@ -105,9 +105,9 @@ def test_r7_an_upstream_takes_the_blame_for_its_own_dependents_alone():
     for name in ("helper/0", "other/0", "wide/0"):
         talk.fail(name)
     (incident,) = talk.job.open_incidents()
-    assert [held.failure.replica.role for held in incident.held] == ["helper", "other"]
+    assert [each.failure.replica.role for each in incident.deferred] == ["helper", "other"]
     talk.fail("ps/0")
-    assert [held.failure.replica.role for held in incident.held] == ["other"]
+    assert [each.failure.replica.role for each in incident.deferred] == ["other"]
     everybody_stops(talk)
     talk.wait(2)
     assert talk.job.ending_reason.startswith("other/0 failed on ")

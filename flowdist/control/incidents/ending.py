@@ -25,8 +25,8 @@ def begin_ending(job: JobState, outcome: Outcome, reason: str, failed: str | Non
     for number in list(job.open):
         incident = job.incident(number)
         incident.phase, incident.closed_ns, incident.result = "closed", job.now, "the job ended"
-        incident.in_doubt.clear()
-        incident.held.clear()
+        incident.suspects.clear()
+        incident.deferred.clear()
         for name in incident.worlds:
             job.worlds[name].incident = None
     job.open.clear()

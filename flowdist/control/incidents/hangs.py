@@ -8,7 +8,7 @@ stalled only when none of its members prints any more: many print on one rank al
 from __future__ import annotations
 
 from flowdist.control.job.deadlines import Due
-from flowdist.control.job.state import Failure, JobState, Replica, World
+from flowdist.control.job.state import JobState, Replica, World
 from flowdist.control.protocol.events import ReplicaStalled
 from flowdist.graph import format_duration
 
@@ -58,4 +58,4 @@ def judge_hang(job: JobState, world: World) -> None:
     at = f" after step {suspect.step}" if suspect.step >= 0 else ""
     world.hangs = True
     suspect.member_since = 0
-    job.facts.append(Failure(suspect.id, "hang", f"it hangs: {what} {format_duration(limit or 0)}{at}"))
+    job.note_failure(suspect, "hang", f"it hangs: {what} {format_duration(limit or 0)}{at}")

@@ -21,10 +21,9 @@ What = Literal[
     "hang",  # of a world: a member has stalled, and the least advanced of it is held to hang (R15)
     "pending",  # of a role: it has to reach its minimum (R12)
     "ready",  # of a replica: it has to pass its readiness check
-    "verdict",  # of an incident: nothing upstream has failed, so it fails the job (R7)
 ]
 
-INCIDENT_DUES: tuple[What, ...] = ("answer", "backoff", "verdict")  # named by the number of an incident
+INCIDENT_DUES: tuple[What, ...] = ("answer", "backoff")  # named by the number of an incident
 
 
 class Due(NamedTuple):

@@ -17,7 +17,13 @@ class Failure(NamedTuple):
     why: str
     exit_code: int = 0
     signal: str | None = None
+    node: NodeName | None = None
+    at_ns: int = 0
     was_told: bool = False  # the controller had told it to stop before it was known to have failed
+
+    @property
+    def reason(self) -> str:
+        return f"{self.replica} failed on {self.node}: {self.why}"
 
 
 class Loss(NamedTuple):
@@ -78,14 +84,15 @@ class Charge(NamedTuple):
     level: int
 
 
-class Held(NamedTuple):
-    """A failure that is not judged before it is known whether a node that may have caused it is lost (R8)."""
+class Deferred(NamedTuple):
+    """A failure that is judged when it is known whether a node that may have caused it is lost (R8)."""
 
     failure: Failure
-    reason: str  # what people are told of it
     caused: bool  # something upstream, or in the same incident, is the root cause
-    is_final: bool  # it would end the job, or its role, as it seemed then
-    at_ns: int
+    is_final: bool  # it would end the job, or its role, as it seems
+    blocks: bool  # the worlds of its incident do not restart before it is judged
+    awaits_upstream: bool  # its budget is used up, and an upstream may still take the blame (R7)
+    own: int | None = None  # the incident that it opened, and is charged for
 
 
 @dataclass(slots=True)
@@ -96,9 +103,9 @@ class Incident:
     opened_ns: int
     kind: str  # a failure kind, or one of health.CHOSEN_KINDS
     root: str  # what failed, left or came: "trainer/0", "node1"
-    root_role: str | None  # whose budget is charged; None for membership changes
     reason: str
-    counted: bool
+    root_role: str | None = None  # the role whose budget is charged; None while that is not judged, and if none is
+    counted: bool = False
     level: int = 0  # of the budget: how often it was escalated (R11)
     backoff_ns: int = 0
     worlds: dict[WorldName, None] = field(default_factory=dict)  # the restart set
@@ -107,11 +114,9 @@ class Incident:
     bereft: dict[WorldName, None] = field(default_factory=dict)  # worlds that lost a member with its node
     restarted: dict[ReplicaId, None] = field(default_factory=dict)  # replicas that it made start a new attempt
     stayed: dict[ReplicaId, None] = field(default_factory=dict)  # of these, whose workers came to it in place
-    in_doubt: dict[NodeName, int] = field(
-        default_factory=dict
-    )  # it may follow from the loss of one of these: since when
-    asked: dict[WorldName, NodeName] = field(default_factory=dict)  # worlds whose nodes are in doubt, but for this one
-    held: list[Held] = field(default_factory=list)  # what is judged when these are heard, or answer; as it happened
+    suspects: dict[NodeName, int] = field(default_factory=dict)  # nodes that may have caused a failure: since when
+    first_failed: dict[WorldName, NodeName] = field(default_factory=dict)  # where the first of a world failed
+    deferred: list[Deferred] = field(default_factory=list)  # failures that are not judged yet, in order of time
     phase: Literal["stopping", "starting", "closed"] = "stopping"
     closed_ns: int | None = None
     charged_to: str | None = None

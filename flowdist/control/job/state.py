@@ -15,19 +15,18 @@ from dataclasses import dataclass, field
 
 from flowdist.control.job.candidates import CandidateIndex
 from flowdist.control.job.deadlines import Deadlines, Due
-from flowdist.control.job.facts import Charge, Fact, Failure, Held, Incident, PastFailure
+from flowdist.control.job.facts import Charge, Fact, Failure, Incident, PastFailure
 from flowdist.control.job.parts import Node, Notice, Replica, Role, World, new_node
 from flowdist.control.job.phases import LIVE_PHASES, OVER_PHASES, PHASES, UP_PHASES, ReplicaPhase, WorldPhase
 from flowdist.control.protocol.effects import Effect, Level, Notify, Outcome, StopReplica
 from flowdist.control.protocol.ids import NodeName, ReplicaId, WorldName
-from flowdist.graph import Capacity, RoleGraph
+from flowdist.graph import Capacity, FailureKind, RoleGraph
 
 __all__ = [  # the rest of the state, for those who read it
     "OVER_PHASES",
     "PHASES",
     "Charge",
     "Failure",
-    "Held",
     "Incident",
     "JobState",
     "Node",
@@ -188,6 +187,19 @@ class JobState:
             assert replica.node is not None
             if self.nodes[replica.node].usable:
                 self.emit(StopReplica(replica.node, replica.id, replica.attempt, 0))
+
+    def note_failure(
+        self,
+        replica: Replica,
+        kind: FailureKind,
+        why: str,
+        *,
+        exit_code: int = 0,
+        signal: str | None = None,
+        was_told: bool = False,
+    ) -> None:
+        """Record that a replica failed by itself, now, on its node. `judge_recorded` judges that."""
+        self.facts.append(Failure(replica.id, kind, why, exit_code, signal, replica.node, self.now, was_told))
 
     def emit(self, effect: Effect) -> None:
         self.effects.append(effect)

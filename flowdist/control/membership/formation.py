@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from flowdist.control.incidents.closure import closure
 from flowdist.control.incidents.ending import close_store
 from flowdist.control.incidents.health import was_healthy
 from flowdist.control.incidents.in_place import note_start, take_up
-from flowdist.control.incidents.recovery import end_ignored, open_incident
+from flowdist.control.incidents.recovery import FREE, open_incident
+from flowdist.control.incidents.retiring import end_ignored
 from flowdist.control.job.deadlines import Due
 from flowdist.control.job.state import JobState, Replica, Role, World
 from flowdist.control.membership.addresses import addresses_for
@@ -359,16 +361,8 @@ def _grow(job: JobState, world: World, roles: list[Role]) -> None:
         return
     before = frozenset(world.members)
     names = [str(replica.id) for role in roles for replica in seated(job, role) if replica.id not in before]
-    open_incident(
-        job,
-        kind=kind,
-        root=names[0],
-        root_role=None,
-        reason=f"room for {', '.join(names)}",
-        because="a change of membership, not counted",
-        counted=False,
-        seeds=[world.name],
-    )
+    reason = f"room for {', '.join(names)}"
+    open_incident(job, kind, names[0], reason, FREE, closure(job, [world.name]))
 
 
 def _may_grow_from(job: JobState, roles: list[Role], world: World) -> int:
