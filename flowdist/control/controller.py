@@ -81,37 +81,34 @@ class Controller:
         return self.state.due.next() if self.state.outcome is None else None
 
 
+NodeEvent = (
+    ev.NodeJoined
+    | ev.NodeWarm
+    | ev.NodeLeft
+    | ev.NodeGone
+    | ev.NodeSuspected
+    | ev.NodeSilent
+    | ev.NodeHeard
+    | ev.NodePreempted
+    | ev.GpuFailed
+)
+
+
 def _record(job: JobState, event: ev.Event) -> None:
+    """Write down what has happened. Failures and losses are judged afterwards, by `settle`."""
     if ev.is_of_attempt(event):
         replica = _current(job, event.replica, event.attempt)
         if replica is not None:
             _record_of_replica(job, replica, event)
         return
+    if isinstance(event, NodeEvent):
+        _record_of_node(job, event)
+        return
     match event:
         case ev.CheckpointOffered():
             _offered(job, event)
-        case ev.NodeJoined():
-            if comes_back_empty(job, event):
-                lose_node(job, event.node, f"{event.node} came back without what it ran")
-                judge_recorded(job)  # it was lost before it came back
-            for item in join(job, event):
-                _record_item(job, item)
-            note_heard(job, event.node)
         case ev.StoreOpened():
             _store_opened(job, event)
-        case ev.NodeWarm():
-            warmed_up(job, event.node)
-        case ev.NodeLeft():
-            lose_node(job, event.node, f"{event.node} left", "it left", asked=True)
-        case ev.NodeGone():
-            lose_node(job, event.node, f"{event.node} is gone: {event.cause}", event.cause)
-        case ev.NodeSuspected():
-            note_suspected(job, event.node)
-        case ev.NodeSilent():
-            because = f"not heard for {format_duration(job.graph.options.silent_after_ns)}"
-            lose_node(job, event.node, f"{event.node} is lost: {because}", because)
-        case ev.GpuFailed():
-            lose_gpu(job, event)
         case ev.StoreLost():
             _store_lost(job, event)
         case (
@@ -122,19 +119,52 @@ def _record(job: JobState, event: ev.Event) -> None:
             | ev.UncordonRequested()
         ):
             obey(job, event)
-        case ev.NodePreempted():
-            preempt(job, event)
         case ev.ControllerStarted():
-            if event.epoch > job.epoch:
-                job.epoch = event.epoch
-                for _, name in job.usable:
-                    job.nodes[name].is_unheard = True
-                    note_suspected(job, name)
-                job.notify(f"the controller is back, as epoch {event.epoch}; what runs goes on", "warning")
-        case ev.NodeHeard():
-            note_heard(job, event.node)
+            _take_over(job, event)
         case ev.TimePassed():
             pass
+        case _:
+            assert_never(event)
+
+
+def _take_over(job: JobState, event: ev.ControllerStarted) -> None:
+    """Another controller goes on from the journal. Every node is suspected until it has connected (R21)."""
+    if event.epoch <= job.epoch:
+        return
+    job.epoch = event.epoch
+    for _, name in job.usable:
+        job.nodes[name].is_unheard = True
+        note_suspected(job, name)
+    job.notify(f"the controller is back, as epoch {event.epoch}; what runs goes on", "warning")
+
+
+def _record_of_node(job: JobState, event: NodeEvent) -> None:
+    name = event.node
+    match event:
+        case ev.NodeJoined():
+            if comes_back_empty(job, event):
+                lose_node(job, name, f"{name} came back without what it ran")
+                judge_recorded(job)  # it was lost before it came back
+            for item in join(job, event):
+                _record_item(job, item)
+            note_heard(job, name)
+        case ev.NodeWarm():
+            warmed_up(job, name)
+        case ev.NodeLeft():
+            lose_node(job, name, f"{name} left", "it left", asked=True)
+        case ev.NodeGone():
+            lose_node(job, name, f"{name} is gone: {event.cause}", event.cause)
+        case ev.NodeSuspected():
+            note_suspected(job, name)
+        case ev.NodeSilent():
+            because = f"not heard for {format_duration(job.graph.options.silent_after_ns)}"
+            lose_node(job, name, f"{name} is lost: {because}", because)
+        case ev.NodeHeard():
+            note_heard(job, name)
+        case ev.NodePreempted():
+            preempt(job, event)
+        case ev.GpuFailed():
+            lose_gpu(job, event)
         case _:
             assert_never(event)
 
