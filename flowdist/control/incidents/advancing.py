@@ -17,32 +17,35 @@ from flowdist.control.protocol.ids import NodeName, WorldName
 
 
 def advance(job: JobState, names: Iterable[WorldName]) -> None:
-    """Of these worlds, whatever has stopped in full goes on to what comes next; incidents that are over are closed."""
-    news: dict[int, list[WorldName]] = {}
+    """Advance the incidents of these worlds, and end the worlds of them that retire, where all has stopped."""
+    changed: dict[int, list[WorldName]] = {}
     for name in names:
         world = job.worlds[name]
         if world.retiring:
             _reset_if_gone(job, world)
         if world.incident is not None:
-            news.setdefault(world.incident, []).append(name)
-    for number in sorted(news):
-        _advance_incident(job, job.incident(number), news[number])
+            changed.setdefault(world.incident, []).append(name)
+    for number in sorted(changed):
+        _advance_incident(job, job.incident(number), changed[number])
 
 
-def _advance_incident(job: JobState, incident: Incident, news: list[WorldName]) -> None:
-    """Its worlds are awaited one by one: first to be gone, all of them (R6), then to run again."""
+def _advance_incident(job: JobState, incident: Incident, changed: list[WorldName]) -> None:
+    """Start the restart set when all of it is gone (R6). Close the incident when all of it runs again.
+
+    Worlds are awaited one by one, so that an event costs the same in an incident of ten worlds and of thousands.
+    """
     if incident.phase == "stopping" and not any(each.blocks for each in incident.deferred):
         while incident.awaited and not job.worlds[next(iter(incident.awaited))].live:
             incident.awaited.pop(next(iter(incident.awaited)))
         if not incident.awaited and incident.deferred:
-            conclude_gone(job, incident)  # which may end the job, or have more stop
+            conclude_gone(job, incident)  # may end the job, or stop further worlds
         if not incident.awaited and not incident.deferred and incident.is_open:
             incident.phase = "starting"
             incident.awaited = dict(incident.worlds)
-            news = list(incident.worlds)
+            changed = list(incident.worlds)
             job.touched.update(incident.worlds)
     if incident.phase == "starting":
-        for name in news:
+        for name in changed:
             _reset_if_gone(job, job.worlds[name])
         while incident.awaited and _is_settled(job, job.worlds[next(iter(incident.awaited))]):
             incident.awaited.pop(next(iter(incident.awaited)))
@@ -69,7 +72,7 @@ def _reset_if_gone(job: JobState, world: World) -> None:
 
 
 def _loses_its_seat(job: JobState, replica: Replica, name: NodeName | None) -> bool:
-    """Its node is lost or leaves, or a GPU of it is bad, or it is no good for it and there is another."""
+    """Return whether the replica has to leave its node: lost, being left, with a bad GPU of its own, or avoided."""
     if name is None:
         return False
     node = job.nodes[name]
@@ -79,7 +82,11 @@ def _loses_its_seat(job: JobState, replica: Replica, name: NodeName | None) -> b
 
 
 def _is_settled(job: JobState, world: World) -> bool:
-    """Runs again in full, or has ended, or is a replica beyond the minimum that finds no place for now."""
+    """Return whether the incident is over for this world.
+
+    It is when the world runs again in full or has ended, and for a replica beyond the minimum also when it finds no
+    node for now.
+    """
     if world.phase == "running":
         counts, roles = world.counts, job.roles_of(world)
         up = counts["ready"] + counts["succeeded"] + counts["running"]

@@ -120,7 +120,7 @@ def _excuse(job: JobState, incident: Incident, deferred: Deferred, cause: str) -
 
 
 def extend(job: JobState, incident: Incident, worlds: Iterable[WorldName]) -> None:
-    """Add them to the restart set, and with them every open incident that they meet."""
+    """Add worlds to the restart set, with every open incident that one of them is in, and stop what is new."""
     wanted = dict.fromkeys(worlds)
     for name in list(wanted):
         number = job.worlds[name].incident
@@ -138,12 +138,12 @@ def extend(job: JobState, incident: Incident, worlds: Iterable[WorldName]) -> No
         incident.phase, incident.awaited = "stopping", dict(incident.worlds)
         new = list(incident.worlds)
     stop_set(job, incident, new)
-    if new or job.suspended:  # where all of a large world fails, one by one, nothing else is to be looked for
+    if new or job.suspended:  # else each of many failures in one large world would visit all of its members
         recall(job, incident)
 
 
 def stop_set(job: JobState, incident: Incident, worlds: Iterable[WorldName]) -> None:
-    """Signal all at once, dependents first (R6)."""
+    """Tell every member of these worlds to stop, all at once, those of dependents first (R6)."""
     chosen = incident.kind in CHOSEN_KINDS or incident.kind == "preempted"
     names = sorted(worlds, key=lambda name: -job.roles[job.worlds[name].roles[0]].depth)
     for name in names:
@@ -163,13 +163,14 @@ def stop_set(job: JobState, incident: Incident, worlds: Iterable[WorldName]) -> 
 
 
 def drop_notice(job: JobState, world: World) -> None:
-    """What the world was asked for is over, one way or the other; so is what it was suspected of."""
+    """Forget that the world was asked to leave nodes, or was about to be found hanging: it stops anyway."""
     world.notice = None
     job.due.clear(Due("drain", world.name))
     job.due.clear(Due("hang", world.name))
 
 
 def leave_incident(job: JobState, world: World) -> None:
+    """Take a world out of its incident, which may be over then."""
     if world.incident is not None:
         incident = job.incident(world.incident)
         incident.worlds.pop(world.name, None)
@@ -179,7 +180,7 @@ def leave_incident(job: JobState, world: World) -> None:
 
 
 def _touch_next(job: JobState, incident: Incident) -> None:
-    """Whoever is left of the incident has to look whether it is over; with nobody left, it is."""
+    """Re-check the incident after a world left it; close it if it has none."""
     if incident.worlds:
         job.touch(job.worlds[next(iter(incident.worlds))])
     else:
@@ -213,7 +214,7 @@ def claim(job: JobState, incident: Incident, own: Incident, payer: str, verdict:
 
 
 def close(job: JobState, incident: Incident, result: str) -> None:
-    """It is over, and is charged if it counts (R7)."""
+    """Close an incident, and charge it if it counts (R7). `result` is "recovered", or why it did not."""
     incident.phase, incident.closed_ns, incident.result = "closed", job.now, result
     job.open.pop(incident.number, None)
     for what in INCIDENT_DUES:
@@ -232,7 +233,7 @@ def close(job: JobState, incident: Incident, result: str) -> None:
 
 
 def charge(job: JobState, incident: Incident) -> None:
-    """The one place where a budget is charged (R7). The incident is over."""
+    """Charge a closed incident to the role that pays for it. No other function charges a budget (R7)."""
     assert incident.root_role is not None
     role = job.roles[incident.root_role]
     role.charges.append(Charge(incident.opened_ns, incident.level))

@@ -1,4 +1,4 @@
-"""Worlds that end without their incident: replicas that are ignored, roles that wait in vain, roles that shrink."""
+"""Worlds that end outside of an incident: of ignored replicas, of roles that wait in vain, of roles that shrink."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flowdist.control.placement.placement import unplace
 
 
 def ignore(job: JobState, replica: Replica) -> None:
-    """The replica is ended, not succeeded (R9). A gang cannot go on without one of its own: it ends with it."""
+    """End a replica without success (R9). A gang ends with its replica, because it cannot run without a member."""
     role = job.role_of(replica.id)
     world = job.worlds[replica.world]
     for mate in job.roles_of(world) if role.spec.gang else ():
@@ -33,7 +33,13 @@ def ignore(job: JobState, replica: Replica) -> None:
 
 
 def end_ignored(job: JobState, world: World, gate: str) -> None:
-    """A role that it waits for will not run again: nor will it, and the job can do without it or not at all (R9)."""
+    """End a world that waits for a role which does not run again; fail the job if it needs the world (R9).
+
+    Args:
+        job: The state.
+        world: A world that waits.
+        gate: The role that it waits for.
+    """
     names = ", ".join(world.roles)
     reason = f"{names} waits for {gate}, which was ignored and does not run again"
     roles = job.roles_of(world)
@@ -45,7 +51,9 @@ def end_ignored(job: JobState, world: World, gate: str) -> None:
         for name in role.worlds:
             if job.worlds[name].phase == "waiting":
                 _end_waiting(job, job.worlds[name])
-        if all(job.worlds[name].phase == "ended" for name in role.worlds):  # what still runs may do its work
+        if all(
+            job.worlds[name].phase == "ended" for name in role.worlds
+        ):  # a world that still runs may finish its work
             role.outcome = "ignored"
     job.placement_changed = True
 

@@ -1,6 +1,47 @@
-"""Suspects: the nodes whose loss may have caused a failure that was reported first (R8).
+"""Suspicion and attribution: which nodes may have caused a failure that was reported before their own end (R7, R8).
 
-THEORY GOES HERE
+A process that loses a peer fails within milliseconds: its connections break. The controller often learns of that
+failure before it learns that the peer's node died, because the failure is reported by a healthy agent, and the death
+has to be proven first. Whoever judges by the order of arrival charges a healthy role for a lost node, or fails the job
+although it only had to re-form. So a failure is recorded, what it blocks is stopped at once, and its judgement waits
+until its *suspects* are resolved. Suspects are the nodes that ran a peer of the failed replica, or something that the
+replica depends on, and may have died before it. Each of them is resolved in one of four ways:
+
+* it *answers*: everything of the incident on that node has ended. A dead node reports nothing;
+* it is *heard*: the agent connects again, or a suspected node sends a heartbeat;
+* the *answer deadline* passes, and the node is not suspected: it has sent a heartbeat after the failure;
+* it is *lost*. Then the failure follows from that loss. It costs nothing, and its worlds restart with the lost ones.
+
+Two timelines for a gang of trainer/0 on node0, trainer/1 on node1 and trainer/2 on node2, where node1 is the cause:
+
+    node1 dies, and a guardian proves it            node1 is cut off, and nothing proves anything
+    0 ms    node1 dies                              0 s      last heartbeat of node1 that arrives
+    3 ms    trainer/0 fails: its peers stop,        1.75 s   node1 is suspected
+            suspects are node1 and node2            3 s      agent of node1 fences: it kills its workers
+    9 ms    trainer/2 has stopped: node2 answers    3.01 s   trainer/0 fails: its peers stop, and wait
+    30 ms   node1 is lost: the failure is dropped   5 s      node1 is lost: the failure is dropped
+
+If trainer/0 had failed by itself, trainer/1 would have stopped at 10 ms: node1 answers, and the failure is judged. Then
+nothing was delayed, because a restart set starts only when all of it is gone (R6).
+
+Constants (`JobOptions`; the defaults are in brackets):
+
+* `suspect_after_ns` (1.75 s) is half-way from the next heartbeat (0.5 s after the last) to the fence (3 s). Earlier,
+  one late heartbeat would make a suspect of a healthy node. Later, peers of a fenced node could fail before the node is
+  suspected, and be charged.
+* The answer deadline is a failure plus `suspect_after_ns`, by construction: a node whose last heartbeat is older than
+  the failure is suspected by then.
+* The fence comes `lease_margin_ns` (1 s) before the end of the lease (4 s), the loss as long after it, so that nothing
+  of a lost node still runs (R19).
+* `cause_window_ns` (2 s) bounds the time between a failure and that of an upstream role that caused it. Upstream roles
+  need not stop when a dependent fails, so that their nodes may never answer. A failure that would end the job waits for
+  the window. A restart does not: it is charged, and `causes.refund_dependents` takes the charge back if the upstream is
+  reported in time.
+
+Three failures wait for less. One for which no budget, role or job pays is not deferred at all. Out of memory, or a
+command that cannot start, has no suspects where a rule decides about that kind: it would decide after a loss, too (R9).
+A failure of another kind than an exit or a signal, such as a hang, has only suspected nodes as suspects, because a peer
+that dies does not cause it.
 """
 
 from __future__ import annotations
@@ -47,10 +88,12 @@ def suspects_of(job: JobState, failure: Failure, verdict: Verdict, part_of: Inci
         return []  # the rule would decide after the loss of a node, too (R9)
     found = dict.fromkeys(_suspected_nodes(job, replica))
     if failure.kind in PEER_KINDS:
-        others = _peers(job, replica, part_of) + _upstream(job, replica, part_of)
-        if verdict.action == "restart":  # it waits for no node of which nothing stops; `refund_dependents` does that
+        if verdict.action == "restart":  # a node of which nothing stops would not answer
             stopping = closure(job, scope_worlds(job, replica.id, verdict.scope))
-            others = [other for other in others if other.world in stopping]
+            members = (other for name in stopping for other in job.members_of(job.worlds[name]))
+            others = [other for other in members if may_follow(job, replica, [other.id])]
+        else:
+            others = _peers(job, replica, part_of) + _upstream(job, replica, part_of)
         found |= {other.node: None for other in others if other.is_live and other.node is not None}
         found.pop(replica.node or "", None)
     if not found and part_of is not None:
@@ -162,7 +205,7 @@ def _due(job: JobState, incident: Incident, deferred: Deferred) -> int:
 
 
 def forget_suspects(job: JobState, incident: Incident) -> None:
-    """Nothing of the incident waits for a judgement any more."""
+    """End the suspicion: no failure of the incident waits for its judgement any more."""
     incident.suspects.clear()
     incident.deferred.clear()
     incident.first_failed.clear()
