@@ -1,10 +1,13 @@
-"""The one loop: an event is written down as a fact, then the job is settled from its state alone.
+"""The controller: it records each event as a fact, then settles the job from its state alone.
 
     controller = Controller(graph, known_nodes=("node0", "node1"))
     effects = controller.handle(NodeJoined(...), now=0)
 
-Time is told, never asked: `now` is in nanoseconds since the start of the job and does not decrease. What is late, or
-of an attempt, a generation or an incarnation that is over, changes nothing (R20).
+The caller passes the time: `now` is in nanoseconds since the start of the job and does not decrease. An event of an
+attempt, a generation or an incarnation that is over changes nothing (R20).
+
+To record is to write down what has happened: phases, ports, progress, failures, losses. To settle is to decide what
+follows, in one order: judge failures and losses, advance incidents, judge success, form worlds, publish addresses.
 """
 
 from __future__ import annotations
@@ -45,9 +48,12 @@ SETTLE_ROUNDS_MAX = 1000  # each round gives up a seat, a world or an incident: 
 
 
 class Controller:
-    """`known_nodes` are expected to join: a gang below its maximum waits `join_window` for them, not for others.
+    """All decisions about one job: events in, effects out.
 
-    Those of `ids.unnamed_nodes` stand for nodes of any name.
+    Args:
+        graph: The compiled topology.
+        known_nodes: Nodes that are expected to join. A gang below its maximum waits `join_window` for these and for no
+            others. A name of `ids.unnamed_nodes` stands for a node of any name.
     """
 
     def __init__(self, graph: RoleGraph, known_nodes: tuple[NodeName, ...] = ()) -> None:
@@ -58,7 +64,17 @@ class Controller:
             self.state.touch(world)
 
     def handle(self, event: ev.Event, now: int) -> list[Effect]:
-        """What follows from the event. ValueError when time runs backwards; nothing follows once the job is over."""
+        """Record an event, settle the job, and return the effects, in order. Once the job is over there are none.
+
+        Deadlines that are due by `now` come first, each as an event of its own.
+
+        Args:
+            event: What has happened.
+            now: When it is handled, in ns since the start of the job.
+
+        Raises:
+            ValueError: If `now` is before the `now` of an earlier call.
+        """
         job = self.state
         if now < job.now:
             raise ValueError(f"time runs backwards: {now} after {job.now}")
@@ -77,7 +93,7 @@ class Controller:
         return job.effects
 
     def deadline(self) -> int | None:
-        """When to call handle(TimePassed(), now) at the latest; None: never."""
+        """Return when `handle(TimePassed(), now)` has to be called at the latest, in ns; None: never."""
         return self.state.due.next() if self.state.outcome is None else None
 
 
@@ -95,7 +111,7 @@ NodeEvent = (
 
 
 def _record(job: JobState, event: ev.Event) -> None:
-    """Write down what has happened. Failures and losses are judged afterwards, by `settle`."""
+    """Write down what has happened. `settle` judges failures and losses afterwards."""
     if ev.is_of_attempt(event):
         replica = _current(job, event.replica, event.attempt)
         if replica is not None:
@@ -128,7 +144,7 @@ def _record(job: JobState, event: ev.Event) -> None:
 
 
 def _take_over(job: JobState, event: ev.ControllerStarted) -> None:
-    """Another controller goes on from the journal. Every node is suspected until it has connected (R21)."""
+    """Record that another controller has taken over. Every node is suspected until it has connected (R21)."""
     if event.epoch <= job.epoch:
         return
     job.epoch = event.epoch
@@ -211,9 +227,9 @@ def _record_of_replica(job: JobState, replica: Replica, event: ev.AttemptEvent) 
 
 
 def settle(job: JobState) -> None:
-    """Until nothing changes: incidents go on, roles succeed, worlds form, addresses are told.
+    """Decide all that follows from the state: judge, advance incidents, form worlds, publish addresses.
 
-    Each round visits what was touched since the one before.
+    Each round visits what the round before has touched. The last one touches nothing.
     """
     judge_recorded(job)
     for _ in range(SETTLE_ROUNDS_MAX):
@@ -223,7 +239,7 @@ def settle(job: JobState) -> None:
         if job.placement_changed:
             job.placement_changed = False
             if not job.admitted:
-                job.touch(next(iter(job.worlds.values())))  # admission looks at all of them
+                job.touch(next(iter(job.worlds.values())))  # admission considers all worlds, whichever is touched
             for name in list(job.unsatisfied):
                 del job.unsatisfied[name]
                 job.touch_role(job.roles[name])
@@ -237,7 +253,7 @@ def settle(job: JobState) -> None:
         if job.ending is None:
             tell_dependents(job, roles)
             form_worlds(job, job.in_order({**dict.fromkeys(names), **job.touched}) if job.touched else names)
-        if job.ending is None:  # a world may have waited for what will never come
+        if job.ending is None:  # forming ends the job when a world waits for a role that was ignored
             update_addresses(job, roles)
     raise AssertionError("the job does not settle")
 
@@ -251,7 +267,7 @@ def _take_roles(job: JobState) -> list[Role]:
 
 
 def _current(job: JobState, replica: ReplicaId, attempt: int) -> Replica | None:
-    """The replica, if that attempt of it is the present one and not over (R20)."""
+    """Return the replica, if that attempt is its present one and not over; else None (R20)."""
     found = job.replicas.get(replica)
     if found is None or found.attempt != attempt or not found.is_live:
         return None
@@ -259,7 +275,7 @@ def _current(job: JobState, replica: ReplicaId, attempt: int) -> Replica | None:
 
 
 def _record_item(job: JobState, item: ev.InventoryItem) -> None:
-    """A line of an inventory says what events would have said, had they arrived."""
+    """Record a line of an inventory as the events that were lost with the connection."""
     if item.phase in ("running", "ready"):
         _record(job, ev.ReplicaStarted(item.replica, item.attempt, item.ports))
     if item.phase == "ready":
@@ -297,7 +313,7 @@ def _exited(job: JobState, replica: Replica, event: ev.ReplicaExited) -> None:
     elif event.kind is None and role.spec.kind == "task":
         job.end_attempt(replica, "succeeded")
         _note_success(job, world)
-        note_left(job, replica)  # it ended before it heard of the notice: no answer of it will come
+        note_left(job, replica)  # it ended before it could answer the notice
     else:
         job.end_attempt(replica)
         replica.member_since = 0
@@ -322,7 +338,7 @@ def _note_success(job: JobState, world: World) -> None:
 
 
 def _why(event: ev.ReplicaExited, role_kind: str) -> str:
-    """`exit code 3: ValueError: bad shape`, in the words that torchrun's users know."""
+    """Return why a replica failed, in the words of torchrun: `exit code 3: ValueError: bad shape`."""
     if event.kind is None:
         return f"a service must not end, but it exited with {event.exit_code}"
     what = f"signal SIG{event.signal}" if event.signal else f"exit code {event.exit_code}"
@@ -361,7 +377,7 @@ def _store_opened(job: JobState, event: ev.StoreOpened) -> None:
 
 
 def _store_lost(job: JobState, event: ev.StoreLost) -> None:
-    """The death of a store host is an incident of its world: nobody's code is at fault."""
+    """Record the death of a store. Its world re-forms, and no budget pays, as no code of the user failed."""
     world = job.worlds.get(event.world)
     if world is None or world.generation != event.generation or world.store_node is None or job.ending:
         return
@@ -372,7 +388,7 @@ def _store_lost(job: JobState, event: ev.StoreLost) -> None:
 
 
 def _offered(job: JobState, event: ev.CheckpointOffered) -> None:
-    """A checkpoint becomes the latest for the present generation only (R19)."""
+    """Accept or refuse a checkpoint. Only the present generation may publish one (R19)."""
     replica = job.replicas.get(event.replica)
     if replica is None or replica.order is None or replica.attempt != event.attempt:
         return
@@ -392,7 +408,7 @@ def _expire(job: JobState, due: Due) -> None:
         case "pending":
             role = job.roles[due.name]
             if role.outcome is not None or closed_gates(job, role) or role.occupied >= role.spec.min_replicas:
-                return  # it waits for something else by now, and counts anew should it be short again
+                return  # the role waits for something else now; below its minimum again, it gets a new deadline
             waited = format_duration(role.spec.pending_timeout_ns)
             why = f"{due.name} was below its minimum for {waited}: {explain(job, role)}"
             begin_ending(job, "failed", why, due.name)
@@ -433,7 +449,7 @@ def _unready(job: JobState, replica: Replica) -> None:
 
 
 def _unfinished(job: JobState, world: World) -> None:
-    """The first member finished long ago: whoever has not is held to hang (R17)."""
+    """Record a hang of the first member that runs on, `finish_timeout` after a member of its world finished (R17)."""
     late = next((replica for replica in job.members_of(world) if replica.is_up), None)
     if late is not None:
         timeout = format_duration(job.role_of(late.id).spec.finish_timeout_ns)
