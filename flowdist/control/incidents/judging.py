@@ -17,7 +17,7 @@ from flowdist.control.incidents.causes import LOSS_KINDS, follows_from_loss, ups
 from flowdist.control.incidents.closure import closure, scope_worlds
 from flowdist.control.incidents.ending import begin_ending
 from flowdist.control.incidents.judge import EXCUSED, Verdict, judge, may_be_excused
-from flowdist.control.incidents.recovery import FREE, claim, close, extend, join_incident, open_incident
+from flowdist.control.incidents.recovery import claim, close, extend, join_incident, open_incident
 from flowdist.control.incidents.retiring import ignore
 from flowdist.control.incidents.suspects import (
     awaited_nodes,
@@ -28,7 +28,7 @@ from flowdist.control.incidents.suspects import (
     suspects_of,
     take_over,
 )
-from flowdist.control.job.facts import Change, Deferred, Ended, Failure, Heard, Incident, Loss
+from flowdist.control.job.facts import FREE, Change, Deferred, Ended, Failure, Heard, Incident, Loss
 from flowdist.control.job.parts import Replica
 from flowdist.control.job.state import JobState
 from flowdist.control.placement.bad_nodes import blame, note_loss

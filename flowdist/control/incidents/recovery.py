@@ -24,8 +24,6 @@ from flowdist.control.job.state import JobState
 from flowdist.control.protocol.ids import NodeName, ReplicaId, WorldName
 from flowdist.graph import format_duration
 
-FREE = "a change of membership, not counted"
-
 
 def open_incident(
     job: JobState,

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from flowdist.control.incidents.closure import closure
-from flowdist.control.incidents.recovery import FREE, open_incident
+from flowdist.control.incidents.recovery import open_incident
+from flowdist.control.job.facts import FREE
 from flowdist.control.job.state import JobState, Replica, Role
 from flowdist.control.protocol.effects import TellPeers
 from flowdist.control.protocol.ids import Addresses

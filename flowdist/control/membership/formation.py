@@ -12,9 +12,10 @@ from flowdist.control.incidents.closure import closure
 from flowdist.control.incidents.ending import close_store
 from flowdist.control.incidents.health import was_healthy
 from flowdist.control.incidents.in_place import note_start, take_up
-from flowdist.control.incidents.recovery import FREE, open_incident
+from flowdist.control.incidents.recovery import open_incident
 from flowdist.control.incidents.retiring import end_ignored
 from flowdist.control.job.deadlines import Due
+from flowdist.control.job.facts import FREE
 from flowdist.control.job.state import JobState, Replica, Role, World
 from flowdist.control.membership.addresses import addresses_for
 from flowdist.control.placement.placement import admit, before_success, explain, fill, seated, short_of_room, unplace

@@ -171,13 +171,14 @@ def lose_node(job: JobState, name: NodeName, cause: str, because: str = "", *, a
         job.placement_changed = True  # no world has to wait for it any longer
         return
     was_usable, node.lost_because = node.usable, because
-    was_suspected = job.suspected.pop(name, "") is None
+    job.suspected.pop(name, None)
     _give_up(job, name)
     update_free(job, name)
     lost = vacate(job, name, cause)
     if not was_usable:
         return
-    job.facts.append(Loss(name, cause, lost, name, was_suspected, True, not asked and not node.is_leaving))
+    is_blamed = not asked and not node.is_leaving
+    job.facts.append(Loss(name, cause, lost, name, is_told=True, is_blamed=is_blamed))
 
 
 def _give_up(job: JobState, name: NodeName) -> None:
@@ -226,7 +227,7 @@ def give_up_node(job: JobState, replica: Replica) -> None:
     node = job.nodes[name]
     for mate in node.replicas:
         job.dismiss(job.replicas[mate])
-    was_suspected = job.suspected.pop(name, "") is None
+    job.suspected.pop(name, None)
     _give_up(job, name)
     job.end_attempt(replica)
     replica.member_since = 0
@@ -249,4 +250,4 @@ def give_up_node(job: JobState, replica: Replica) -> None:
     cause = f"{name} is lost: {node.lost_because}"
     job.notify(cause, "error")
     failures = (Failure(replica.id, "unkillable", cause), *(Failure(r.id, "node_lost", cause) for r in lost))
-    job.facts.append(Loss(name, cause, failures, name, was_suspected))
+    job.facts.append(Loss(name, cause, failures, name))
