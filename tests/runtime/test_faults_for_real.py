@@ -87,7 +87,7 @@ def test_what_falls_silent_is_given_up_after_its_lease_and_taken_back_when_it_is
     faults = ["node1@generation=trainer,1+300ms:lost/8s", "node1@generation=trainer,3+300ms:pause/8s"]
     summary, sizes, job = both(tmp_path, 5, faults)
     assert sizes == [2, 1, 2, 1, 2] and kinds(summary) == ["node_lost", "joined"] * 2
-    assert job.text.count("node1 is lost: not heard for 5s, and with it trainer/1") == 2, job.text
+    assert job.text.count("node1 is lost: not heard for 5s; lost replicas: trainer/1") == 2, job.text
 
 
 def test_a_link_that_is_cut_in_one_direction_or_in_both_is_silence_too(tmp_path: Path) -> None:

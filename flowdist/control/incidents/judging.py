@@ -314,7 +314,7 @@ def _judge_loss(job: JobState, loss: Loss) -> None:
         note_loss(job, loss.node)
     if loss.is_told:
         names = ", ".join(str(each.replica) for each in lost)
-        job.notify(f"{loss.cause}, and with it {names}" if lost else loss.cause, "warning")
+        job.notify(f"{loss.cause}; lost replicas: {names}" if lost else loss.cause, "warning")
     if job.ending is None and (lost or peers or loss.also):
         _restart_lost(job, loss, lost, [*peers, *loss.also])
     for incident in job.open_incidents() if peers else ():
@@ -348,11 +348,11 @@ def _restart_lost(job: JobState, loss: Loss, lost: list[Failure], also: Iterable
     for failure in lost:
         verdict = judge(job, failure)
         if verdict.action == "fail":
-            why = f"{loss.cause}, and with it {failure.replica}; {verdict.because}"
+            why = f"{loss.cause}; lost replicas: {failure.replica}; {verdict.because}"
             begin_ending(job, "failed", why, failure.replica.role)
             return
         if verdict.action == "ignore":
-            job.notify(f"{loss.cause}, and with it {failure.replica}; ignored: {verdict.because}", "warning")
+            job.notify(f"{loss.cause}; lost replicas: {failure.replica}; ignored: {verdict.because}", "warning")
             ignore(job, job.replicas[failure.replica])
             continue
         if verdict.counted and charged is None:
