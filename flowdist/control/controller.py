@@ -15,22 +15,20 @@ from __future__ import annotations
 from typing import assert_never
 
 from flowdist.control.incidents.advancing import advance
-from flowdist.control.incidents.ending import begin_ending, close_store, forget_store, judge_success, settle_ending
+from flowdist.control.incidents.ending import begin_ending, forget_store, judge_success, settle_ending
 from flowdist.control.incidents.hangs import judge_hang, note_revived, note_stalled
-from flowdist.control.incidents.in_place import suspend
 from flowdist.control.incidents.judging import judge_recorded, judge_unanswered
-from flowdist.control.incidents.recovery import drop_notice, leave_incident
 from flowdist.control.incidents.suspects import note_heard, note_suspected
 from flowdist.control.job.deadlines import Due
-from flowdist.control.job.facts import Change, Ended, Failure, Loss
+from flowdist.control.job.facts import Change, Ended
 from flowdist.control.job.initial_state import new_job
 from flowdist.control.job.state import JobState, Replica, Role, World
 from flowdist.control.membership.addresses import update_addresses
+from flowdist.control.membership.attempts import note_exited, note_started, note_stopped
 from flowdist.control.membership.drain import go, note_left, note_step, preempt
 from flowdist.control.membership.formation import (
     closed_gates,
     form_worlds,
-    note_formed,
     start_members,
     tell_dependents,
     why_not_admitted,
@@ -38,7 +36,7 @@ from flowdist.control.membership.formation import (
 from flowdist.control.membership.gpus import lose_gpu
 from flowdist.control.membership.nodes import comes_back_empty, give_up_node, join, lose_node, warmed_up
 from flowdist.control.membership.operator import obey
-from flowdist.control.placement.placement import explain, unplace
+from flowdist.control.placement.placement import explain
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import AnswerCheckpoint, Effect
 from flowdist.control.protocol.ids import NodeName, ReplicaId
@@ -193,9 +191,9 @@ def _record_of_replica(job: JobState, replica: Replica, event: ev.AttemptEvent) 
             if event.step > world.step:
                 world.step, world.progressed = event.step, True
         case ev.ReplicaStarted():
-            _started(job, replica, event)
+            note_started(job, replica, event)
         case ev.ReplicaStopped():
-            _stopped(job, replica, event)
+            note_stopped(job, replica, event)
             job.facts.append(Ended(replica.id))
         case ev.ReplicaReady():
             if replica.phase == "running" and job.role_of(replica.id).spec.ready is not None:
@@ -210,7 +208,7 @@ def _record_of_replica(job: JobState, replica: Replica, event: ev.AttemptEvent) 
         case ev.ReplicaElastic():
             replica.is_elastic = True
         case ev.ReplicaExited():
-            _exited(job, replica, event)
+            note_exited(job, replica, event)
             job.facts.append(Ended(replica.id))
         case ev.ReplicaUnkillable():
             give_up_node(job, replica)
@@ -286,87 +284,6 @@ def _record_item(job: JobState, item: ev.InventoryItem) -> None:
         _record(job, ev.ReplicaStopped(item.replica, item.attempt))
     if item.exited is not None:
         _record(job, item.exited)
-
-
-def _started(job: JobState, replica: Replica, event: ev.ReplicaStarted) -> None:
-    world, role = job.worlds[replica.world], job.role_of(replica.id)
-    if event.ports != replica.ports or replica.ports_node != replica.node:
-        replica.ports, replica.ports_node = event.ports, replica.node
-        role.stale = True
-        role.portless.pop(replica.id, None)
-        job.touch(world)
-    if replica.phase == "starting":
-        job.set_phase(replica, "running")
-        if role.spec.ready is not None and job.ending is None:
-            job.due.set(Due("ready", str(replica.id)), job.now + role.spec.ready_timeout_ns)
-        note_formed(job, world)
-
-
-def _exited(job: JobState, replica: Replica, event: ev.ReplicaExited) -> None:
-    role, world = job.role_of(replica.id), job.worlds[replica.world]
-    was_up = replica.is_up
-    if event.suspended:
-        suspend(job, replica)
-    if job.ending is not None:
-        succeeded = event.kind is None and role.spec.kind == "task" and was_up
-        job.end_attempt(replica, "succeeded" if succeeded else "gone")
-    elif event.kind is None and role.spec.kind == "task":
-        job.end_attempt(replica, "succeeded")
-        _note_success(job, world)
-        note_left(job, replica)  # it ended before it could answer the notice
-    else:
-        job.end_attempt(replica)
-        replica.member_since = 0
-        why = _why(event, role.spec.kind)
-        kind = event.kind or "exit"
-        job.note_failure(replica, kind, why, exit_code=event.exit_code, signal=event.signal, was_told=not was_up)
-
-
-def _note_success(job: JobState, world: World) -> None:
-    if world.counts["succeeded"] < len(world.members):
-        if world.phase == "running":  # the world is closing (R17)
-            patience = max(role.spec.finish_timeout_ns for role in job.roles_of(world))
-            job.due.set_once(Due("finish", world.name), job.now + patience)
-        return
-    job.due.clear(Due("finish", world.name))
-    drop_notice(job, world)
-    job.turn(world, "succeeded")
-    leave_incident(job, world)
-    close_store(job, world)
-    for member in job.members_of(world):
-        unplace(job, member)
-
-
-def _why(event: ev.ReplicaExited, role_kind: str) -> str:
-    """Return why a replica failed, in the words of torchrun: `exit code 3: ValueError: bad shape`."""
-    if event.kind is None:
-        return f"a service must not end, but it exited with {event.exit_code}"
-    what = f"signal SIG{event.signal}" if event.signal else f"exit code {event.exit_code}"
-    words = {
-        "oom": "out of memory",
-        "start_failed": "its command could not be started",
-        "hang": "it hangs",
-        "unready": "it did not get ready in time",
-    }
-    what = words.get(event.kind, what)
-    return f"{what}: {event.detail}" if event.detail else what
-
-
-def _stopped(job: JobState, replica: Replica, event: ev.ReplicaStopped) -> None:
-    was_up, world = replica.is_up, job.worlds[replica.world]
-    job.end_attempt(replica)
-    if event.suspended:
-        suspend(job, replica)
-    elif replica.in_place and job.ending is None:
-        job.notify(f"{replica.id} has not left its generation in place: it is restarted", "warning")
-    if not was_up or job.ending is not None:
-        return
-    if world.notice is not None:
-        note_left(job, replica)
-        return
-    replica.member_since = 0
-    cause = f"{replica.id} was stopped by its node"
-    job.facts.append(Loss(str(replica.id), cause, (Failure(replica.id, "node_lost", cause),)))
 
 
 def _store_opened(job: JobState, event: ev.StoreOpened) -> None:
