@@ -584,7 +584,7 @@ def test_r22_a_node_is_not_cordoned_for_what_the_loss_of_another_has_caused(is_l
     else:
         stopped(talk, "trainer/1")
     assert bool(talk.job.nodes["node0"].cordoned) == (not is_lost)
-    assert is_lost or talk.world("trainer").members[0] == r("trainer/0") and talk.replica("trainer/0").node != "node0"
+    assert is_lost or (talk.world("trainer").members[0] == r("trainer/0") and talk.replica("trainer/0").node != "node0")
 
 
 @pytest.mark.parametrize("is_drained", [True, False])
